@@ -1,0 +1,163 @@
+//! Why a patch was not made.
+//!
+//! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused, and the text is
+//! not what it should be. Every variant leaves the text as it was.
+
+use std::io;
+
+use crate::Bytes;
+
+/// Why text was not patched. Addresses are of the text as it is executed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The patch is empty, longer than eight bytes, or old and new bytes differ in length.
+    #[error(
+        "a patch replaces 1 to 8 bytes by as many: {expected} bytes expected, {replacement} given at {address:#x}"
+    )]
+    Length {
+        /// Where the patch was to go.
+        address: usize,
+        /// Length of the expected old bytes.
+        expected: usize,
+        /// Length of the new bytes.
+        replacement: usize,
+    },
+
+    /// The bytes at the address, or the new ones, are no instruction.
+    #[error("no valid instruction at {address:#x}: {bytes}")]
+    Undecodable {
+        /// Where the instruction should start.
+        address: usize,
+        /// The bytes that do not decode.
+        bytes: Bytes,
+    },
+
+    /// The new bytes would change where the next instruction starts (paper section 4, layout equivalence).
+    #[error(
+        "the patch at {address:#x} would turn an instruction of {old_length} bytes into one of {new_length}; patch one instruction by one of the same length"
+    )]
+    LayoutChanged {
+        /// Where the instruction starts.
+        address: usize,
+        /// Length of the instruction that stands there.
+        old_length: usize,
+        /// Length of the instruction that the new bytes make.
+        new_length: usize,
+    },
+
+    /// The text holds other bytes than the caller expects.
+    #[error(
+        "foreign bytes at {address:#x}: expected {expected}, found {found}; another tool may have patched this code"
+    )]
+    Mismatch {
+        /// Where the bytes differ.
+        address: usize,
+        /// What the caller expected.
+        expected: Bytes,
+        /// What stands there.
+        found: Bytes,
+    },
+
+    /// Another thread is patching the same site. Trying again is safe.
+    #[error("another thread is patching the instruction at {address:#x}; try again")]
+    Contended {
+        /// The site.
+        address: usize,
+    },
+
+    /// An INT3 that is not ours stands on the site.
+    #[error("a foreign breakpoint stands at {address:#x}; remove the debugger's breakpoint")]
+    ForeignBreakpoint {
+        /// The site.
+        address: usize,
+    },
+
+    /// The address is not mapped.
+    #[error("{address:#x} is not mapped")]
+    NotMapped {
+        /// The address.
+        address: usize,
+    },
+
+    /// The address is mapped, but not executable and readable.
+    #[error("{address:#x} is not readable and executable memory")]
+    NotExecutable {
+        /// The address.
+        address: usize,
+    },
+
+    /// The instruction cannot be run out of line, so its site cannot be locked.
+    #[error("the instruction at {address:#x} cannot be moved out of line: {reason}")]
+    Immovable {
+        /// The site.
+        address: usize,
+        /// What ties the instruction to its place.
+        reason: &'static str,
+    },
+
+    /// No free address space within reach of a 32-bit displacement.
+    #[error("no {length} free bytes within 2 GiB of {address:#x}")]
+    OutOfReach {
+        /// What the memory must be near to.
+        address: usize,
+        /// How many bytes were asked for.
+        length: usize,
+    },
+
+    /// More straddlers are being patched at once than the trap handler's table holds.
+    #[error("too many patches in flight at once; try again")]
+    TableFull,
+
+    /// After a fork, the text is still shared with the parent process.
+    #[error("the text at {address:#x} is still shared with the parent process")]
+    SharedWithParent {
+        /// The site.
+        address: usize,
+    },
+
+    /// The kernel refused a writable mapping of the text.
+    #[error(
+        "no writable alias of the text at {address:#x} ({source}); text access by mprotect may be allowed here"
+    )]
+    AliasRefused {
+        /// Start of the text mapping.
+        address: usize,
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// The kernel refused a change of page protection.
+    #[error("mprotect of the text at {address:#x} failed: {source}")]
+    ProtectRefused {
+        /// Start of the page.
+        address: usize,
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
+    #[error(
+        "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
+    )]
+    MembarrierRefused {
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// The SIGTRAP handler could not be installed.
+    #[error("the SIGTRAP handler could not be installed: {source}")]
+    TrapRefused {
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// The process's memory map could not be read or changed.
+    #[error("the memory map near {address:#x} could not be read or changed: {source}")]
+    MemoryMap {
+        /// The address looked up.
+        address: usize,
+        /// The cause.
+        source: io::Error,
+    },
+}

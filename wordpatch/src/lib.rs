@@ -1,0 +1,53 @@
+//! Patches one instruction of running x86-64 code, atomically for every thread that executes it.
+//!
+//! # Concepts
+//! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at once
+//!   ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache line.
+//! * **Straddler**: a patch whose changed bytes lie in two fetch windows.
+//! * **Text**: executable memory. It is never writable where it is executed; stores go through a second,
+//!   writable mapping of the same pages ([`text`]).
+//!
+//! # What a patch does
+//! A patch inside one window is one atomic store. A straddler goes through the protocol of the paper's
+//! section 5 (Figures 4 and 5), which exists once, as a value ([`protocol`]):
+//!
+//! 1. lock the site: the first byte becomes INT3;
+//! 2. wait until no processor can still execute the old first byte;
+//! 3. store the back part (the bytes in the second window);
+//! 4. wait until no processor can still combine the old back part with a new front part;
+//! 5. store the front part, which also unlocks the site.
+//!
+//! A thread that meets the INT3 does not spin. The trap handler sends it on through an out-of-line copy of the
+//! old instruction ([`patch`] makes the copy before it locks the site), so a patcher that is stopped in the
+//! middle stops nobody.
+//!
+//! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the processor's
+//! T_max ([`FetchModel`]).
+//!
+//! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
+//!
+//! # Absent by design
+//! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues membarrier.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("wordpatch patches x86-64 code under Linux");
+
+mod bytes;
+mod displaced;
+mod error;
+mod fetch_model;
+pub mod near;
+pub mod protocol;
+mod serialize;
+mod store;
+mod synchronous;
+pub mod text;
+mod trap;
+pub mod tsc;
+
+pub use bytes::{Bytes, MAX_PATCH};
+pub use error::Error;
+pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax};
+pub use serialize::{serialize_all_cores, wait_for_visibility};
+pub use synchronous::patch;
+pub use text::{TextAccess, TextRef};

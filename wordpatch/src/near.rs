@@ -1,0 +1,167 @@
+//! Memory within reach of a 32-bit displacement: for code that patched text jumps to.
+//!
+//! A block is written once and then sealed read-execute; its data pages, if asked for, stay read-write. No page is
+//! ever both writable and executable. Blocks are never freed: a thread may be inside one at any time.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+
+use crate::Error;
+use crate::protocol::INT3;
+
+const PAGE: usize = 4096;
+
+/// Kernels before 4.17 take a fixed address as a hint; the result is checked, so both are safe.
+const FIXED: MapFlags = MapFlags::MAP_FIXED_NOREPLACE;
+
+/// How far a rel32 reaches, less a margin for the longest instruction and for the block itself.
+const REACH: usize = (1 << 31) - (1 << 20);
+
+/// The lowest address worth trying: below lies what the kernel reserves (vm.mmap_min_addr).
+const LOWEST: usize = 1 << 16;
+
+/// A block near some text, not yet sealed.
+#[derive(Debug)]
+pub struct NearBlock {
+    start: NonNull<u8>,
+    code: usize,
+}
+
+/// A sealed block: `code` is read-execute, `data` read-write and zeroed at first.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedBlock {
+    /// Where the code starts.
+    pub code: usize,
+    /// Where the data starts: the first page behind the code.
+    pub data: usize,
+}
+
+fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+/// Free address ranges in the process, in ascending order.
+fn gaps() -> Result<Vec<Range<usize>>, Error> {
+    let failed = |error: region::Error| Error::MemoryMap { address: 0, source: io::Error::other(error) };
+    let mut free = Vec::new();
+    let mut end_of_last = LOWEST;
+    for mapping in region::query_range(std::ptr::null::<u8>(), usize::MAX >> 17).map_err(failed)? {
+        let range = mapping.map_err(failed)?.as_range();
+        if range.start > end_of_last {
+            free.push(end_of_last..range.start);
+        }
+        end_of_last = end_of_last.max(range.end);
+    }
+    Ok(free)
+}
+
+/// Places for `length` bytes in `gap` within `reach`, best first. A place below the text is taken as near as possible; one
+/// above it as far away as possible, since the heap grows upwards from the end of an executable. A page is left free on
+/// either side.
+fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<usize> {
+    let start = gap.start.max(reach.start).checked_add(PAGE)?;
+    let end = gap.end.min(reach.end).checked_sub(length + PAGE)?;
+    let place = end & !(PAGE - 1);
+    (place >= start).then_some(place)
+}
+
+impl NearBlock {
+    /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach of every address in
+    /// `text` and the reverse.
+    ///
+    /// # Errors
+    /// [`Error::OutOfReach`], [`Error::MemoryMap`].
+    pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
+        let length = pages(code) + pages(data);
+        let reach = text.end.saturating_sub(REACH)..text.start.saturating_add(REACH);
+        let gaps = gaps()?;
+        let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
+        for gap in below.iter().rev().chain(above.iter().rev()) {
+            let Some(place) = place_in(gap, &reach, length) else { continue };
+            let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
+                continue;
+            };
+            let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            // SAFETY: a new mapping; FIXED refuses an address where something is mapped.
+            match unsafe { mmap_anonymous(Some(address), size, protection, MapFlags::MAP_PRIVATE | FIXED) } {
+                Ok(start) if start.as_ptr() as usize == place => {
+                    let mut block = Self { start: start.cast(), code: pages(code) };
+                    block.code_mut().fill(INT3);
+                    return Ok(block);
+                }
+                Ok(elsewhere) => {
+                    // SAFETY: the mapping is ours and nobody knows it.
+                    let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
+                }
+                // Another thread mapped something there meanwhile, or the kernel keeps the range: the next gap.
+                Err(Errno::EEXIST | Errno::EPERM | Errno::EINVAL) => {}
+                Err(errno) => return Err(Error::MemoryMap { address: place, source: errno.into() }),
+            }
+        }
+        Err(Error::OutOfReach { address: text.start, length })
+    }
+
+    /// Where the code will be executed.
+    pub fn code_address(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
+    /// Where the data will be.
+    pub fn data_address(&self) -> usize {
+        self.code_address() + self.code
+    }
+
+    /// The code, to be written before sealing. Filled with INT3.
+    pub fn code_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped read-write until `seal` consumes the block, and nobody else knows it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.code) }
+    }
+
+    /// Makes the code read-execute.
+    ///
+    /// # Errors
+    /// [`Error::ProtectRefused`].
+    pub fn seal(self) -> Result<SealedBlock, Error> {
+        let sealed = SealedBlock { code: self.code_address(), data: self.data_address() };
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        // SAFETY: the pages are ours and nobody executes them yet.
+        unsafe { mprotect(self.start.cast(), self.code, protection) }
+            .map_err(|errno| Error::ProtectRefused { address: sealed.code, source: errno.into() })?;
+        Ok(sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_inside_gap_and_reach_with_a_page_on_either_side() {
+        let check = |gap, reach, length, expected| assert_eq!(place_in(&gap, &reach, length), expected);
+        check(0x10000..0x20000, 0..0x100000, 0x1000, Some(0x1e000));
+        check(0x10000..0x20000, 0x1f000..0x100000, 0x1000, None);
+        check(0x10000..0x20000, 0..0x18000, 0x1000, Some(0x16000));
+        check(0x10000..0x12000, 0..0x100000, 0x1000, None);
+    }
+
+    #[test]
+    fn a_block_is_near_writable_and_then_executable() {
+        let text = a_block_is_near_writable_and_then_executable as fn() as usize;
+        let mut block = NearBlock::allocate(&(text..text + 1), 100, 8).unwrap();
+        assert!(block.code_address().abs_diff(text) < 1 << 31);
+        block.code_mut()[..6].copy_from_slice(&[0xb8, 42, 0, 0, 0, 0xc3]);
+        let sealed = block.seal().unwrap();
+        // SAFETY: the code is `mov eax, 42; ret`.
+        let function: extern "C" fn() -> i32 = unsafe { std::mem::transmute(sealed.code) };
+        assert_eq!(function(), 42);
+        let protection = region::query(sealed.code as *const u8).unwrap().protection();
+        assert_eq!(protection, region::Protection::READ_EXECUTE);
+        let protection = region::query(sealed.data as *const u8).unwrap().protection();
+        assert_eq!(protection, region::Protection::READ_WRITE);
+    }
+}

@@ -1,0 +1,142 @@
+//! The patch protocol as a value: which bytes are stored in which order, and where the waits are.
+//!
+//! ```text
+//! CALL to NOP, window boundary behind the third byte (paper, Figure 5)
+//!
+//!            front    | back
+//! old        e8 11 22 | 33 44
+//! store      cc 11 22 | 33 44    lock; the whole old front is compared, so one patcher wins
+//! wait                           partner of the executors' fetch: without it, old front + new back
+//! store      cc 11 22 | 44 00    back
+//! wait                           without it, new front + old back
+//! store      0f 1f 44 | 44 00    front; unlocks
+//! ```
+//!
+//! When all bytes that differ lie in one window, the protocol is a single store, whatever the instruction's own place. It
+//! compares the first byte too if that lies in the same window, so it fails on a site that is locked. A store to the back part
+//! alone cannot, and needs the site for itself ([`Protocol::needs_site`]).
+
+use crate::{Bytes, FetchWindow, Split};
+
+/// The one-byte breakpoint instruction.
+pub const INT3: u8 = 0xcc;
+
+/// One step of a patch. Offsets count from the first byte of the instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Replace `old` by `new` at `offset`, in one store inside a fetch window.
+    Store {
+        /// First byte of the store.
+        offset: usize,
+        /// What stands there before.
+        old: Bytes,
+        /// What stands there after.
+        new: Bytes,
+    },
+    /// Wait until no core executes bytes older than the last store.
+    Wait,
+}
+
+/// The steps of one patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    steps: Vec<Step>,
+}
+
+impl Protocol {
+    /// The steps that turn `old` into `new` at `address`, or none when they are equal.
+    ///
+    /// # Panics
+    /// When the two differ in length.
+    pub fn new(window: FetchWindow, address: usize, old: &Bytes, new: &Bytes) -> Self {
+        assert_eq!(old.len(), new.len());
+        let differs = |i: &usize| old[*i] != new[*i];
+        let (Some(first), Some(last)) = ((0..old.len()).find(differs), (0..old.len()).rfind(differs)) else {
+            return Self { steps: Vec::new() };
+        };
+        let part = |bytes: &[u8]| Bytes::new(bytes).expect("parts of 1 to 8 bytes");
+        let store =
+            |offset: usize, old: &[u8], new: &[u8]| Step::Store { offset, old: part(old), new: part(new) };
+        let end = last + 1;
+        let steps = match window.split(address, end) {
+            Split::Inside => vec![store(0, &old[..end], &new[..end])],
+            Split::Crossing { front } if first >= front => {
+                vec![store(first, &old[first..end], &new[first..end])]
+            }
+            Split::Crossing { front } => {
+                let mut locked = old.to_vec();
+                locked[0] = INT3;
+                vec![
+                    store(0, &old[..front], &locked[..front]),
+                    Step::Wait,
+                    store(front, &old[front..end], &new[front..end]),
+                    Step::Wait,
+                    store(0, &locked[..front], &new[..front]),
+                ]
+            }
+        };
+        Self { steps }
+    }
+
+    /// The steps in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Whether the site is locked with INT3 on the way.
+    pub fn uses_int3(&self) -> bool {
+        self.steps.contains(&Step::Wait)
+    }
+
+    /// Whether no other patch of the site may go on meanwhile: when there is more than one store, or the store does
+    /// not compare the first byte.
+    pub fn needs_site(&self) -> bool {
+        self.uses_int3() || matches!(self.steps.first(), Some(Step::Store { offset: 1.., .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: [u8; 5] = [0xe8, 0x11, 0x22, 0x33, 0x44];
+    const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+    fn protocol(address: usize, old: &[u8], new: &[u8]) -> Vec<Step> {
+        let bytes = |b| Bytes::new(b).unwrap();
+        Protocol::new(FetchWindow::Bytes32, address, &bytes(old), &bytes(new)).steps
+    }
+
+    fn store(offset: usize, old: &[u8], new: &[u8]) -> Step {
+        Step::Store { offset, old: Bytes::new(old).unwrap(), new: Bytes::new(new).unwrap() }
+    }
+
+    #[test]
+    fn inside_a_window_one_store_of_the_bytes_that_differ() {
+        assert_eq!(protocol(0x1000, &CALL, &CALL), []);
+        assert_eq!(protocol(0x1000, &CALL, &NOP), [store(0, &CALL, &NOP)]);
+        assert_eq!(protocol(0x101b, &CALL, &NOP), [store(0, &CALL, &NOP)]);
+        let retargeted = [0xe8, 0x11, 0x99, 0x33, 0x44];
+        assert_eq!(protocol(0x1000, &CALL, &retargeted), [store(0, &CALL[..3], &retargeted[..3])]);
+    }
+
+    #[test]
+    fn a_straddler_that_changes_on_one_side_only_is_one_store() {
+        let front = [0x0f, 0x1f, 0x22, 0x33, 0x44];
+        assert_eq!(protocol(0x101e, &CALL, &front), [store(0, &CALL[..2], &front[..2])]);
+        let back = [0xe8, 0x99, 0x22, 0x33, 0x44];
+        assert_eq!(protocol(0x101f, &CALL, &back), [store(1, &CALL[1..2], &back[1..2])]);
+    }
+
+    #[test]
+    fn a_straddler_is_locked_and_written_back_part_first() {
+        let expected = [
+            store(0, &CALL[..3], &[INT3, 0x11, 0x22]),
+            Step::Wait,
+            store(3, &CALL[3..], &NOP[3..]),
+            Step::Wait,
+            store(0, &[INT3, 0x11, 0x22], &NOP[..3]),
+        ];
+        assert_eq!(protocol(0x101d, &CALL, &NOP), expected);
+    }
+}

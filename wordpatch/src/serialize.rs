@@ -1,0 +1,51 @@
+//! Making every core see the text as it is now.
+//!
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes each core that runs a thread of this process execute a
+//! core-serializing instruction before it returns (membarrier(2)); a thread that is not running gets one before it
+//! returns to user mode. Measured: 1,400 ticks with no other thread running, about 23,000 with one. This is the vendors'
+//! protocol for cross-modification (Intel SDM volume 3, "handling self- and cross-modifying code") in user-space form.
+
+use std::io;
+
+use crate::{Error, FetchModel, tsc};
+
+fn membarrier(command: libc::c_int) -> io::Result<()> {
+    // SAFETY: membarrier takes three integers and touches no memory of the caller.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns when no core can still execute text as it was before the call. Blocks for the time of one
+/// inter-processor interrupt; the other threads lose a few hundred ticks each.
+///
+/// # Errors
+/// [`Error::MembarrierRefused`] where a seccomp filter or an old kernel (before 4.16) refuses.
+pub fn serialize_all_cores() -> Result<(), Error> {
+    let sync = || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
+    match sync() {
+        // The first call of a process: it has to say beforehand that it will use the command.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE).and_then(|()| sync())
+        }
+        result => result,
+    }
+    .map_err(|source| Error::MembarrierRefused { source })
+}
+
+/// The *wait* of the patch protocol: returns when no core executes bytes older than the last store. By T_max if the
+/// fetch model in force knows it, by [`serialize_all_cores`] otherwise.
+///
+/// # Errors
+/// As [`serialize_all_cores`].
+pub fn wait_for_visibility() -> Result<(), Error> {
+    match FetchModel::in_force().t_max {
+        None => serialize_all_cores(),
+        Some(t_max) => {
+            let start = tsc::now();
+            while tsc::now().wrapping_sub(start) < u64::from(t_max.0) {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        }
+    }
+}

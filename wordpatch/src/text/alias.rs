@@ -1,0 +1,161 @@
+//! Two mappings of the same pages: read-execute where the code runs, read-write where we store.
+//!
+//! # Write order of [`replace_by_memory_file`]
+//! 1. A memory file of the mapping's size is made and mapped read-write: the alias.
+//! 2. The text is copied into it.
+//! 3. The file is mapped with the text's own protection somewhere, and its pages are faulted in.
+//! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock for the whole step, so
+//!    a thread that faults in between waits and then finds the new pages, which hold the same bytes.
+//!
+//! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to writable without execute
+//! (executing threads would fault).
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mprotect, mremap, munmap};
+
+use crate::Error;
+
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+const READ_EXECUTE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_EXEC);
+
+fn refused(address: usize, errno: Errno) -> Error {
+    Error::AliasRefused { address, source: io::Error::from(errno) }
+}
+
+/// A memory file of `length` bytes that may be mapped executable.
+fn memory_file(length: usize) -> nix::Result<OwnedFd> {
+    // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the flag.
+    let file =
+        memfd_create(c"patched-text", MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
+            .or_else(|_| memfd_create(c"patched-text", MFdFlags::MFD_CLOEXEC))?;
+    nix::unistd::ftruncate(&file, length as libc::off_t)?;
+    Ok(file)
+}
+
+fn map_shared(file: &OwnedFd, length: usize, protection: ProtFlags) -> nix::Result<NonNull<libc::c_void>> {
+    let length = length.try_into().map_err(|_| Errno::EINVAL)?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE, file.as_fd(), 0) }
+}
+
+/// Moves a read-execute mapping of `file` over the text at `range`.
+///
+/// # Safety
+/// `file` must hold the bytes that threads may execute at `range`.
+unsafe fn map_over_text(file: &OwnedFd, range: &Range<usize>) -> nix::Result<()> {
+    let executable = map_shared(file, range.len(), READ_EXECUTE)?;
+    let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
+    // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's obligation.
+    let moved = unsafe {
+        mremap(
+            executable,
+            range.len(),
+            range.len(),
+            MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED,
+            text,
+        )
+    };
+    if moved.is_err() {
+        // SAFETY: the mapping is ours and nobody knows it.
+        let _ = unsafe { munmap(executable, range.len()) };
+    }
+    moved.map(drop)
+}
+
+/// Copies `length` bytes of text that another process may be patching through the same pages: each cache line is read
+/// again until it reads the same twice, so that no half of a store is copied.
+///
+/// # Safety
+/// Both ranges must be mapped, page-aligned, disjoint, `from` readable and `to` writable.
+unsafe fn copy_lines(from: *const u8, to: *mut u8, length: usize) {
+    type Line = [u64; 8];
+    for offset in (0..length).step_by(size_of::<Line>()) {
+        // SAFETY: inside the mapped ranges, and aligned because they are.
+        unsafe {
+            let line = from.add(offset).cast::<Line>();
+            let mut seen = line.read_volatile();
+            loop {
+                let again = line.read_volatile();
+                if again == seen {
+                    break;
+                }
+                seen = again;
+            }
+            to.add(offset).cast::<Line>().write(seen);
+        }
+    }
+}
+
+/// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and returns the file's
+/// writable view.
+///
+/// # Safety
+/// `range` must be a whole mapping, readable, that nobody else writes or remaps during the call.
+pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonNull<u8>, Error> {
+    let refused = |errno| refused(range.start, errno);
+    let file = memory_file(range.len()).map_err(refused)?;
+    let writable = map_shared(&file, range.len(), READ_WRITE).map_err(refused)?;
+    // SAFETY: `range` is readable by the caller's obligation, `writable` is new and as long; both begin at a page.
+    unsafe {
+        copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
+    };
+    // SAFETY: the file holds a copy of the text, which nobody changed meanwhile.
+    if let Err(errno) = unsafe { map_over_text(&file, range) } {
+        // SAFETY: the mapping is ours and nobody knows it.
+        let _ = unsafe { munmap(writable, range.len()) };
+        return Err(refused(errno));
+    }
+    Ok(writable.cast())
+}
+
+/// In a forked child: puts a new memory file behind both views of a mapping, at their old addresses.
+///
+/// # Safety
+/// Both views must be mapped and unused by other threads of this process, but for execution.
+pub(super) unsafe fn replace_in_child(range: &Range<usize>, writable: NonNull<u8>) -> Result<(), Error> {
+    let refused = |errno| refused(range.start, errno);
+    let file = memory_file(range.len()).map_err(refused)?;
+    let copy = map_shared(&file, range.len(), READ_WRITE).map_err(refused)?;
+    // SAFETY: both are mapped and as long as `range`.
+    unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
+    // SAFETY: the file holds the text as it was executed at one moment.
+    unsafe { map_over_text(&file, range) }.map_err(refused)?;
+    // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.
+    let moved = unsafe {
+        mremap(
+            copy,
+            range.len(),
+            range.len(),
+            MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED,
+            Some(writable.cast()),
+        )
+    };
+    moved.map(drop).map_err(refused)
+}
+
+/// A writable view of a shared mapping that the caller made: copying it would cut its other views off, so the mapping is
+/// duplicated (`mremap` of a shared mapping with an old size of zero, see mremap(2)) and the copy made writable.
+///
+/// # Safety
+/// `range` must be mapped shared.
+pub(super) unsafe fn duplicate_shared(range: &Range<usize>) -> Result<NonNull<u8>, Error> {
+    let refused = |errno| refused(range.start, errno);
+    let Some(text) = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)) else {
+        return Err(refused(Errno::EINVAL));
+    };
+    // SAFETY: with an old size of zero nothing is unmapped.
+    let copy = unsafe { mremap(text, 0, range.len(), MRemapFlags::MREMAP_MAYMOVE, None) }.map_err(refused)?;
+    // SAFETY: the copy is ours; it is not executed.
+    if let Err(errno) = unsafe { mprotect(copy, range.len(), READ_WRITE) } {
+        // SAFETY: the mapping is ours and nobody knows it.
+        let _ = unsafe { munmap(copy, range.len()) };
+        return Err(refused(errno));
+    }
+    Ok(copy.cast())
+}

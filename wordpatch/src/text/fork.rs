@@ -1,0 +1,56 @@
+//! Knowing that this process is a forked child, whoever forked it and however.
+//!
+//! A page that the kernel wipes on fork (`MADV_WIPEONFORK`, madvise(2)) holds a mark. A child reads zero there: no handler has
+//! to run, so a raw `clone` is seen as well. A `vfork` child shares the parent's memory, reads the mark, and is right to:
+//! its text is the parent's.
+
+use std::io;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::Error;
+
+/// The page's first byte: [`OWN`] in the process that wrote it, 0 in a child.
+static MARK: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
+
+const OWN: u8 = 1;
+
+/// Sets the mark up. The caller holds the lock of the mappings.
+pub(super) fn watch() -> Result<(), Error> {
+    if !MARK.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let length = const { std::num::NonZeroUsize::new(4096).unwrap() };
+    let refused = |source| Error::MemoryMap { address: 0, source };
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new private mapping at an address that the kernel chooses.
+    let page = unsafe { mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE) }
+        .map_err(|errno| refused(errno.into()))?;
+    // SAFETY: the page is ours, private and anonymous.
+    if unsafe { libc::madvise(page.as_ptr(), length.get(), libc::MADV_WIPEONFORK) } != 0 {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    let mark = page.cast::<AtomicU8>();
+    // SAFETY: the page is mapped, zeroed and never unmapped.
+    unsafe { mark.as_ref() }.store(OWN, Ordering::Relaxed);
+    MARK.store(mark.as_ptr(), Ordering::Release);
+    Ok(())
+}
+
+fn mark() -> Option<&'static AtomicU8> {
+    // SAFETY: null, or the page of `watch`, which is never unmapped.
+    unsafe { MARK.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether this is a forked child that still shares its text with the parent.
+pub(super) fn is_unprepared_child() -> bool {
+    mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != OWN)
+}
+
+/// The child has text of its own from now on.
+pub(super) fn child_is_prepared() {
+    if let Some(mark) = mark() {
+        mark.store(OWN, Ordering::Release);
+    }
+}

@@ -1,0 +1,288 @@
+//! Write access to text that is mapped read-execute.
+//!
+//! # The algorithm
+//! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its bytes are copied into a memory
+//! file, the file is mapped writable somewhere, and mapped read-execute over the text, which replaces the old pages in
+//! one step. From then on a store through the alias changes the text, with no system call, and no page is ever
+//! writable where it is executable. Memory that the caller mapped writable and executable by itself is written directly.
+//!
+//! Where the system refuses memory files, [`TextAccess::Mprotect`] makes the pages writable *and* executable for the
+//! moment of each store. It is never chosen silently.
+//!
+//! # Text that goes away
+//! An alias outlives the text it belongs to. A store to the site of a library that was unloaded lands in memory nobody
+//! executes, so it can hurt neither the process nor a library mapped at the same address later. [`forget`] ends an alias.
+//!
+//! # Fork
+//! The pages behind an alias are shared with forked children. A child must not write through it before [`unshare`] has given
+//! it pages of its own; until then stores fail with [`Error::SharedWithParent`] (`fork` tells how a child is known).
+
+mod alias;
+mod fork;
+mod protect;
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, TryLockError};
+
+use crate::{Bytes, Error, FetchWindow, store};
+
+/// How text is made writable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TextAccess {
+    /// Through a second, writable mapping of the same pages. The default.
+    Alias,
+    /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
+    Mprotect,
+}
+
+static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Alias as u8);
+
+/// Chooses how text is made writable, for text that was not patched before.
+pub fn set_access(access: TextAccess) {
+    ACCESS.store(access as u8, Ordering::Release);
+}
+
+/// How text is made writable now.
+pub fn access() -> TextAccess {
+    if ACCESS.load(Ordering::Acquire) == TextAccess::Mprotect as u8 {
+        TextAccess::Mprotect
+    } else {
+        TextAccess::Alias
+    }
+}
+
+/// One executable mapping that can be written.
+pub(crate) struct TextMapping {
+    range: Range<usize>,
+    /// Start of the writable view of `range`; none when each store changes the protection.
+    writable: Option<NonNull<u8>>,
+    /// Whether the pages are a memory file of ours, so that a forked child shares them.
+    copied: bool,
+}
+
+/// Every mapping that was made writable and not forgotten.
+static MAPPINGS: Mutex<Vec<TextMapping>> = Mutex::new(Vec::new());
+
+// SAFETY: the pointer is an address in a mapping that any thread may write through the atomic store only.
+unsafe impl Send for TextMapping {}
+
+/// A place in text, with its writable view looked up once. Copies are cheap.
+#[derive(Clone, Copy, Debug)]
+pub struct TextRef {
+    address: usize,
+    writable: Option<NonNull<u8>>,
+    copied: bool,
+}
+
+// SAFETY: a `TextRef` gives access through atomic stores only.
+unsafe impl Send for TextRef {}
+// SAFETY: as above.
+unsafe impl Sync for TextRef {}
+
+impl TextRef {
+    /// The `length` bytes of text at `address`, made writable if they are not yet. Takes a lock; the first call for a
+    /// mapping copies it (about a millisecond for 4 MB), the executing threads go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`], [`Error::NotExecutable`], [`Error::AliasRefused`].
+    ///
+    /// # Safety
+    /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the call, and nothing but this
+    /// crate writes text in it from now on.
+    pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
+        let wanted = address..address + length;
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) {
+            return Ok(mapping.at(address));
+        }
+        // SAFETY: the caller's obligation.
+        let mapping = unsafe { TextMapping::new(&wanted)? };
+        let place = mapping.at(address);
+        mappings.push(mapping);
+        Ok(place)
+    }
+
+    /// The address at which the bytes are executed.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// The `length` bytes (1 to 8) that stand `offset` bytes behind the address now.
+    ///
+    /// # Safety
+    /// The bytes must belong to the mapping this place was resolved in, and with [`TextAccess::Mprotect`] still be mapped.
+    pub unsafe fn read(&self, offset: usize, length: usize) -> Bytes {
+        let start = match self.writable {
+            Some(writable) => writable.as_ptr().cast_const().wrapping_add(offset),
+            None => std::ptr::with_exposed_provenance(self.address + offset),
+        };
+        let mut bytes = [0; crate::MAX_PATCH];
+        for (i, byte) in bytes[..length].iter_mut().enumerate() {
+            // SAFETY: the caller's obligation.
+            *byte = unsafe { start.add(i).read_volatile() };
+        }
+        Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
+    }
+
+    /// Whether the `length` bytes of text differ from what the writable view shows: something else was mapped there since.
+    ///
+    /// # Safety
+    /// The bytes must be mapped readable at the address where they are executed.
+    pub unsafe fn is_stale(&self, length: usize) -> bool {
+        let text = std::ptr::with_exposed_provenance::<u8>(self.address);
+        // A store of another thread may fall between the two reads: a difference counts if it stays.
+        (0..3).all(|_| {
+            // SAFETY: the caller's obligation; the view outlives the text.
+            unsafe {
+                let view = self.read(0, length);
+                (0..length).any(|i| text.add(i).read_volatile() != view[i])
+            }
+        })
+    }
+
+    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
+    /// never blocks, allocates or enters the kernel: a probe function or a signal handler may call it.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
+    /// with [`TextAccess::Mprotect`] also [`Error::Contended`] and [`Error::ProtectRefused`].
+    ///
+    /// # Panics
+    /// When the bytes cross a boundary of `window`, or `old` and `new` differ in length.
+    ///
+    /// # Safety
+    /// 1. The bytes must belong to the mapping this place was resolved in, and with [`TextAccess::Mprotect`] still be mapped.
+    /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`, must run valid code.
+    pub unsafe fn compare_exchange(
+        &self,
+        window: FetchWindow,
+        offset: usize,
+        old: &Bytes,
+        new: &Bytes,
+    ) -> Result<(), Error> {
+        let address = self.address + offset;
+        if self.copied && fork::is_unprepared_child() {
+            return Err(Error::SharedWithParent { address });
+        }
+        match self.writable {
+            // SAFETY: obligation 1; a writable view begins at a page boundary like the text it shows.
+            Some(writable) => unsafe {
+                store::compare_exchange(window, writable.as_ptr().wrapping_add(offset), old, new)
+            },
+            None => {
+                let _writable = protect::PageGuard::new(address)?;
+                let text = std::ptr::with_exposed_provenance_mut(address);
+                // SAFETY: obligation 1; the guard makes the page writable, and a fetch window never leaves its page.
+                unsafe { store::compare_exchange(window, text, old, new) }
+            }
+        }
+        .map_err(|found| Error::Mismatch { address, expected: *old, found })
+    }
+}
+
+impl TextMapping {
+    /// Makes the mapping around `wanted` writable.
+    ///
+    /// # Safety
+    /// As [`TextRef::resolve`].
+    unsafe fn new(wanted: &Range<usize>) -> Result<Self, Error> {
+        let found = region::query(std::ptr::with_exposed_provenance::<u8>(wanted.start));
+        let mapping = found.map_err(|_| Error::NotMapped { address: wanted.start })?;
+        let range = mapping.as_range();
+        if range.end < wanted.end {
+            return Err(Error::NotMapped { address: range.end });
+        }
+        if !mapping.is_executable() || !mapping.is_readable() {
+            return Err(Error::NotExecutable { address: wanted.start });
+        }
+        let (writable, copied) = if mapping.is_writable() {
+            (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
+        } else if access() == TextAccess::Mprotect {
+            (None, false)
+        } else if mapping.is_shared() {
+            // SAFETY: the range is mapped, and stays so by the caller's obligation.
+            (Some(unsafe { alias::duplicate_shared(&range)? }), false)
+        } else {
+            fork::watch()?;
+            // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
+            (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
+        };
+        Ok(Self { range, writable, copied })
+    }
+
+    fn contains(&self, wanted: &Range<usize>) -> bool {
+        self.range.start <= wanted.start && wanted.end <= self.range.end
+    }
+
+    fn at(&self, address: usize) -> TextRef {
+        let offset = address - self.range.start;
+        TextRef {
+            address,
+            writable: self.writable.and_then(|w| NonNull::new(w.as_ptr().wrapping_add(offset))),
+            copied: self.copied,
+        }
+    }
+}
+
+/// Drops what is known about mappings that overlap `range`, after the text there was unmapped or replaced. Places that were
+/// resolved in them stay valid to use: their stores reach memory that nobody executes.
+pub fn forget(range: &Range<usize>) {
+    let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
+}
+
+/// Does what [`forget`] does for text that is gone as a whole, and gives the memory of its pages back. What is left is an empty
+/// mapping of the writable view, so that places resolved in it are still harmless to use.
+///
+/// # Safety
+/// Nothing of the mappings that overlap `range` is mapped at its old address any more.
+pub unsafe fn release(range: &Range<usize>) {
+    let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
+    for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
+        let view = mapping.writable.expect("a copied mapping has a writable view");
+        // SAFETY: the view is mapped, and the caller says that nobody executes its pages.
+        unsafe { libc::madvise(view.as_ptr().cast(), mapping.range.len(), libc::MADV_REMOVE) };
+    }
+}
+
+/// Gives a forked child text pages of its own, so that patches of parent and child no longer reach each other. To be called
+/// in the child; does nothing where nothing is shared. Blocks for the copy of the patched mappings.
+///
+/// # Errors
+/// [`Error::AliasRefused`], or [`Error::Contended`] when the parent forked while another of its threads was looking text up: the
+/// child then cannot patch.
+///
+/// # Safety
+/// No thread of the child uses a [`TextRef`] or unmaps text during the call.
+pub unsafe fn unshare() -> Result<(), Error> {
+    // Held for ever, if another thread of the parent was at work when it forked.
+    let mappings = match MAPPINGS.try_lock() {
+        Ok(mappings) => mappings,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Err(Error::Contended { address: 0 }),
+    };
+    for mapping in mappings.iter().filter(|m| m.copied) {
+        let writable = mapping.writable.expect("a copied mapping has a writable view");
+        // SAFETY: both views are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
+        unsafe { alias::replace_in_child(&mapping.range, writable)? };
+    }
+    if mappings.iter().any(|m| m.copied) {
+        fork::child_is_prepared();
+    }
+    Ok(())
+}
+
+/// How many bytes [`unshare`] copies; 0 when it would not copy at all.
+pub fn copied_bytes() -> usize {
+    let Ok(mappings) = MAPPINGS.try_lock() else { return 0 };
+    mappings.iter().filter(|mapping| mapping.copied).map(|mapping| mapping.range.len()).sum()
+}
+
+/// Whether this process is a forked child whose text is still shared with its parent.
+pub fn is_shared_with_parent() -> bool {
+    fork::is_unprepared_child()
+}

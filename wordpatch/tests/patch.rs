@@ -1,0 +1,213 @@
+//! `patch` on real text, while another thread executes it.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+use wordpatch::{Error, FetchModel, FetchWindow, near::NearBlock, patch};
+
+/// The fetch model is global: tests that force one run one at a time.
+fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
+    static MODEL: Mutex<()> = Mutex::new(());
+    let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute concurrently.
+    unsafe { FetchModel::force(window, None) };
+    guard
+}
+
+/// A sealed block of text that begins with `code` at `offset`.
+fn text(offset: usize, code: &[u8]) -> usize {
+    let anchor = text as *const () as usize;
+    let mut block = NearBlock::allocate(&(anchor..anchor), 4096, 0).unwrap();
+    block.code_mut()[offset..offset + code.len()].copy_from_slice(code);
+    block.seal().unwrap().code + offset
+}
+
+const fn mov_eax(value: u32) -> [u8; 5] {
+    let [a, b, c, d] = value.to_le_bytes();
+    [0xb8, a, b, c, d]
+}
+
+fn call(address: usize) -> u32 {
+    // SAFETY: the tests write `mov eax, imm32; ret` there.
+    let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(address) };
+    function()
+}
+
+const A: u32 = 0x1111_1111;
+const B: u32 = 0xeeee_eeee;
+
+/// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns one of the two.
+fn patch_while_executing(offset: usize, rounds: usize) {
+    let mut code = mov_eax(A).to_vec();
+    code.push(0xc3);
+    let site = text(offset, &code);
+    let (stop, calls, seen_b) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                match call(site) {
+                    A => {}
+                    B => _ = seen_b.fetch_add(1, Ordering::Relaxed),
+                    torn => panic!("offset {offset}: torn value {torn:#x}"),
+                }
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while calls.load(Ordering::Relaxed) == 0 {
+            std::hint::spin_loop();
+        }
+        for round in 0..rounds {
+            let (old, new) = if round % 2 == 0 { (A, B) } else { (B, A) };
+            // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+            unsafe { patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
+        }
+        // Both states are seen for certain: each is left standing until the other thread has called it.
+        // SAFETY: as above.
+        unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        let before = seen_b.load(Ordering::Relaxed);
+        while seen_b.load(Ordering::Relaxed) == before {
+            std::hint::spin_loop();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn straddler_while_executing() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for offset in 59..64 {
+        patch_while_executing(offset, 2_000);
+    }
+}
+
+#[test]
+fn inside_a_quadword_while_executing() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for offset in 56..60 {
+        patch_while_executing(offset, 200_000);
+    }
+}
+
+#[test]
+fn neighbours_five_bytes_apart_lose_no_update() {
+    let _model = with_window(FetchWindow::Bytes64);
+    let (a, b) = (mov_eax(A), mov_eax(B));
+    let site = text(1, &[a, a, a].concat());
+    std::thread::scope(|scope| {
+        for neighbour in 0..3 {
+            scope.spawn(move || {
+                for round in 0..100_000 {
+                    let (old, new) = if round % 2 == 0 { (a, b) } else { (b, a) };
+                    // SAFETY: nobody executes the text.
+                    unsafe { patch(site + 5 * neighbour, &old, &new) }.expect("an update was lost");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn contending_patchers_of_a_straddler_one_succeeds_at_a_time() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = text(61, &[mov_eax(0).as_slice(), &[0xc3]].concat());
+    let successes = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let value = call(site);
+                    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+                    match unsafe { patch(site, &mov_eax(value), &mov_eax(value.wrapping_add(0x0101_0101))) } {
+                        Ok(()) => _ = successes.fetch_add(1, Ordering::Relaxed),
+                        Err(Error::Contended { .. } | Error::Mismatch { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    let successes = successes.into_inner();
+    assert!(successes > 0);
+    assert_eq!(call(site), (successes as u32).wrapping_mul(0x0101_0101), "each success is one addition");
+}
+
+#[test]
+fn what_does_not_stand_there_or_would_move_instructions_is_refused() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = text(0, &[mov_eax(A).as_slice(), &[0xc3, 0xcc]].concat());
+    let check = |address, old: &[u8], new: &[u8], expected: &str| {
+        // SAFETY: nobody executes the text.
+        let error = unsafe { patch(address, old, new) }.unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{error:?}, not {expected}");
+        assert_eq!(call(site), A, "a refused patch changed the text");
+    };
+    check(site, &mov_eax(B), &mov_eax(A), "Mismatch");
+    check(site, &[], &[], "Length");
+    check(site, &[0xb8], &[0xb8, 1], "Length");
+    check(site, &[0xb8], &[0x90], "LayoutChanged");
+    check(site, &[0xb8, 0x11, 0x11, 0x11, 0x11, 0xc3], &[0xb8, 0, 0, 0, 0, 0xc3], "LayoutChanged");
+    check(site, &[0xb8], &[0x06], "Undecodable");
+    check(site + 6, &[0x90], &[0xc3], "ForeignBreakpoint");
+    check(8, &[0x90], &[0xc3], "NotMapped");
+    let data = Box::new([0x90_u8; 16]);
+    check(data.as_ptr() as usize, &[0x90], &[0xc3], "NotExecutable");
+}
+
+#[test]
+fn text_that_was_replaced_at_the_same_address_is_noticed() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = text(0, &[mov_eax(A).as_slice(), &[0xc3]].concat());
+    // SAFETY: nobody else executes or maps this page.
+    unsafe {
+        patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+        let page = NonNull::new(site as *mut libc::c_void).unwrap();
+        let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
+        let size = 4096.try_into().unwrap();
+        mmap_anonymous(Some(size_at(site)), size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, fixed)
+            .unwrap();
+        std::ptr::copy_nonoverlapping(mov_eax(A).as_ptr(), site as *mut u8, 5);
+        *((site + 5) as *mut u8) = 0xc3;
+        mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
+        patch(site, &mov_eax(A), &mov_eax(7)).unwrap();
+    }
+    assert_eq!(call(site), 7);
+}
+
+fn size_at(address: usize) -> std::num::NonZeroUsize {
+    address.try_into().unwrap()
+}
+
+#[test]
+fn text_of_a_memory_file_that_the_caller_mapped_twice_keeps_its_other_view() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let file = nix::sys::memfd::memfd_create(c"test", nix::sys::memfd::MFdFlags::empty()).unwrap();
+    nix::unistd::ftruncate(&file, 4096).unwrap();
+    let map = |protection| {
+        // SAFETY: a new mapping.
+        unsafe {
+            nix::sys::mman::mmap(None, 4096.try_into().unwrap(), protection, MapFlags::MAP_SHARED, &file, 0)
+        }
+        .unwrap()
+        .cast::<u8>()
+    };
+    let view = map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    let code = map(ProtFlags::PROT_READ | ProtFlags::PROT_EXEC);
+    // SAFETY: the views are mapped; the code is one instruction and a return.
+    unsafe {
+        std::ptr::copy_nonoverlapping(mov_eax(A).as_ptr(), view.as_ptr(), 5);
+        *view.as_ptr().add(5) = 0xc3;
+        patch(code.as_ptr() as usize, &mov_eax(A), &mov_eax(B)).unwrap();
+        assert_eq!(*view.as_ptr().add(1), 0xee);
+    }
+    assert_eq!(call(code.as_ptr() as usize), B);
+}
+
+#[test]
+fn no_mapping_is_writable_and_executable() {
+    let _model = with_window(FetchWindow::Bytes8);
+    patch_while_executing(61, 200);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(" rwx"), "{maps}");
+}
