@@ -1,0 +1,96 @@
+//! The paper's interface (Figure 3): calls named by their address alone.
+//!
+//! A site is decoded and verified when its address is first seen, and remembered. Whoever has a [`CallSite`] toggles without this
+//! table and its lock.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use crate::encoding::Shape;
+use crate::error::Error;
+use crate::retarget::retarget;
+use crate::site::{CallSite, Toggle};
+use crate::strategy::Clobbers;
+
+static SITES: Mutex<Option<HashMap<usize, CallSite>>> = Mutex::new(None);
+
+/// Acts on the site at `address`, decoded now or before.
+///
+/// # Safety
+/// The site's text must be mapped.
+unsafe fn with_site<R>(
+    address: usize,
+    decode: impl FnOnce() -> Result<CallSite, Error>,
+    mut act: impl FnMut(&mut CallSite) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let mut sites = SITES.lock().unwrap_or_else(|e| e.into_inner());
+    let sites = sites.get_or_insert_default();
+    // SAFETY: the caller's obligation.
+    let is_stale = |site: &CallSite| unsafe { site.is_stale() };
+    if let Some(site) = sites.get_mut(&address) {
+        if !is_stale(site) {
+            let result = act(site);
+            // What was mapped here anew may hold the same bytes: then it shows only now that the store went elsewhere.
+            if !is_stale(site) {
+                return result;
+            }
+        }
+        let end = address + site.shape().len();
+        sites.remove(&address);
+        wordpatch::text::forget(&(address..end));
+    }
+    let mut site = decode()?;
+    let result = act(&mut site);
+    sites.insert(address, site);
+    result
+}
+
+/// Makes the call at `address` be made from now on, with this operand: the displacement from the end of the
+/// instruction to the callee, or to the pointer of an indirect call. The site is an active or inactive call, or a
+/// five-byte NOP inside one fetch window.
+///
+/// One store when the operand is the one the site has; otherwise the call blocks as [`retarget`] does. Takes a lock: not for
+/// signal handlers.
+///
+/// # Errors
+/// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or the text cannot be written.
+///
+/// # Safety
+/// 1. `address` must be the start of an instruction in text that stays mapped, which only this workspace's crates write.
+/// 2. The program must be right with the call of that target, and without it.
+/// 3. No other code branches into the middle of the instruction.
+pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error> {
+    let target = |shape: Shape| (address + shape.len()).wrapping_add_signed(offset as isize);
+    let decode = || {
+        // SAFETY: the caller's obligations are those of `decode` and `at_nop`.
+        unsafe { CallSite::decode(address, Clobbers::Nothing) }.or_else(|error| match error {
+            // SAFETY: as above.
+            Error::NotACall { .. } => unsafe { CallSite::at_nop(address, target(Shape::Call)) },
+            other => Err(other),
+        })
+    };
+    let act = |site: &mut CallSite| {
+        if site.displacement() != offset {
+            // SAFETY: obligation 2; the table's lock keeps every other call of this module out.
+            let mut retargeted = unsafe { retarget(&[(*site, target(site.shape()))]) };
+            *site = retargeted.pop().expect("one site in, one result out")?;
+        }
+        site.activate()
+    };
+    // SAFETY: obligation 1.
+    unsafe { with_site(address, decode, act) }
+}
+
+/// Makes the call at `address` be skipped from now on. One store, under a lock: not for signal handlers.
+///
+/// # Errors
+/// [`Error::NotACall`], [`Error::Foreign`], or the text cannot be written.
+///
+/// # Safety
+/// As [`activate_call`].
+pub unsafe fn deactivate_call(address: usize) -> Result<Toggle, Error> {
+    // SAFETY: the caller's obligations are those of `decode`.
+    let decode = || unsafe { CallSite::decode(address, Clobbers::Nothing) };
+    // SAFETY: obligation 1 of `activate_call`.
+    unsafe { with_site(address, decode, |site| site.deactivate()) }
+}

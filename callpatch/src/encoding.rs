@@ -1,0 +1,180 @@
+//! The machine code of call sites. The only file that spells CALL, JMP, NOP and RET.
+
+use iced_x86::{Code, Decoder, DecoderOptions, Register};
+use wordpatch::Bytes;
+use wordpatch::protocol::INT3;
+
+use crate::stub::STUB_SIZE;
+
+/// The instruction of a call site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// `call rel32`: E8 and a displacement.
+    Call,
+    /// `jmp rel32`: E9 and a displacement; a tail call.
+    Jump,
+    /// `call *disp32(%rip)`: FF 15 and the displacement of a pointer.
+    IndirectCall,
+    /// `jmp *disp32(%rip)`: FF 25 and the displacement of a pointer; a tail call.
+    IndirectJump,
+}
+
+impl Shape {
+    /// Length of the instruction in bytes.
+    pub const fn len(self) -> usize {
+        self.opcode().len() + DISPLACEMENT
+    }
+
+    /// Never: an instruction has bytes.
+    pub const fn is_empty(self) -> bool {
+        false
+    }
+
+    /// Whether the site is a tail call: the callee returns to the caller of the function that holds the site.
+    pub const fn is_tail_call(self) -> bool {
+        matches!(self, Self::Jump | Self::IndirectJump)
+    }
+
+    /// Whether a direct call or tail call begins with this byte: for a quick search that decoding then confirms.
+    pub const fn is_direct_opcode(byte: u8) -> bool {
+        byte == Self::Call.opcode()[0] || byte == Self::Jump.opcode()[0]
+    }
+
+    const fn opcode(self) -> &'static [u8] {
+        match self {
+            Self::Call => &[0xe8],
+            Self::Jump => &[0xe9],
+            Self::IndirectCall => &[0xff, 0x15],
+            Self::IndirectJump => &[0xff, 0x25],
+        }
+    }
+
+    /// Where the displacement starts.
+    pub(crate) const fn operand_offset(self) -> usize {
+        self.opcode().len()
+    }
+}
+
+/// Length of the displacement.
+pub(crate) const DISPLACEMENT: usize = 4;
+
+/// `ret`: the inactive form of a tail call, and the whole of an island.
+pub(crate) const RET: u8 = 0xc3;
+
+/// Opcode of a two-byte jump.
+const JMP_REL8: u8 = 0xeb;
+
+/// `mov eax, imm32`: what E8 rel32 becomes when its first byte alone changes.
+const MOV_EAX_IMM32: u8 = 0xb8;
+
+/// First byte of `lea edx, [rip+disp32]`: what FF 15 becomes when its first byte alone changes.
+const LEA: u8 = 0x8d;
+
+const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+const NOP6: [u8; 6] = [0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// The shape of the single valid instruction at the start of `code`, if it is a call site.
+pub(crate) fn decode(code: &[u8]) -> Option<Shape> {
+    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    let shape = match instruction.code() {
+        Code::Call_rel32_64 => Shape::Call,
+        Code::Jmp_rel32_64 => Shape::Jump,
+        Code::Call_rm64 if instruction.memory_base() == Register::RIP => Shape::IndirectCall,
+        Code::Jmp_rm64 if instruction.memory_base() == Register::RIP => Shape::IndirectJump,
+        _ => return None,
+    };
+    // A prefix makes another instruction of it (BND, NOTRACK, addr32 of a relaxed call).
+    (instruction.len() == shape.len() && code.starts_with(shape.opcode())).then_some(shape)
+}
+
+/// Whether `code` starts with the NOP that an inactive [`Shape::Call`] is.
+pub(crate) fn is_nop5(code: &[u8]) -> bool {
+    code.starts_with(&NOP5)
+}
+
+/// The site's instruction with this displacement.
+pub(crate) fn active(shape: Shape, displacement: i32) -> Bytes {
+    bytes(&[shape.opcode(), &displacement.to_le_bytes()].concat())
+}
+
+/// The displacement that takes an instruction of `shape` at `address` to `target`, if it reaches.
+pub(crate) fn displacement(shape: Shape, address: usize, target: usize) -> Option<i32> {
+    (target as i64).wrapping_sub((address + shape.len()) as i64).try_into().ok()
+}
+
+/// The NOP as long as a call of `shape`.
+pub(crate) fn nop(shape: Shape) -> Bytes {
+    bytes(if shape.len() == NOP5.len() { &NOP5 } else { &NOP6 })
+}
+
+/// The two bytes that jump over the rest of the instruction.
+pub(crate) fn skip(shape: Shape) -> Bytes {
+    bytes(&[JMP_REL8, shape.len() as u8 - 2])
+}
+
+/// The first byte that turns the call into a load of a constant: EAX for a direct call, EDX for an indirect one.
+pub(crate) fn opcode_of_load(shape: Shape) -> Bytes {
+    bytes(&[match shape {
+        Shape::Call => MOV_EAX_IMM32,
+        Shape::IndirectCall => LEA,
+        Shape::Jump | Shape::IndirectJump => RET,
+    }])
+}
+
+/// The first byte of an inactive tail call.
+pub(crate) fn ret() -> Bytes {
+    bytes(&[RET])
+}
+
+/// The code of a stub, see [`crate::stub`].
+pub(crate) fn stub(address: usize, number: u32, pointer: usize) -> Option<[u8; STUB_SIZE]> {
+    const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
+    const MOV_EDI_IMM32: [u8; 1] = [0xbf];
+    let head = [&MOV_RDX_RDI[..], &MOV_EDI_IMM32, &number.to_le_bytes()].concat();
+    let jump = active(Shape::IndirectJump, displacement(Shape::IndirectJump, address + head.len(), pointer)?);
+    let mut code = [INT3; STUB_SIZE];
+    code[..head.len()].copy_from_slice(&head);
+    code[head.len()..head.len() + jump.len()].copy_from_slice(&jump);
+    Some(code)
+}
+
+pub(crate) fn bytes(slice: &[u8]) -> Bytes {
+    Bytes::new(slice).expect("1 to 8 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes() {
+        let check = |code: &[u8], expected| assert_eq!(decode(code), expected, "{code:02x?}");
+        check(&[0xe8, 1, 2, 3, 4], Some(Shape::Call));
+        check(&[0xe9, 1, 2, 3, 4, 0x90], Some(Shape::Jump));
+        check(&[0xff, 0x15, 1, 2, 3, 4], Some(Shape::IndirectCall));
+        check(&[0xff, 0x25, 1, 2, 3, 4], Some(Shape::IndirectJump));
+        check(&[0xff, 0x14, 0x25, 1, 2, 3, 4], None);
+        check(&[0xff, 0xd3], None);
+        check(&[0x67, 0xe8, 1, 2, 3, 4], None);
+        check(&[0xf2, 0xe8, 1, 2, 3, 4], None);
+        check(&[0xe8, 1, 2, 3], None);
+    }
+
+    /// Every inactive form is as long as the active one, and falls through, jumps behind it, or returns.
+    #[test]
+    fn inactive_forms_keep_the_layout() {
+        for shape in [Shape::Call, Shape::IndirectCall] {
+            let original = active(shape, 0x0102_0304);
+            for front in [nop(shape), skip(shape), opcode_of_load(shape)] {
+                let mut code = original.to_vec();
+                code[..front.len()].copy_from_slice(&front);
+                let instruction = Decoder::new(64, &code, DecoderOptions::NONE).decode();
+                let next = match instruction.code() {
+                    Code::Jmp_rel8_64 => instruction.near_branch_target() as usize,
+                    _ => instruction.len(),
+                };
+                assert_eq!(next, shape.len(), "{shape:?} {front}");
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Why a call was not toggled.
+
+use wordpatch::Bytes;
+
+/// Why a call site was not decoded, toggled or retargeted. The site is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No CALL rel32, JMP rel32, CALL or JMP through a RIP-relative pointer starts at the address.
+    #[error("no call that can be toggled at {address:#x}: found {found}")]
+    NotACall {
+        /// Where the call should start.
+        address: usize,
+        /// The bytes that stand there.
+        found: Bytes,
+    },
+
+    /// A five-byte NOP is cut by a fetch window, so it cannot become a call by one store.
+    #[error(
+        "the NOP at {address:#x} crosses a fetch window; replace it by a CALL through wordpatch first, then toggle that"
+    )]
+    StraddlingNop {
+        /// Where the NOP starts.
+        address: usize,
+    },
+
+    /// The target is not within reach of the site's 32-bit displacement.
+    #[error("{target:#x} is out of reach of the call at {address:#x}")]
+    OutOfReach {
+        /// Where the call starts.
+        address: usize,
+        /// Where it should go.
+        target: usize,
+    },
+
+    /// The site holds neither its active nor its inactive form: something else writes this code.
+    #[error("foreign bytes in the call at {address:#x}: expected {expected}, found {found}")]
+    Foreign {
+        /// First of the bytes compared.
+        address: usize,
+        /// What was expected there.
+        expected: Bytes,
+        /// What stands there.
+        found: Bytes,
+    },
+
+    /// wordpatch refused.
+    #[error(transparent)]
+    Text(wordpatch::Error),
+}
+
+impl From<wordpatch::Error> for Error {
+    fn from(error: wordpatch::Error) -> Self {
+        match error {
+            wordpatch::Error::Mismatch { address, expected, found } => {
+                Self::Foreign { address, expected, found }
+            }
+            other => Self::Text(other),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A call site: decoded and verified once, toggled for ever.
+
+use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
+
+use crate::encoding::{self, Shape};
+use crate::error::Error;
+use crate::island;
+use crate::strategy::{Clobbers, Edit, Strategy};
+
+/// Whether a site makes its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The call is made.
+    Active,
+    /// The call is skipped.
+    Inactive,
+}
+
+/// What a toggle did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toggle {
+    /// The code was changed.
+    Changed,
+    /// The site was in the wanted state already.
+    Unchanged,
+}
+
+/// A call that can be switched on and off. Copies are handles of the same site.
+#[derive(Clone, Copy, Debug)]
+pub struct CallSite {
+    pub(crate) text: TextRef,
+    pub(crate) window: FetchWindow,
+    pub(crate) shape: Shape,
+    pub(crate) clobbers: Clobbers,
+    pub(crate) strategy: Strategy,
+    /// The instruction when active.
+    pub(crate) instruction: Bytes,
+    pub(crate) edit: Edit,
+}
+
+impl CallSite {
+    /// The active call at `address`, after its bytes were found to be one. Nothing is written to it. Takes locks, may allocate.
+    ///
+    /// # Errors
+    /// [`Error::NotACall`], or the text cannot be made writable.
+    ///
+    /// # Safety
+    /// 1. `address` must be the start of an instruction in text that stays mapped during the call, which only this
+    ///    workspace's crates write from now on.
+    /// 2. When the site is inactive, the program must be right without the call, and with the registers that `clobbers` names
+    ///    changed.
+    /// 3. No other code branches into the middle of the instruction.
+    pub unsafe fn decode(address: usize, clobbers: Clobbers) -> Result<Self, Error> {
+        // SAFETY: obligation 1. One byte is enough to find the mapping; `read_code` looks no further than its page or the
+        // instruction's end.
+        let first = unsafe { TextRef::resolve(address, 1)? };
+        // SAFETY: obligation 1.
+        let code = unsafe { read_code(&first)? };
+        let shape = encoding::decode(&code).ok_or(Error::NotACall { address, found: code })?;
+        let instruction = encoding::bytes(&code[..shape.len()]);
+        Self::new(first, shape, instruction, clobbers)
+    }
+
+    /// The inactive call to `target` at `address`, where a five-byte NOP stands. Nothing is written to it.
+    ///
+    /// # Errors
+    /// [`Error::NotACall`] without a NOP, [`Error::StraddlingNop`], [`Error::OutOfReach`].
+    ///
+    /// # Safety
+    /// As [`CallSite::decode`]; and the program must be right with the call.
+    pub unsafe fn at_nop(address: usize, target: usize) -> Result<Self, Error> {
+        // SAFETY: obligation 1 of `decode`, twice.
+        let first = unsafe { TextRef::resolve(address, 1)? };
+        // SAFETY: as above.
+        let code = unsafe { read_code(&first)? };
+        if !encoding::is_nop5(&code) {
+            return Err(Error::NotACall { address, found: code });
+        }
+        let displacement = encoding::displacement(Shape::Call, address, target)
+            .ok_or(Error::OutOfReach { address, target })?;
+        let site =
+            Self::new(first, Shape::Call, encoding::active(Shape::Call, displacement), Clobbers::Nothing)?;
+        if site.strategy == Strategy::Nop { Ok(site) } else { Err(Error::StraddlingNop { address }) }
+    }
+
+    pub(crate) fn new(
+        text: TextRef,
+        shape: Shape,
+        instruction: Bytes,
+        clobbers: Clobbers,
+    ) -> Result<Self, Error> {
+        let window = FetchModel::in_force().window;
+        let strategy = Strategy::choose(shape, window, text.address(), clobbers);
+        let island = match strategy {
+            Strategy::RetIsland => {
+                Some(encoding::active(shape, island::displacement(shape, text.address())?))
+            }
+            _ => None,
+        };
+        let edit = Edit::new(strategy, shape, &instruction, island.as_ref());
+        Ok(Self { text, window, shape, clobbers, strategy, instruction, edit })
+    }
+
+    /// Where the instruction starts.
+    pub fn address(&self) -> usize {
+        self.text.address()
+    }
+
+    /// What the instruction is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// How it is made inactive.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// The operand of the active call: the displacement from the end of the instruction.
+    pub fn displacement(&self) -> i32 {
+        let operand = &self.instruction[self.shape.operand_offset()..];
+        i32::from_le_bytes(operand.try_into().expect("four bytes"))
+    }
+
+    /// What the operand leads to: the callee of a direct call, the pointer of an indirect one.
+    pub fn target(&self) -> usize {
+        (self.address() + self.shape.len()).wrapping_add_signed(self.displacement() as isize)
+    }
+
+    /// Makes the call be made from now on. One atomic store: does not block, allocate or enter the kernel (unless text
+    /// access is by mprotect); right from any thread, a signal handler, or the probe function of this very site.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when the site holds neither form.
+    pub fn activate(&self) -> Result<Toggle, Error> {
+        self.toggle(&self.edit.inactive, &self.edit.active)
+    }
+
+    /// Makes the call be skipped from now on. As [`CallSite::activate`].
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when the site holds neither form.
+    pub fn deactivate(&self) -> Result<Toggle, Error> {
+        self.toggle(&self.edit.active, &self.edit.inactive)
+    }
+
+    fn toggle(&self, from: &Bytes, to: &Bytes) -> Result<Toggle, Error> {
+        // SAFETY: the site was decoded under the contract of `decode`; an edit keeps inside the window, and both its forms are
+        // valid for every executing thread.
+        match unsafe { self.text.compare_exchange(self.window, self.edit.offset, from, to) } {
+            Ok(()) => Ok(Toggle::Changed),
+            Err(wordpatch::Error::Mismatch { found, .. }) if found == *to => Ok(Toggle::Unchanged),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether something else was mapped over the site since it was decoded: its library was unloaded, and perhaps loaded again.
+    ///
+    /// # Safety
+    /// The address must be mapped readable.
+    pub unsafe fn is_stale(&self) -> bool {
+        // SAFETY: the caller's obligation.
+        unsafe { self.text.is_stale(self.shape.len()) }
+    }
+
+    /// Whether the call is made now.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when the site holds neither form.
+    pub fn state(&self) -> Result<State, Error> {
+        let Edit { offset, active, inactive } = self.edit;
+        // SAFETY: the site was decoded under the contract of `decode`.
+        let found = unsafe { self.text.read(offset, active.len()) };
+        if found == active {
+            Ok(State::Active)
+        } else if found == inactive {
+            Ok(State::Inactive)
+        } else {
+            Err(Error::Foreign { address: self.address() + offset, expected: active, found })
+        }
+    }
+}
+
+/// Up to six bytes at the place: as far as its page goes, or further if they are text too.
+///
+/// # Safety
+/// Obligation 1 of [`CallSite::decode`].
+unsafe fn read_code(first: &TextRef) -> Result<Bytes, Error> {
+    let address = first.address();
+    let wanted = Shape::IndirectCall.len();
+    let in_page = (4096 - (address & 4095)).min(wanted);
+    // SAFETY: the caller's obligation.
+    let readable = if in_page == wanted || unsafe { TextRef::resolve(address, wanted) }.is_ok() {
+        wanted
+    } else {
+        in_page
+    };
+    // SAFETY: the page of `first`, or the mapping that `resolve` has just found.
+    Ok(unsafe { first.read(0, readable) })
+}
