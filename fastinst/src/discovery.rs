@@ -1,0 +1,61 @@
+//! Telling callbacks about probes: each callback once for each probe, whichever came first.
+
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::error::Error;
+use crate::probe::ProbeMetadata;
+use crate::registry::{PROBES, Probe};
+
+type Callback = Box<dyn Fn(&ProbeMetadata) + Send>;
+
+/// What is held while probes are registered and callbacks told. Forking waits for it.
+static DISCOVERY: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static DISCOVERING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The right to register probes and tell callbacks.
+pub(crate) struct Discovery {
+    callbacks: MutexGuard<'static, Vec<Callback>>,
+}
+
+impl Discovery {
+    /// Waits for the right. Fails for a callback, which runs while this very thread has it.
+    pub(crate) fn begin() -> Result<Self, Error> {
+        if DISCOVERING.get() {
+            return Err(Error::CalledFromCallback);
+        }
+        let callbacks = DISCOVERY.lock().unwrap_or_else(|e| e.into_inner());
+        DISCOVERING.set(true);
+        Ok(Self { callbacks })
+    }
+
+    /// Tells every callback about a probe whose metadata has just become complete.
+    pub(crate) fn announce(&self, probe: &Probe) {
+        if let Some(metadata) = probe.metadata() {
+            self.callbacks.iter().for_each(|callback| callback(&metadata));
+        }
+    }
+}
+
+impl Drop for Discovery {
+    fn drop(&mut self) {
+        DISCOVERING.set(false);
+    }
+}
+
+/// Has `callback` called for every probe that is known, now and on this thread, and for every probe that is discovered
+/// later, on the thread that discovers it. A callback may activate and deactivate probes; it must not register callbacks.
+///
+/// Blocks while another thread discovers probes.
+///
+/// # Errors
+/// [`Error::CalledFromCallback`].
+pub fn register_callback(callback: impl Fn(&ProbeMetadata) + Send + 'static) -> Result<(), Error> {
+    let mut discovery = Discovery::begin()?;
+    PROBES.iter().filter_map(Probe::metadata).for_each(|metadata| callback(&metadata));
+    discovery.callbacks.push(Box::new(callback));
+    Ok(())
+}

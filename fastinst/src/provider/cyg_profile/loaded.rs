@@ -1,0 +1,84 @@
+//! Which objects the dynamic loader has mapped.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// One loaded object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoadedObject {
+    pub(super) path: PathBuf,
+    /// What is added to an address in the file.
+    pub(super) bias: usize,
+    /// From its lowest to its highest address.
+    pub(super) range: Range<usize>,
+    /// Its executable segments.
+    pub(super) text: Vec<Range<usize>>,
+}
+
+/// How often the loader has loaded and unloaded objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    loads: u64,
+    pub(super) unloads: u64,
+}
+
+type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> c_int;
+
+fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
+    unsafe extern "C" fn call(
+        info: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid `info`, and `visit` points to the closure below.
+        unsafe { (*visit.cast::<Visit<'_>>())(&*info) }
+    }
+    let mut visit: Visit<'_> = &mut visit;
+    // SAFETY: the callback matches, and the closure lives during the call. It does not unwind into the loader: it only reads
+    // and pushes.
+    unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
+}
+
+/// The loader's counters now.
+pub(super) fn counters() -> Counters {
+    let mut counters = Counters::default();
+    visit(|info| {
+        counters = Counters { loads: info.dlpi_adds, unloads: info.dlpi_subs };
+        1
+    });
+    counters
+}
+
+/// Every loaded object with a file.
+pub(super) fn objects() -> Vec<LoadedObject> {
+    let mut objects = Vec::new();
+    visit(|info| {
+        objects.extend(object(info));
+        0
+    });
+    objects
+}
+
+fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
+    // SAFETY: the loader's name is a C string or null.
+    let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
+    let path = match name.to_bytes() {
+        b"" => std::fs::read_link("/proc/self/exe").ok()?,
+        // The vDSO is not a file.
+        name if !name.contains(&b'/') => return None,
+        name => PathBuf::from(OsStr::from_bytes(name)),
+    };
+    // SAFETY: the loader's program headers, as many as it says.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let bias = info.dlpi_addr as usize;
+    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let range_of = |header: &libc::Elf64_Phdr| {
+        let start = bias + header.p_vaddr as usize;
+        start..start + header.p_memsz as usize
+    };
+    let range = loads.clone().map(range_of).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
+    let text = loads.filter(|header| header.p_flags & libc::PF_X != 0).map(range_of).collect();
+    Some(LoadedObject { path, bias, range, text })
+}

@@ -1,0 +1,119 @@
+//! The table of probes: appended to under discovery's lock, read and switched without any.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use callpatch::{CallSite, Toggle};
+
+use crate::error::Error;
+use crate::probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use crate::segments::Segments;
+
+/// One probe, for ever.
+pub(crate) struct Probe {
+    pub(crate) id: ProbeId,
+    pub(crate) kind: ProbeType,
+    /// The site; null when its library was unloaded. Old values are never freed: a thread may be using them.
+    pub(crate) site: AtomicPtr<CallSite>,
+    pub(crate) site_address: usize,
+    /// The stub's pointer, which holds the probe function. Written with one atomic store.
+    pub(crate) function_cell: &'static AtomicUsize,
+    /// The function that the probe belongs to; 0 until known.
+    pub(crate) function_address: AtomicUsize,
+    /// Set once discovery has looked the name up; null before, and then the callbacks know nothing of the probe.
+    pub(crate) name: AtomicPtr<CStrBox>,
+    pub(crate) object_path: &'static CStr,
+    pub(crate) object_base: usize,
+    /// Whether the user wants it active: what a library that is loaded again begins with.
+    pub(crate) wanted: AtomicBool,
+    /// Next probe in the list of those whose function was found out by executing them.
+    pub(crate) next_resolved: AtomicU32,
+}
+
+/// A leaked C string behind a thin pointer.
+pub(crate) struct CStrBox(pub(crate) &'static CStr);
+
+pub(crate) static PROBES: Segments<Probe> = Segments::new();
+
+static TOGGLES: AtomicU64 = AtomicU64::new(0);
+
+impl Probe {
+    pub(crate) fn site(&self) -> Result<&'static CallSite, Error> {
+        // Acquire: pairs with the Release that published the site.
+        // SAFETY: null or a leaked box.
+        unsafe { self.site.load(Ordering::Acquire).as_ref() }.ok_or(Error::Unloaded { id: self.id })
+    }
+
+    pub(crate) fn metadata(&self) -> Option<ProbeMetadata> {
+        // SAFETY: null or a leaked box, published with Release.
+        let name = unsafe { self.name.load(Ordering::Acquire).as_ref() }?.0;
+        Some(ProbeMetadata {
+            id: self.id,
+            kind: self.kind,
+            function_name: name,
+            function_address: self.function_address.load(Ordering::Relaxed),
+            site_address: self.site_address,
+            object_path: self.object_path,
+            object_base: self.object_base,
+        })
+    }
+}
+
+fn discovered(id: ProbeId) -> Result<&'static Probe, Error> {
+    let probe = PROBES.get(id.0 as usize).ok_or(Error::UnknownProbe { id })?;
+    if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
+}
+
+fn count(toggle: Toggle) {
+    if toggle == Toggle::Changed {
+        TOGGLES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Has `function` called whenever the probe's site is executed. For a probe that is active already, this changes the function and
+/// no code.
+///
+/// The probe of a library that is unloaded now is active when the library is loaded again at the same address.
+///
+/// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or from a probe
+/// function. Other threads see the change within T_max.
+///
+/// # Errors
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], or the site holds foreign bytes.
+///
+/// # Safety
+/// `function` must stay callable for as long as any thread may execute the site, and keep the contract of [`ProbeFn`].
+pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
+    let probe = discovered(id)?;
+    // Release, and before the code: a thread that executes the new code finds the new function.
+    probe.function_cell.store(function as usize, Ordering::Release);
+    probe.wanted.store(true, Ordering::Release);
+    count(probe.site()?.activate()?);
+    Ok(())
+}
+
+/// Has the probe's site call nothing from now on. One atomic store, otherwise as [`activate`].
+///
+/// # Errors
+/// As [`activate`].
+pub fn deactivate(id: ProbeId) -> Result<(), Error> {
+    let probe = discovered(id)?;
+    probe.wanted.store(false, Ordering::Release);
+    count(probe.site()?.deactivate()?);
+    Ok(())
+}
+
+/// How many ids were given out; ids are below this number.
+pub fn probe_count() -> usize {
+    PROBES.len()
+}
+
+/// How many times code was changed by [`activate`] and [`deactivate`].
+pub fn toggle_count() -> u64 {
+    TOGGLES.load(Ordering::Relaxed)
+}
+
+/// What is known about a probe, or `None` before its discovery.
+pub fn metadata(id: ProbeId) -> Option<ProbeMetadata> {
+    PROBES.get(id.0 as usize)?.metadata()
+}

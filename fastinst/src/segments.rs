@@ -1,0 +1,121 @@
+//! An append-only table that is read without locks: elements never move, and an index once valid stays valid.
+//!
+//! Elements live in segments of a fixed size, which are allocated when the first of their elements is pushed. A reader
+//! computes segment and place from the index. Under test the segments are tiny, so that every path is common.
+
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+const SEGMENT: usize = if cfg!(test) { 4 } else { 4096 };
+const SEGMENTS: usize = 4096;
+
+/// A table of `T` that only grows.
+pub struct Segments<T> {
+    segments: [AtomicPtr<MaybeUninit<T>>; SEGMENTS],
+    length: AtomicUsize,
+    appending: Mutex<()>,
+}
+
+// SAFETY: elements are shared between threads by reference, and moved into the table from any of them.
+unsafe impl<T: Send + Sync> Sync for Segments<T> {}
+
+impl<T> Segments<T> {
+    /// How many elements a table can hold.
+    pub const LIMIT: usize = SEGMENT * SEGMENTS;
+
+    /// An empty table.
+    pub const fn new() -> Self {
+        Self {
+            segments: [const { AtomicPtr::new(std::ptr::null_mut()) }; SEGMENTS],
+            length: AtomicUsize::new(0),
+            appending: Mutex::new(()),
+        }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        // Acquire: pairs with the Release of `push`; below the length, elements are there to be read.
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The element at `index`. Does not lock or allocate: a signal handler may call it.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        if index >= self.len() {
+            return None;
+        }
+        let segment = self.segments[index / SEGMENT].load(Ordering::Relaxed);
+        // SAFETY: below the length, the segment is allocated and the element initialized, for ever.
+        Some(unsafe { (*segment.add(index % SEGMENT)).assume_init_ref() })
+    }
+
+    /// Every element that is there now.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// Appends what `make` returns for the new index. Gives the index, or `None` when the table is full.
+    pub fn push_with(&self, make: impl FnOnce(usize) -> T) -> Option<usize> {
+        let _appending = self.appending.lock().unwrap_or_else(|e| e.into_inner());
+        let index = self.length.load(Ordering::Relaxed);
+        if index == Self::LIMIT {
+            return None;
+        }
+        let segment = &self.segments[index / SEGMENT];
+        if segment.load(Ordering::Relaxed).is_null() {
+            let new = Box::<[T]>::new_uninit_slice(SEGMENT);
+            segment.store(Box::leak(new).as_mut_ptr(), Ordering::Relaxed);
+        }
+        let element = MaybeUninit::new(make(index));
+        // SAFETY: inside the segment, and at or above the length nobody reads.
+        unsafe { segment.load(Ordering::Relaxed).add(index % SEGMENT).write(element) };
+        self.length.store(index + 1, Ordering::Release);
+        Some(index)
+    }
+}
+
+impl<T> Default for Segments<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_stay_where_they_are_while_the_table_grows() {
+        static TABLE: Segments<String> = Segments::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let index = TABLE.push_with(|index| index.to_string()).unwrap();
+                        let element = TABLE.get(index).unwrap();
+                        assert_eq!(*element, index.to_string());
+                        assert!(std::ptr::eq(element, TABLE.get(index).unwrap()));
+                    }
+                });
+            }
+        });
+        assert_eq!(TABLE.len(), 400);
+        assert!(TABLE.iter().enumerate().all(|(index, element)| *element == index.to_string()));
+        assert!(TABLE.get(400).is_none());
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        static TABLE: Segments<u8> = Segments::new();
+        for index in 0..Segments::<u8>::LIMIT {
+            assert_eq!(TABLE.push_with(|_| 0), Some(index));
+        }
+        assert_eq!(TABLE.push_with(|_| 0), None);
+    }
+}

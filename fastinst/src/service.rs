@@ -1,0 +1,145 @@
+//! The service thread: discovers probes of libraries that are loaded later, and gives a tool a regular tick.
+//!
+//! It blocks every signal, so that the program's handlers never run on it. At a fork it is between two rounds of work (see
+//! [`before_fork`]), so a child inherits no lock of its; the child starts its own.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+
+use crate::discovery::Discovery;
+use crate::error::Error;
+use crate::provider::cyg_profile;
+
+/// Counts the notifications; what the thread sleeps on.
+static NEWS: AtomicU32 = AtomicU32::new(0);
+
+/// How often the thread looks whether it is alone, and for libraries that came and went where nothing else wakes it.
+const IDLE: Duration = Duration::from_millis(100);
+
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: Option<&libc::timespec>) {
+    let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look at the word again.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
+    }
+}
+
+/// Wakes every thread that [`wait`]s for this word. May be called from a signal handler.
+pub fn wake(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
+}
+
+/// Sleeps while the word is `value`, but not beyond `deadline`; may return early. May be called from a signal handler.
+pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return;
+    }
+    let timeout = libc::timespec {
+        tv_sec: left.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(left.subsec_nanos()),
+    };
+    futex(word, libc::FUTEX_WAIT, value, Some(&timeout));
+}
+
+/// Wakes the service thread, if there is one. May be called from a signal handler or a probe function.
+pub fn notify() {
+    NEWS.fetch_add(1, Ordering::Release);
+    wake(&NEWS);
+}
+
+/// Held by the service thread while it works; forking takes it.
+static WORKING: Mutex<()> = Mutex::new(());
+
+/// Why [`Tick::call`] is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// A period has passed, or somebody has notified.
+    Work,
+    /// Every other thread has ended; the process ends with this one, after the call.
+    Last,
+}
+
+/// What the thread does beside discovery.
+pub struct Tick {
+    /// Time between two calls.
+    pub period: Duration,
+    /// Called after each period and after each notification.
+    pub call: Box<dyn FnMut(Wake) + Send>,
+}
+
+/// Starts the service thread.
+///
+/// # Errors
+/// [`Error::Thread`].
+pub fn start(tick: Option<Tick>) -> Result<(), Error> {
+    // Read here, not by the thread: who notifies before it runs is heard.
+    let seen = NEWS.load(Ordering::Acquire);
+    let mut before = SigSet::empty();
+    let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before));
+    let spawned = std::thread::Builder::new().name("fastinst".into()).spawn(move || run(tick, seen));
+    if blocked.is_ok() {
+        // Cannot fail: the mask is one that was in force.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    }
+    spawned.map(drop).map_err(|source| Error::Thread { source })
+}
+
+fn run(mut tick: Option<Tick>, mut seen: u32) {
+    let period = tick.as_ref().map_or(IDLE, |tick| tick.period);
+    let mut next = Instant::now() + period;
+    let mut next_look = Instant::now() + IDLE;
+    loop {
+        wait(&NEWS, seen, next);
+        seen = NEWS.load(Ordering::Acquire);
+        let now = Instant::now();
+        if now >= next {
+            // After a suspension, one tick stands for all that were missed.
+            next = (next + period).max(now);
+        }
+        let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
+        // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
+        if let Ok(discovery) = Discovery::begin() {
+            cyg_profile::discover(&discovery);
+        }
+        let last = now >= next_look && {
+            next_look = now + IDLE;
+            is_last_thread()
+        };
+        if let Some(tick) = &mut tick {
+            (tick.call)(if last { Wake::Last } else { Wake::Work });
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+/// Whether no thread but the calling one is left: main has left by `pthread_exit`, and so have the others. The process must not
+/// live on for our sake; when this thread returns, the C library ends it as it does with any last thread.
+fn is_last_thread() -> bool {
+    // A directory has a link for each of its folders, one a thread, beside its own two. The main thread stays as a zombie.
+    let threads =
+        std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| task.nlink().saturating_sub(2));
+    threads <= 2
+        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
+            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
+        })
+}
+
+/// What a process holds while it forks.
+pub struct ForkGuard {
+    _working: std::sync::MutexGuard<'static, ()>,
+    _discovery: Option<Discovery>,
+}
+
+/// Waits until neither the service thread nor a caller of `register_callback` is at work, and keeps both out until the guard is
+/// dropped: for `pthread_atfork`, where parent and child each drop it.
+pub fn before_fork() -> ForkGuard {
+    let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
+    ForkGuard { _working: working, _discovery: Discovery::begin().ok() }
+}
