@@ -1,0 +1,73 @@
+//! `libfastinst.so`: the profiler for `LD_PRELOAD`, and the C interface.
+//!
+//! Only what a shared library must have stands here: its constructor and destructor, its allocator, and its exported symbols.
+//! These are, beside the C interface of `fastinst.h`: the functions that instrumented code calls ([`provider`]), and functions
+//! of the C library that end a process or change what its signals do ([`leaving`], [`signals`]).
+//!
+//! The library runs in somebody else's process: it has an allocator of its own, prints nothing but its report and single
+//! lines that begin with `fastinst:`, and reads one environment variable.
+
+mod c_interface;
+mod leaving;
+mod provider;
+mod signals;
+
+use profiler::error::Error;
+use profiler::options::{Options, Output, Tool, VARIABLE};
+use profiler::{options, process, session};
+
+/// The program's `malloc` may be instrumented itself, or be the thing that crashed.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destruct;
+
+extern "C" fn construct() {
+    // SAFETY: called once, before the library allocates on a second thread.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+    let options = Options::from_variable(std::env::var_os(VARIABLE).as_deref());
+    let started = options.and_then(|options| {
+        if options.help {
+            options::HELP.lines().for_each(session::say);
+            return Ok(());
+        }
+        if !provider::is_in_charge() {
+            return Err(Error::OwnInstrumentation);
+        }
+        match options.tool {
+            Tool::Profiler => start(options),
+            Tool::None => c_interface::start(&options),
+        }
+    });
+    if let Err(error) = started {
+        session::say(&error.to_string());
+    }
+}
+
+fn start(mut options: Options) -> Result<(), Error> {
+    if let Output::File { .. } = &options.output {
+        // The program may change its directory before the report is written.
+        if let Ok(directory) = std::env::current_dir() {
+            options.output = options.output.absolute(&directory)?;
+        }
+        // Programs that it starts must not take its report, or each other's, for one of an earlier run.
+        if options.run.is_none() {
+            options.run = Some(process::started_at());
+            // SAFETY: in the constructor of a preloaded library, before the program's first thread is made.
+            unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
+        }
+    }
+    session::start(options)?;
+    process::follow();
+    Ok(())
+}
+
+extern "C" fn destruct() {
+    process::at_exit();
+}

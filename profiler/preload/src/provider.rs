@@ -1,0 +1,39 @@
+//! What instrumented code calls. A site that is a probe calls its stub instead; what arrives here is a site that is not a
+//! probe, or not yet.
+//!
+//! May run at any time: in IFUNC resolvers before this library is relocated, before its constructor, in dying threads.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+use fastinst::provider::cyg_profile::arrival;
+
+#[unsafe(no_mangle)]
+extern "C" fn __cyg_profile_func_enter(this_fn: *mut c_void, _call_site: *mut c_void) {
+    arrival(this_fn.addr());
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cyg_profile_func_exit(this_fn: *mut c_void, _call_site: *mut c_void) {
+    arrival(this_fn.addr());
+}
+
+/// Whether the objects of this process call the functions above, and not functions of the same name that the program or another
+/// preloaded library defines: those are somebody else's instrumentation.
+pub(crate) fn is_in_charge() -> bool {
+    static OWN: u8 = 0;
+    // By object: even here, the functions' names mean the first definition in the process.
+    let object_of = |address: *const c_void| {
+        let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: writes into memory of the right type; all zero is valid too.
+        unsafe {
+            libc::dladdr(address, info.as_mut_ptr());
+            info.assume_init().dli_fbase
+        }
+    };
+    [c"__cyg_profile_func_enter", c"__cyg_profile_func_exit"].iter().all(|name| {
+        // SAFETY: the name is a C string.
+        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        object_of(first) == object_of((&raw const OWN).cast())
+    })
+}

@@ -1,0 +1,93 @@
+//! The command line: one file per verb.
+//!
+//! Results go to standard output. A diagnostic is one line on standard error that starts with `fastinst: `. A verb
+//! returns a [`Failure`], which is printed here, once; mistakes in the command line itself are clap's, exit code 2.
+
+mod record;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  fastinst record -- ./app --size 10         profile, the table goes to stderr at exit
+  fastinst record -o app.json -- ./app       profile into a file
+  fastinst report app.json --limit 20        print the 20 functions with the longest totals";
+
+const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// Measures the latency of functions in programs compiled with -finstrument-functions
+#[derive(Debug, Parser)]
+#[command(name = "fastinst", version, before_help = EXAMPLES, help_template = TEMPLATE)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Record(record::Record),
+    Report(report::Report),
+}
+
+/// Why a verb ends without its result.
+#[derive(Debug)]
+struct Failure {
+    /// Exit code.
+    code: u8,
+    /// One line.
+    message: String,
+}
+
+/// Parses the command line, runs the verb and returns the exit code.
+pub(crate) fn run() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
+        Verb::Report(arguments) => report::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            eprintln!("fastinst: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_found_before_anything_runs() {
+        #[track_caller]
+        fn check(line: &str, expected: &str) {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            let message = error.to_string();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+        check("fastinst", "Usage: fastinst <COMMAND>");
+        check("fastinst profile", "unrecognized subcommand 'profile'");
+        check("fastinst record", "PROGRAM");
+        check("fastinst record --", "PROGRAM");
+        check("fastinst record --sample 3 -- a", "unexpected argument '--sample'");
+        check("fastinst record --samples 0 -- a", "samples=0: expected a number from 1 to 1000");
+        check("fastinst record --epoch-ms 1s -- a", "epoch_ms=1s: expected a number from 1 to 60000");
+        check("fastinst record --text rwx -- a", "text=rwx: expected alias or mprotect");
+        check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
+        check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
+        check("fastinst report", "<FILE>");
+        check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
+        check("fastinst report a.json --json --limit 3", "cannot be used with");
+    }
+}

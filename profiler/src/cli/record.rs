@@ -1,0 +1,383 @@
+//! `fastinst record`: starts a program with libfastinst.so preloaded.
+//!
+//! The program is executed in this very process. So there is nobody between it and its parent: its process id, its
+//! signals, job control, standard streams and exit status are what they would be without us. Only SIGPIPE differs if
+//! the parent had it ignored: it starts with its default action.
+//!
+//! 1. The options of the command line are put over those of FASTINST_OPTIONS; a relative output becomes absolute.
+//! 2. The program is looked up as the shell does, and inspected: what cannot be preloaded is refused.
+//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there.
+//! 4. The program is executed.
+
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use nix::unistd::{AccessFlags, access};
+use profiler::elf_check::{Kind, Program, inspect};
+use profiler::error::Error;
+use profiler::options::{Options, Output, TextAccess, Tool, VARIABLE};
+
+use super::Failure;
+
+const LIBRARY: &str = "libfastinst.so";
+/// Where the library is, seen from the directory of this executable.
+const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib", "../lib/fastinst"];
+/// Where programs are when PATH is not set.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+const EXAMPLES: &str = "\
+Examples:
+  fastinst record -- ./app --size 10
+      the table goes to stderr when the program ends
+  fastinst record -o app.json -- ./app
+      the report goes to a file; fastinst report app.json prints the table
+  fastinst record -o '%e.%p.json' --samples 50 -- make check
+      a report per process, with finer percentiles
+  FASTINST_OPTIONS=samples=50 LD_PRELOAD=/path/to/libfastinst.so ./app
+      the same without this command; FASTINST_OPTIONS=help=1 lists the keys";
+
+const EXIT_CODES: &str = "\
+The program replaces this process, so signals and its exit code pass through unchanged.
+
+Exit codes:
+  2    wrong usage
+  125  the program cannot be profiled, or the library or an option is not right; nothing was run
+  126  the program was found and cannot be executed
+  127  the program was not found
+  else the exit code of the program";
+
+/// Run a program and measure its instrumented functions
+#[derive(Debug, Args)]
+#[command(
+    before_help = EXAMPLES,
+    after_help = EXIT_CODES,
+    help_template = super::TEMPLATE,
+    override_usage = "fastinst record [OPTIONS] -- PROGRAM [ARGS]..."
+)]
+pub(super) struct Record {
+    /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In the name, %p is the
+    /// process id, %e the executable, %h the host, %% a percent sign. A second process of the same run gets its
+    /// process id before the extension
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Output>,
+
+    /// Samples of a function after which its probes turn off until the next epoch, 1 to 1000 (default: 10). More give
+    /// finer percentiles and slow down functions that are called often
+    #[arg(long, value_name = "N", value_parser = Options::parse_samples)]
+    samples: Option<u32>,
+
+    /// Milliseconds after which all probes are turned on again, 1 to 60000 (default: 10). A shorter epoch samples
+    /// more evenly over time and patches code more often
+    #[arg(long, value_name = "N", value_parser = Options::parse_epoch_ms)]
+    epoch_ms: Option<Duration>,
+
+    /// How code is written (default: alias). alias keeps every page from being writable and executable; mprotect
+    /// makes a page both for the moment of a write, for systems that refuse memfd_create
+    #[arg(long, value_name = "alias|mprotect")]
+    text: Option<TextAccess>,
+
+    /// The library to preload (default: libfastinst.so beside this command, in ../lib or in ../lib/fastinst)
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// The program, looked up in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only if that fails.
+pub(super) fn run(arguments: &Record) -> Result<Infallible, Failure> {
+    start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
+}
+
+fn exit_code(error: &Error) -> u8 {
+    match error {
+        Error::ProgramNotFound { .. } => 127,
+        Error::ProgramNotExecutable { .. } | Error::Execute { .. } => 126,
+        _ => 125,
+    }
+}
+
+fn start(arguments: &Record) -> Result<Infallible, Error> {
+    let (program, rest) = arguments.command.split_first().expect("clap requires a program");
+    let options = merged_options(arguments, env::var_os(VARIABLE).as_deref())?;
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    let path = find_program(Path::new(program), &path)?;
+    let library = find_library(arguments.library.as_deref())?;
+    if let Some(warning) = check_program(&path, &options)? {
+        eprintln!("fastinst: {warning}");
+    }
+    let source = Command::new(&path)
+        .arg0(program)
+        .args(rest)
+        .env("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD").as_deref()))
+        .env(VARIABLE, options.to_options_string())
+        .exec();
+    Err(Error::Execute { path, source })
+}
+
+/// The options of the environment, with those of the command line put over them.
+fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Options, Error> {
+    let mut options = Options::from_variable(environment)?;
+    if let Some(output) = &arguments.output {
+        options.output = output.clone();
+    }
+    options.samples = arguments.samples.unwrap_or(options.samples);
+    options.epoch = arguments.epoch_ms.unwrap_or(options.epoch);
+    options.text = arguments.text.unwrap_or(options.text);
+    options.output = placed(&options.output)?;
+    Ok(options)
+}
+
+/// The output as an absolute name. Its directory must exist, unless that has `%` sequences.
+fn placed(output: &Output) -> Result<Output, Error> {
+    let output = match output {
+        Output::File { template, .. } if Path::new(template).is_relative() => {
+            output.absolute(&env::current_dir().map_err(|source| Error::WorkingDirectory { source })?)?
+        }
+        _ => output.clone(),
+    };
+    if let Output::File { template, .. } = &output
+        && let Some(directory) = Path::new(template).parent()
+        && !directory.as_os_str().as_bytes().contains(&b'%')
+        && !directory.is_dir()
+    {
+        return Err(Error::OutputDirectory { directory: directory.to_owned() });
+    }
+    Ok(output)
+}
+
+/// Finds an executable file as the shell does: a name with a slash is a path, another one is looked for in the
+/// directories of `path`, of which an empty one is the working directory.
+fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
+    if program.as_os_str().as_bytes().contains(&b'/') {
+        return match obstacle(program) {
+            None => Ok(program.to_owned()),
+            Some(Obstacle::Missing) => Err(Error::ProgramNotFound { program: program.to_owned() }),
+            Some(Obstacle::Unusable(reason)) => {
+                Err(Error::ProgramNotExecutable { program: program.to_owned(), reason })
+            }
+        };
+    }
+    let mut failure = Error::ProgramNotFound { program: program.to_owned() };
+    if program.as_os_str().is_empty() {
+        return Err(failure);
+    }
+    for directory in env::split_paths(path) {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
+        let candidate = directory.join(program);
+        match obstacle(&candidate) {
+            None => return Ok(candidate),
+            Some(Obstacle::Unusable(reason)) if candidate.is_file() => {
+                failure = Error::ProgramNotExecutable { program: candidate, reason };
+            }
+            Some(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+enum Obstacle {
+    Missing,
+    Unusable(&'static str),
+}
+
+/// What keeps a file from being executed.
+fn obstacle(path: &Path) -> Option<Obstacle> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some(Obstacle::Unusable("a directory on the way to it is closed"))
+        }
+        Err(_) => Some(Obstacle::Missing),
+        Ok(found) if found.is_dir() => Some(Obstacle::Unusable("it is a directory")),
+        Ok(_) if access(path, AccessFlags::X_OK).is_err() => {
+            Some(Obstacle::Unusable("execute permission is missing"))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// Refuses a program in which a preloaded library would not run; warns of one in which it may have nothing to do.
+fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error> {
+    let Program { kind, setuid_or_capabilities } = inspect(path)?;
+    let path = path.to_owned();
+    match kind {
+        // The kernel ignores the set-id bits of a script.
+        Kind::Script { .. } => Ok(None),
+        _ if setuid_or_capabilities => Err(Error::PrivilegedProgram { path }),
+        Kind::ForeignElf { bits, machine } => Err(Error::ForeignProgram { path, bits, machine }),
+        Kind::Elf { dynamic: false, .. } => Err(Error::StaticProgram { path }),
+        Kind::Elf { instrumented: false, .. } if options.tool == Tool::Profiler => Ok(Some(format!(
+            "warning: {} itself has no instrumented function, only its libraries and child processes may be measured; \
+             compile it with -finstrument-functions",
+            path.display()
+        ))),
+        Kind::Elf { .. } | Kind::Other => Ok(None),
+    }
+}
+
+/// The absolute path of the library to preload.
+fn find_library(named: Option<&Path>) -> Result<PathBuf, Error> {
+    let library = match named {
+        Some(library) => fs::canonicalize(library)
+            .map_err(|source| Error::InspectProgram { path: library.to_owned(), source })?,
+        None => usual_library()?,
+    };
+    if !matches!(inspect(&library)?.kind, Kind::Elf { shared: true, .. }) {
+        return Err(Error::NotALibrary { path: library });
+    }
+    if library.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte)) {
+        return Err(Error::LibraryName { path: library });
+    }
+    Ok(library)
+}
+
+fn usual_library() -> Result<PathBuf, Error> {
+    let executable = env::current_exe().unwrap_or_default();
+    let beside = executable.parent().unwrap_or(Path::new("/"));
+    let directories = LIBRARY_DIRECTORIES.map(|directory| beside.join(directory));
+    match directories.iter().find_map(|directory| fs::canonicalize(directory.join(LIBRARY)).ok()) {
+        Some(library) => Ok(library),
+        None => {
+            let looked_in = directories.map(|directory| directory.display().to_string()).join(", ");
+            Err(Error::LibraryNotFound { looked_in })
+        }
+    }
+}
+
+/// The value of LD_PRELOAD: the library, then what is there.
+fn preload(library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        value.push(":");
+        value.push(present);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn arguments() -> Record {
+        Record {
+            output: None,
+            samples: None,
+            epoch_ms: None,
+            text: None,
+            library: None,
+            command: vec!["a".into()],
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_environment() {
+        #[track_caller]
+        fn check(arguments: Record, environment: &str, expected: &str) {
+            let options = merged_options(&arguments, Some(environment.as_ref())).unwrap();
+            assert_eq!(options.to_options_string(), expected);
+        }
+        check(arguments(), "", "");
+        check(arguments(), "samples=3:help=1", "samples=3:help=1");
+        check(Record { samples: Some(4), ..arguments() }, "samples=3:epoch_ms=7", "samples=4:epoch_ms=7");
+        check(Record { samples: Some(10), ..arguments() }, "samples=3", "");
+        check(
+            Record { epoch_ms: Some(Duration::from_millis(5)), ..arguments() },
+            "tool=none",
+            "epoch_ms=5:tool=none",
+        );
+        check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=alias", "text=mprotect");
+        check(Record { output: Some(Output::Stderr), ..arguments() }, "output=/tmp/a.txt", "");
+        check(
+            Record { output: Some("/tmp/%p.json".parse().unwrap()), ..arguments() },
+            "output=/tmp/a.txt",
+            "output=/tmp/%p.json",
+        );
+    }
+
+    #[test]
+    fn wrong_options_in_the_environment_are_named() {
+        #[track_caller]
+        fn check(environment: &[u8], expected: &str) {
+            let error = merged_options(&arguments(), Some(OsStr::from_bytes(environment))).unwrap_err();
+            assert_eq!((exit_code(&error), error.to_string().as_str()), (125, expected));
+        }
+        check(
+            b"sample=3",
+            "FASTINST_OPTIONS: unknown option `sample`; the options are output, samples, epoch_ms, tool, text, run, help",
+        );
+        check(b"tool=\xff", "FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it");
+        check(
+            b"output=/nowhere/at/all/%p.txt",
+            "the directory /nowhere/at/all of the report does not exist; create it first",
+        );
+    }
+
+    #[test]
+    fn a_relative_output_becomes_absolute() {
+        let here = env::current_dir().unwrap();
+        let output: Output = "a.%p.txt".parse().unwrap();
+        assert_eq!(placed(&output).unwrap(), output.absolute(&here).unwrap());
+        assert_eq!(placed(&Output::Stderr).unwrap(), Output::Stderr);
+    }
+
+    #[test]
+    fn programs_are_found_as_the_shell_finds_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let put = |name: &str, mode: u32| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        put("first/plain", 0o644);
+        put("second/plain", 0o755);
+        put("second/tool", 0o755);
+        put("second/text", 0o644);
+        fs::create_dir(root.join("first/tool")).unwrap();
+        let search = format!("{0}/missing:{0}/first:{0}/second", root.display());
+        let check = |program: &str, expected: Result<&str, &str>| {
+            let found =
+                find_program(Path::new(program), OsStr::new(&search)).map_err(|error| error.to_string());
+            let inside = |text: &str| text.replace('^', root.to_str().unwrap());
+            assert_eq!(found, expected.map(|path| PathBuf::from(inside(path))).map_err(inside), "{program}");
+        };
+        let here = format!("{}/second/text", root.display());
+        check("tool", Ok("^/second/tool"));
+        check("plain", Ok("^/second/plain"));
+        check("text", Err("^/second/text: execute permission is missing; it cannot be executed"));
+        check(&here, Err("^/second/text: execute permission is missing; it cannot be executed"));
+        check("nothing", Err("nothing: no such program; check the name and PATH"));
+        check("", Err(": no such program; check the name and PATH"));
+        check("/", Err("/: it is a directory; it cannot be executed"));
+        check("./nothing", Err("./nothing: no such program; check the name and PATH"));
+    }
+
+    #[test]
+    fn an_empty_directory_of_path_is_the_working_directory() {
+        let found = find_program(Path::new("Cargo.toml"), OsStr::new(":/nowhere")).unwrap_err();
+        assert_eq!(found.to_string(), "./Cargo.toml: execute permission is missing; it cannot be executed");
+    }
+
+    #[test]
+    fn the_library_is_the_first_to_be_preloaded() {
+        #[track_caller]
+        fn check(present: Option<&str>, expected: &str) {
+            assert_eq!(preload(Path::new("/l.so"), present.map(OsStr::new)), OsStr::new(expected));
+        }
+        check(None, "/l.so");
+        check(Some(""), "/l.so");
+        check(Some("a.so:b.so"), "/l.so:a.so:b.so");
+    }
+}

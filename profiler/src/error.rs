@@ -1,0 +1,250 @@
+//! What can go wrong around a profile: its options, its report, and the start of the program.
+//!
+//! Every message is one line that names what was found and what to do next. Nothing here prints; the command and the
+//! preloaded library put their name in front of the line and choose the exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why options, a report or a program could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // The session.
+    /// The profiler could not be started; the program runs on without it.
+    #[error("cannot profile: {source}; the program runs on unprofiled")]
+    Start {
+        /// What was refused.
+        source: fastinst::Error,
+    },
+
+    /// The program brings its own instrumentation functions.
+    #[error(
+        "the program defines __cyg_profile_func_enter or ..._exit itself, and keeps them; it runs on unprofiled"
+    )]
+    OwnInstrumentation,
+
+    // Options.
+    /// A key that is no option.
+    #[error("unknown option `{key}`; the options are {allowed}")]
+    UnknownKey {
+        /// The key as it was written.
+        key: String,
+        /// The keys there are.
+        allowed: String,
+    },
+
+    /// An item without `=`.
+    #[error("option `{item}` has no value; write key=value")]
+    NoValue {
+        /// The item as it was written.
+        item: String,
+    },
+
+    /// A value that its key does not take.
+    #[error("{key}={value}: expected {allowed}")]
+    BadValue {
+        /// The option.
+        key: &'static str,
+        /// The value as it was written.
+        value: String,
+        /// The values it takes.
+        allowed: String,
+    },
+
+    /// The environment variable holds wrong options.
+    #[error("FASTINST_OPTIONS: {source}")]
+    OptionsVariable {
+        /// What is wrong with them.
+        source: Box<Error>,
+    },
+
+    /// The environment variable is no text.
+    #[error("FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it")]
+    OptionsNotUtf8,
+
+    /// One key twice.
+    #[error("option `{key}` is given twice; leave one")]
+    DuplicateKey {
+        /// The option.
+        key: String,
+    },
+
+    /// A backslash in front of something that needs none.
+    #[error("option text `{text}`: a backslash stands only before `:` or `\\`; write `\\\\` for a backslash")]
+    Escape {
+        /// The whole option string.
+        text: String,
+    },
+
+    /// A `%` sequence in an output name that means nothing.
+    #[error("output={template}: `{sequence}` is no sequence; use %p (pid), %e (executable), %h (host) or %%")]
+    TemplateSequence {
+        /// The output name as it was written.
+        template: String,
+        /// The sequence that is not known.
+        sequence: String,
+    },
+
+    /// A relative output name cannot be made absolute, because options are UTF-8 and the directory's name is not.
+    #[error("the directory {} has a name that is not UTF-8; give output an absolute path", directory.display())]
+    DirectoryName {
+        /// The working directory.
+        directory: PathBuf,
+    },
+
+    /// The working directory is gone or closed to us, so a relative name means nothing.
+    #[error("cannot tell the working directory ({source}); give output an absolute path")]
+    WorkingDirectory {
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The directory of the report is missing before the program has even started.
+    #[error("the directory {} of the report does not exist; create it first", directory.display())]
+    OutputDirectory {
+        /// The missing directory.
+        directory: PathBuf,
+    },
+
+    // Reports.
+    /// The report file cannot be read.
+    #[error("cannot read the report {}: {source}", path.display())]
+    ReadReport {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The file ends in the middle of a report.
+    #[error("{} is truncated: it ends at line {line}, in the middle of a report; copy or record it again", path.display())]
+    TruncatedReport {
+        /// The file.
+        path: PathBuf,
+        /// The line the file ends on.
+        line: usize,
+    },
+
+    /// A report of a version that this program does not read.
+    #[error("{} is a report of version {found}, this fastinst reads version {supported}; use the fastinst that recorded it", path.display())]
+    ReportVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version it says.
+        found: String,
+        /// The version that can be read.
+        supported: u32,
+    },
+
+    /// The file is something else.
+    #[error("{} is no fastinst report ({found}); give a .json file that fastinst wrote", path.display())]
+    NotAReport {
+        /// The file.
+        path: PathBuf,
+        /// What stands there instead.
+        found: String,
+    },
+
+    /// The report cannot be written.
+    #[error("cannot write the report {}: {source}; name another file with output=FILE", path.display())]
+    WriteReport {
+        /// The file it was to become.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    // Launching.
+    /// There is no such program.
+    #[error("{}: no such program; check the name and PATH", program.display())]
+    ProgramNotFound {
+        /// The program as it was written.
+        program: PathBuf,
+    },
+
+    /// The program is there and may not be executed.
+    #[error("{}: {reason}; it cannot be executed", program.display())]
+    ProgramNotExecutable {
+        /// The file that was found.
+        program: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
+
+    /// The program cannot be looked at.
+    #[error("cannot look at {}: {source}", path.display())]
+    InspectProgram {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The system refused to start the program.
+    #[error("cannot execute {}: {source}; is its interpreter or loader there?", path.display())]
+    Execute {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// A static program has no loader that could preload a library.
+    #[error(
+        "{} is statically linked and cannot be profiled, since nothing loads libfastinst.so into it; link it without -static",
+        path.display()
+    )]
+    StaticProgram {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// The loader ignores LD_PRELOAD in a program that gains privileges.
+    #[error(
+        "{} is set-user-ID, set-group-ID or has capabilities and cannot be profiled, since the loader ignores LD_PRELOAD in it; profile a copy made with cp",
+        path.display()
+    )]
+    PrivilegedProgram {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// An ELF file for another processor.
+    #[error(
+        "{} is a {bits}-bit program for ELF machine {machine} and cannot be profiled; build it for 64-bit x86-64",
+        path.display()
+    )]
+    ForeignProgram {
+        /// The file.
+        path: PathBuf,
+        /// 32 or 64.
+        bits: u8,
+        /// `e_machine` of its header: 3 is 32-bit x86, 183 is aarch64.
+        machine: u16,
+    },
+
+    /// libfastinst.so is at none of the usual places.
+    #[error("libfastinst.so is not in {looked_in}; name it with --library")]
+    LibraryNotFound {
+        /// The directories, separated by commas.
+        looked_in: String,
+    },
+
+    /// The file to preload is no shared library for this processor.
+    #[error("{} is no x86-64 shared library; --library takes the path of libfastinst.so", path.display())]
+    NotALibrary {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// LD_PRELOAD has no way to quote these characters.
+    #[error(
+        "{} cannot be preloaded, since the loader splits or expands names at space, `:` and `$`; use another path or a link to it",
+        path.display()
+    )]
+    LibraryName {
+        /// The file.
+        path: PathBuf,
+    },
+}

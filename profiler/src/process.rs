@@ -1,0 +1,198 @@
+//! The life of the process around a session: fork, exec, exit, fatal signals.
+//!
+//! | what happens | what is done |
+//! | --- | --- |
+//! | exit, return from main | report, from the library's destructor |
+//! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call goes on |
+//! | exec | report, for nothing survives it; the new image starts its own session |
+//! | fork | parent and child each hold our locks across it; the child begins anew, with a daemon of its own |
+//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
+//! | a fatal signal that the program leaves at its default | report, then the default |
+//! | SIGKILL | nothing can be done |
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fastinst::service::{ForkGuard, before_fork};
+
+use crate::session;
+
+/// The process that the session belongs to. Another one that runs this code is a vfork child, in our memory but not ours, or a
+/// child that was made without fork's handlers.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Whether [`follow`] was called: fatal signals bring a report.
+pub fn is_followed() -> bool {
+    PROCESS.load(Ordering::Relaxed) != 0
+}
+
+/// When this process was started; exec does not change it. Clock ticks are rounded down, so it is never too late.
+pub fn started_at() -> SystemTime {
+    let age = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // The name in parentheses may hold anything; the 22nd field is the start, in clock ticks since boot.
+        let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+        let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()?? as u64;
+        let now: Duration = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?.into();
+        now.checked_sub(Duration::from_millis(start * 1000 / per_second))
+    };
+    SystemTime::now() - age().unwrap_or_default()
+}
+
+/// Follows this process from now on: fork handlers and fatal signals. Once, after [`session::start`].
+pub fn follow() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // SAFETY: the three functions are never unloaded, and keep to what may be done around a fork.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+    FATAL.iter().for_each(|signal| watch_signal(*signal));
+}
+
+/// The process ends: its report is written. Called by the destructor and in front of `_exit`.
+pub fn at_exit() {
+    if !is_followed() {
+        return;
+    }
+    if is_own_process() {
+        session::finish(true);
+    } else if wordpatch::text::is_shared_with_parent() {
+        session::say("this process was forked without fork(), and has no report");
+    }
+}
+
+/// The process is about to become another program: what was measured is written now.
+pub fn before_exec() {
+    if is_own_process() && session::has_probes() {
+        session::finish(false);
+    }
+}
+
+/// What the forking thread holds between `prepare` and the handlers after.
+struct Held(UnsafeCell<Option<ForkGuard>>);
+
+// SAFETY: only the thread that forks touches it, and glibc runs one fork's handlers at a time.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+extern "C" fn prepare() {
+    let guard = before_fork();
+    // SAFETY: see `Held`; the guard's own locks keep a second fork out.
+    unsafe { *HELD.0.get() = Some(guard) };
+}
+
+fn release() {
+    // SAFETY: see `Held`. Taken out before it is dropped: dropping lets the next fork in.
+    let guard = unsafe { (*HELD.0.get()).take() };
+    drop(guard);
+}
+
+extern "C" fn in_parent() {
+    release();
+}
+
+extern "C" fn in_child() {
+    release();
+    DYING.store(false, Ordering::Relaxed);
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    session::restart_in_child();
+}
+
+unsafe extern "C" {
+    /// glibc's own name of `sigaction`: the library that this becomes part of exports a `sigaction` of its own, which
+    /// shows programs a default where our handler stands.
+    pub fn __sigaction(
+        signal: libc::c_int,
+        new: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> libc::c_int;
+}
+
+/// Signals whose default ends the process, but for SIGKILL, which cannot be caught. (Where a program patches straddlers through
+/// the C interface, wordpatch takes SIGTRAP over and hands on what is not its own.)
+pub const FATAL: [libc::c_int; 20] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGUSR1,
+    libc::SIGSEGV,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGSYS,
+];
+
+fn action(function: libc::sighandler_t) -> libc::sigaction {
+    // SAFETY: all zero is a valid action.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = function;
+    // SIGINFO: the signal is sent on as it came. ONSTACK: it may be a stack overflow.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    action
+}
+
+/// The action that reports and then has the default effect: what stands in for a default.
+pub fn default_with_report() -> libc::sigaction {
+    action(report_and_die as *const () as libc::sighandler_t)
+}
+
+/// Whether `current` is our handler, which a program must not find where it looks for its default.
+pub fn is_ours(current: &libc::sigaction) -> bool {
+    current.sa_sigaction == report_and_die as *const () as libc::sighandler_t
+}
+
+/// Takes a signal that the program has left at its default.
+fn watch_signal(signal: libc::c_int) {
+    let mut current = MaybeUninit::zeroed();
+    // SAFETY: reads the action into memory of the right type; all zero is SIG_DFL.
+    let current: libc::sigaction = unsafe {
+        __sigaction(signal, std::ptr::null(), current.as_mut_ptr());
+        current.assume_init()
+    };
+    if current.sa_sigaction == libc::SIG_DFL {
+        let ours = default_with_report();
+        // SAFETY: the handler has the signature of SA_SIGINFO and obeys signal context.
+        unsafe { __sigaction(signal, &ours, std::ptr::null_mut()) };
+    }
+}
+
+/// Whether a thread is already on its way out through the handler.
+static DYING: AtomicBool = AtomicBool::new(false);
+
+/// Runs in signal context: asks the daemon for the report, waits, and lets the default happen.
+extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
+        session::finish(true);
+    }
+    // SAFETY: async-signal-safe calls on valid memory. A fault happens again when the instruction is executed again; any other
+    // signal is sent to this thread again with what came with it, and has its default effect once this handler returns.
+    unsafe {
+        let mut default = action(libc::SIG_DFL);
+        default.sa_flags = 0;
+        __sigaction(signal, &default, std::ptr::null_mut());
+        let is_fault = (*info).si_code > 0
+            && matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGSYS);
+        if !is_fault {
+            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) != 0 {
+                libc::raise(signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Per-thread memory of the profiler: the open entries, and a ring of samples that the daemon drains.
+//!
+//! A thread gets its block when its first probe fires: one from a thread that has ended, or a new mapping (one system call;
+//! no allocator, for the program's may be what is being profiled). The block is found through a thread-local pointer with
+//! initial-exec access: no call of `__tls_get_addr`, which may allocate. Blocks are never unmapped. The daemon gives those of
+//! threads that have ended to others.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use crate::pairing::EntryStack;
+
+/// Samples that a ring holds: one tick's worth of a thread that runs through 800 functions. Pages that are not used are not
+/// there.
+const RING: usize = 8192;
+
+/// The daemon is woken when a ring is this full.
+const HALF: usize = RING / 2;
+
+/// One call that was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) function: u32,
+    /// Whether it was the last call of its burst.
+    pub(crate) last: bool,
+    /// How long the call took, in ticks.
+    pub(crate) ticks: u64,
+}
+
+/// A ring with one writer, the thread, and one reader, the daemon.
+struct Ring {
+    samples: [UnsafeCell<Sample>; RING],
+    /// Written by the thread.
+    written: AtomicUsize,
+    /// Written by the daemon.
+    read: AtomicUsize,
+}
+
+/// A thread's block. Mapped zeroed; all zero is its initial state.
+pub(crate) struct Thread {
+    /// Kernel id of the thread that has the block; 0 when it is free.
+    owner: AtomicU32,
+    next: AtomicPtr<Thread>,
+    /// Whether the thread is in a probe function, and its stack pointer there.
+    inside: AtomicBool,
+    inside_at: AtomicUsize,
+    /// What the thread has spent in probes, in ticks.
+    pub(crate) overhead: AtomicU64,
+    /// Samples that found the ring full, entries that found the stack full.
+    lost: AtomicU64,
+    entries: UnsafeCell<EntryStack>,
+    ring: Ring,
+}
+
+// SAFETY: `entries` is touched by the owning thread only, `ring` through its indices; the rest is atomic.
+unsafe impl Sync for Thread {}
+
+/// Every block there is.
+static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+
+std::arch::global_asm!(
+    ".pushsection .tbss,\"awT\",@nobits",
+    ".balign 8",
+    ".globl profiler_thread_block",
+    ".hidden profiler_thread_block",
+    ".type profiler_thread_block, @object",
+    ".size profiler_thread_block, 8",
+    "profiler_thread_block: .zero 8",
+    ".popsection",
+);
+
+/// The thread-local pointer to the block, null before the thread's first probe.
+#[inline(always)]
+fn thread_local() -> *mut *mut Thread {
+    let offset: usize;
+    let base: usize;
+    // SAFETY: reads the offset of the variable above, and the thread pointer, which x86-64 keeps at fs:0.
+    unsafe {
+        std::arch::asm!(
+            "mov {offset}, qword ptr [rip + profiler_thread_block@GOTTPOFF]",
+            "mov {base}, qword ptr fs:[0]",
+            offset = out(reg) offset,
+            base = out(reg) base,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    std::ptr::with_exposed_provenance_mut(base.wrapping_add(offset))
+}
+
+fn kernel_id() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+fn blocks() -> impl Iterator<Item = &'static Thread> {
+    // SAFETY: null or a block, which is never unmapped.
+    let at = |pointer: *mut Thread| unsafe { pointer.as_ref() };
+    std::iter::successors(at(BLOCKS.load(Ordering::Acquire)), move |block| {
+        at(block.next.load(Ordering::Acquire))
+    })
+}
+
+impl Thread {
+    /// The block of the thread that calls, or nothing if it has none and no memory can be had.
+    #[inline(always)]
+    pub(crate) fn current() -> Option<&'static Self> {
+        // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
+        unsafe { (*thread_local()).as_ref() }.or_else(Self::attach)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn attach() -> Option<&'static Self> {
+        let owner = kernel_id();
+        let free = |block: &&Self| {
+            block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let block = blocks().find(free).or_else(|| Self::map(owner))?;
+        // SAFETY: as in `current`.
+        unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
+        Some(block)
+    }
+
+    fn map(owner: u32) -> Option<&'static Self> {
+        // SAFETY: a new private mapping at an address that the kernel chooses.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Self>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        let pointer = memory.cast::<Self>();
+        // SAFETY: mapped, zeroed, page-aligned, never unmapped; all zero is a valid block.
+        let block = unsafe { &*pointer };
+        block.owner.store(owner, Ordering::Relaxed);
+        let mut head = BLOCKS.load(Ordering::Relaxed);
+        loop {
+            block.next.store(head, Ordering::Relaxed);
+            match BLOCKS.compare_exchange_weak(head, pointer, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Some(block),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// A number that no other living thread has.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
+    /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal handler of the program runs
+    /// instrumented code while a probe function is at work. A longjmp out of such a handler leaves the mark behind; it is
+    /// known by a stack pointer that has passed the mark's.
+    #[inline(always)]
+    pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&mut EntryStack)) {
+        if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
+            return self.lose();
+        }
+        self.inside_at.store(stack_pointer, Ordering::Relaxed);
+        self.inside.store(true, Ordering::Relaxed);
+        // Partner: a signal handler on this very thread, for which program order is enough.
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the block is this thread's, and `inside` keeps its own signal handlers out.
+        act(unsafe { &mut *self.entries.get() });
+        compiler_fence(Ordering::SeqCst);
+        self.inside.store(false, Ordering::Relaxed);
+    }
+
+    /// Adds to what the thread has spent in probes. Only the thread itself writes.
+    #[inline(always)]
+    pub(crate) fn spend(&self, ticks: u64) {
+        self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
+    }
+
+    /// Counts a sample or an entry that there was no room for.
+    #[cold]
+    pub(crate) fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives a sample to the daemon. Only the thread itself calls this.
+    #[inline(always)]
+    pub(crate) fn record(&self, sample: Sample) {
+        let Ring { samples, written, read } = &self.ring;
+        let at = written.load(Ordering::Relaxed);
+        // Acquire: pairs with the daemon's Release; the place was read before it is written again.
+        match at.wrapping_sub(read.load(Ordering::Acquire)) {
+            RING => return self.lose(),
+            HALF => fastinst::service::notify(),
+            _ => {}
+        }
+        // SAFETY: the daemon does not read this place before `written` says so.
+        unsafe { *samples[at % RING].get() = sample };
+        // Release: pairs with the Acquire in `drain`.
+        written.store(at.wrapping_add(1), Ordering::Release);
+    }
+
+    fn drain(&self, take: &mut impl FnMut(Sample)) {
+        let Ring { samples, written, read } = &self.ring;
+        let (from, to) = (read.load(Ordering::Relaxed), written.load(Ordering::Acquire));
+        for index in 0..to.wrapping_sub(from) {
+            // SAFETY: between `read` and `written` the places are the daemon's.
+            take(unsafe { *samples[from.wrapping_add(index) % RING].get() });
+        }
+        read.store(to, Ordering::Release);
+    }
+}
+
+/// Hands every sample that was recorded to `take`. For the daemon.
+pub(crate) fn drain(mut take: impl FnMut(Sample)) {
+    blocks().for_each(|block| block.drain(&mut take));
+}
+
+/// How many samples and entries found no room so far.
+pub(crate) fn lost() -> u64 {
+    blocks().map(|block| block.lost.load(Ordering::Relaxed)).sum()
+}
+
+/// Frees the blocks of threads that have ended, after they were drained. For the daemon.
+pub(crate) fn reclaim() {
+    let process = std::process::id();
+    for block in blocks() {
+        let owner = block.owner.load(Ordering::Relaxed);
+        // SAFETY: signal 0 only asks whether the thread is there.
+        let gone = owner != 0
+            && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        if gone {
+            release(block);
+        }
+    }
+}
+
+fn release(block: &Thread) {
+    // SAFETY: its thread has ended, and the block is not given to another before `owner` is zero.
+    unsafe { (*block.entries.get()).clear() };
+    block.inside.store(false, Ordering::Relaxed);
+    block.owner.store(0, Ordering::Release);
+}
+
+/// In a forked child: what the parent's threads had belongs to nobody, and what they measured is the parent's.
+pub(crate) fn after_fork_in_child() {
+    let own = Thread::current().map(std::ptr::from_ref);
+    for block in blocks() {
+        block.drain(&mut |_| {});
+        block.lost.store(0, Ordering::Relaxed);
+        release(block);
+        if own == Some(std::ptr::from_ref(block)) {
+            block.owner.store(kernel_id(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_their_own_blocks_and_the_daemon_sees_every_sample() {
+        const THREADS: u32 = 4;
+        const SAMPLES: u64 = 20_000;
+        let done = AtomicU32::new(0);
+        let mut seen = [0_u64; THREADS as usize];
+        std::thread::scope(|scope| {
+            for number in 0..THREADS {
+                let done = &done;
+                scope.spawn(move || {
+                    let thread = Thread::current().unwrap();
+                    let mut sent = 0;
+                    while sent < SAMPLES {
+                        let before = thread.lost.load(Ordering::Relaxed);
+                        thread.record(Sample { function: number + 1000, last: false, ticks: sent });
+                        sent += u64::from(before == thread.lost.load(Ordering::Relaxed));
+                    }
+                    done.fetch_add(1, Ordering::Release);
+                });
+            }
+            let mut finished = false;
+            while !finished {
+                finished = done.load(Ordering::Acquire) == THREADS;
+                drain(|sample| {
+                    if let Some(number) = sample.function.checked_sub(1000) {
+                        assert_eq!(sample.ticks, seen[number as usize], "lost or out of order");
+                        seen[number as usize] += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(seen, [SAMPLES; THREADS as usize]);
+    }
+}

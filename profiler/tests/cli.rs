@@ -1,0 +1,328 @@
+//! The command `fastinst` from outside: what it prints, what it starts, and what it exits with.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const MAIN: &str = "int main(void) { return 0; }";
+const WARNING: &str = "itself has no instrumented function";
+
+const REPORT: &str = r#"{"version": 1, "command": ["./app"], "pid": 7, "duration_ns": 2000000000, "probes": 4,
+    "toggles": 100, "samples": 20, "functions": [
+    {"name": "step", "object": "/opt/app", "address": "0x401000", "samples": 20, "calls_estimate": 50000,
+     "calls_error": 0.05, "total_ns_estimate": 100000000,
+     "latency_ns": {"min": 1500, "mean": 2000, "p50": 1900, "p90": 2500, "p99": 3000, "max": 3100}},
+    {"name": "main", "object": "/opt/app", "address": "0x401100", "samples": 0, "calls_estimate": 1,
+     "calls_error": 0, "total_ns_estimate": 0}]}"#;
+
+const TABLE: &str = "\
+fastinst: ./app (pid 7), 2.00s
+4 probes, 100 toggles (50.0/s), 20 samples
+total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+
+function  object  samples      calls    mean     p50     p90     p99     max  total  share
+──────────────────────────────────────────────────────────────────────────────────────────
+step      app          20  50.0k ±5%  2.00us  1.90us  2.50us  3.00us  3.10us  100ms   5.0%
+main      app           0      1           -       -       -       -       -      -      -
+";
+
+/// A directory with a harmless library to preload.
+struct Fixture {
+    directory: TempDir,
+    library: PathBuf,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let directory = tempfile::tempdir().unwrap();
+        let library = compile(directory.path(), "harmless.so", &["-shared", "-fPIC"], "int harmless;");
+        Fixture { directory, library: fs::canonicalize(library).unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Makes a file in a process of its own: a file that this process wrote could still be open for writing in a child
+    /// that another test is just starting, and would then be too busy to be executed.
+    #[track_caller]
+    fn put(&self, name: &str, mode: u32, contents: impl AsRef<[u8]>) {
+        let source = self.path("source");
+        fs::write(&source, contents).unwrap();
+        let mut install = Command::new("install");
+        install.arg("-D").arg("-m").arg(format!("{mode:o}")).arg(source).arg(self.path(name));
+        assert!(install.status().unwrap().success());
+    }
+
+    fn compile(&self, name: &str, options: &[&str]) -> PathBuf {
+        compile(self.directory.path(), name, options, MAIN)
+    }
+
+    /// `fastinst record --library LIBRARY [options] -- command`, in the directory.
+    fn record(&self, options: &[&str], command: &[&str]) -> Command {
+        let mut fastinst = fastinst();
+        fastinst.current_dir(self.directory.path()).arg("record").arg("--library").arg(&self.library);
+        fastinst.args(options).arg("--").args(command);
+        fastinst
+    }
+}
+
+#[track_caller]
+fn compile(directory: &Path, name: &str, options: &[&str], source: &str) -> PathBuf {
+    let (input, output) = (directory.join(format!("{name}.c")), directory.join(name));
+    fs::write(&input, source).unwrap();
+    assert!(Command::new("cc").args(options).arg("-o").arg(&output).arg(&input).status().unwrap().success());
+    output
+}
+
+fn fastinst() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fastinst"));
+    command.env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");
+    command
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// Nothing ran; there is one line, it starts with our name and contains `expected`.
+#[track_caller]
+fn check_refused(command: &mut Command, code: i32, expected: &str) {
+    let output = command.output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    assert_eq!(stdout(&output), "");
+    assert!(message.starts_with("fastinst: ") && message.contains(expected), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn help_has_examples_first_and_exit_codes() {
+    #[track_caller]
+    fn check(verb: &[&str], expected: &[&str]) {
+        let output = fastinst().args(verb).arg("--help").output().unwrap();
+        let help = stdout(&output);
+        assert!(output.status.success());
+        assert!(help.find("Examples:").unwrap() < help.find("Usage:").unwrap(), "{help}");
+        for text in expected {
+            assert!(help.contains(text), "{text} is not in\n{help}");
+        }
+    }
+    check(&[], &["record", "report", "fastinst record -- ./app"]);
+    check(
+        &["record"],
+        &[
+            "Exit codes:",
+            "125 ",
+            "126 ",
+            "127 ",
+            "--output <FILE>",
+            "--samples <N>",
+            "--epoch-ms <N>",
+            "--text",
+            "--library",
+        ],
+    );
+    check(&["report"], &["Exit codes:", "--limit <N>", "--json"]);
+}
+
+#[test]
+fn wrong_usage_exits_2() {
+    for line in [&[][..], &["record"], &["record", "--samples", "0", "--", "true"], &["report"]] {
+        assert_eq!(fastinst().args(line).output().unwrap().status.code(), Some(2), "{line:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_started_exits_126_or_127() {
+    let fixture = Fixture::new();
+    fixture.put("text", 0o644, "");
+    fixture.put("script", 0o755, "#!/nowhere/interpreter\n");
+    let check = |program: &str, code: i32, expected: &str| {
+        check_refused(&mut fixture.record(&[], &[program]), code, expected);
+    };
+    check("no-such-program-anywhere", 127, "no-such-program-anywhere: no such program");
+    check("./missing", 127, "./missing: no such program");
+    check("./text", 126, "./text: execute permission is missing");
+    check("/", 126, "/: it is a directory");
+    check("./script", 126, "cannot execute ./script: No such file or directory");
+}
+
+#[test]
+fn what_cannot_be_profiled_is_not_run() {
+    let fixture = Fixture::new();
+    fixture.compile("static", &["-static"]);
+    fixture.compile("static_pie", &["-static-pie"]);
+    let set_id = fixture.compile("set_id", &["-finstrument-functions"]);
+    fs::set_permissions(&set_id, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut foreign = fs::read(fixture.compile("foreign", &[])).unwrap();
+    foreign[18] = 183;
+    fs::write(fixture.path("foreign"), foreign).unwrap();
+    let check =
+        |program: &str, expected: &str| check_refused(&mut fixture.record(&[], &[program]), 125, expected);
+    check("./static", "./static is statically linked and cannot be profiled");
+    check("./static_pie", "./static_pie is statically linked and cannot be profiled");
+    check("./set_id", "./set_id is set-user-ID, set-group-ID or has capabilities and cannot be profiled");
+    check("./foreign", "./foreign is a 64-bit program for ELF machine 183 and cannot be profiled");
+}
+
+#[test]
+fn what_is_not_set_up_right_exits_125() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("garbage.so"), "garbage").unwrap();
+    fs::copy(&fixture.library, fixture.path("with space.so")).unwrap();
+    let check = |library: &str, expected: &str| {
+        let mut command = fastinst();
+        command.current_dir(fixture.directory.path()).args(["record", "--library", library, "--", "true"]);
+        check_refused(&mut command, 125, expected);
+    };
+    check("missing.so", "cannot look at missing.so: No such file or directory");
+    check("garbage.so", "garbage.so is no x86-64 shared library");
+    check("with space.so", "with space.so cannot be preloaded");
+    check_refused(
+        fixture.record(&[], &["true"]).env("FASTINST_OPTIONS", "colour=1"),
+        125,
+        "unknown option `colour`",
+    );
+    check_refused(
+        &mut fixture.record(&["-o", "missing/r.txt"], &["true"]),
+        125,
+        "missing of the report does not exist",
+    );
+    // A copy of the command has no library beside it.
+    let alone = fixture.path("bin/fastinst");
+    fixture.put("bin/fastinst", 0o755, fs::read(env!("CARGO_BIN_EXE_fastinst")).unwrap());
+    check_refused(Command::new(&alone).args(["record", "--", "true"]), 125, "libfastinst.so is not in");
+    // In ../lib it is found.
+    fs::create_dir(fixture.path("lib")).unwrap();
+    fs::copy(&fixture.library, fixture.path("lib/libfastinst.so")).unwrap();
+    let output =
+        Command::new(&alone).env_remove("FASTINST_OPTIONS").args(["record", "--", "env"]).output().unwrap();
+    assert!(stdout(&output).contains("/lib/libfastinst.so"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_environment_of_the_program_is_set_up() {
+    let fixture = Fixture::new();
+    let other = compile(fixture.directory.path(), "other.so", &["-shared", "-fPIC"], "int other;");
+    let mut command = fixture.record(&["-o", "r.%p.json", "--samples", "5"], &["env"]);
+    command
+        .env("LD_PRELOAD", &other)
+        .env("FASTINST_OPTIONS", "epoch_ms=20:samples=3")
+        .env("KEPT", "as it was");
+    let output = command.output().unwrap();
+    let environment = stdout(&output);
+    let here = fs::canonicalize(fixture.directory.path()).unwrap();
+    for expected in [
+        format!("LD_PRELOAD={}:{}", fixture.library.display(), other.display()),
+        format!("FASTINST_OPTIONS=output={}/r.%p.json:samples=5:epoch_ms=20", here.display()),
+        "KEPT=as it was".to_owned(),
+    ] {
+        assert!(environment.lines().any(|line| line == expected), "{expected} is not in\n{environment}");
+    }
+}
+
+#[test]
+fn only_a_program_without_instrumented_functions_is_warned_of() {
+    let fixture = Fixture::new();
+    fixture.compile("plain", &[]);
+    fixture.compile("instrumented", &["-finstrument-functions"]);
+    fixture.put("script", 0o755, "#!/bin/sh\nexit 0\n");
+    let check = |program: &str, warned: bool| {
+        let output = fixture.record(&[], &[program]).output().unwrap();
+        assert!(output.status.success());
+        let message = stderr(&output);
+        assert_eq!(message.lines().count(), usize::from(warned), "{program}: {message}");
+        assert_eq!(
+            message.starts_with("fastinst: warning: ") && message.contains(WARNING),
+            warned,
+            "{message}"
+        );
+    };
+    check("./plain", true);
+    check("./instrumented", false);
+    check("./script", false);
+}
+
+#[test]
+fn the_program_takes_the_place_of_the_command() {
+    let fixture = Fixture::new();
+    let script = r#"echo "$$ $0 $*"; exit 7"#;
+    let mut command = fixture.record(&[], &["sh", "-c", script, "-x", "--", "a b", "--samples"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stdout(&output), format!("{pid} -x -- a b --samples\n"));
+    assert_eq!(output.status.code(), Some(7));
+}
+
+#[test]
+fn a_deadly_signal_passes_through() {
+    let fixture = Fixture::new();
+    for signal in [9, 15] {
+        let status =
+            fixture.record(&[], &["sh", "-c", &format!("kill -{signal} $$")]).output().unwrap().status;
+        assert_eq!(status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn a_report_is_printed_again() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("r.json"), REPORT).unwrap();
+    let report = |options: &[&str]| {
+        let output = fastinst().arg("report").arg(fixture.path("r.json")).args(options).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output).to_owned()
+    };
+    assert_eq!(report(&[]), TABLE);
+    assert!(report(&["--limit", "1"]).ends_with("… and 1 more function\n"));
+    // Normalised JSON stays as it is.
+    let normal = report(&["--json"]);
+    assert!(normal.starts_with("{\n  \"version\": 1,\n"));
+    fs::write(fixture.path("r.json"), &normal).unwrap();
+    assert_eq!(report(&["--json"]), normal);
+    assert_eq!(report(&[]), TABLE);
+}
+
+#[test]
+fn other_files_than_reports_are_refused() {
+    let fixture = Fixture::new();
+    let check = |contents: &[u8], expected: &str| {
+        fs::write(fixture.path("r.json"), contents).unwrap();
+        check_refused(fastinst().arg("report").arg(fixture.path("r.json")), 1, expected);
+    };
+    check(b"", "r.json is no fastinst report (an empty file)");
+    check(b"\x7fELF\x02\x01\x01", "r.json is no fastinst report (not JSON");
+    check(TABLE.as_bytes(), "r.json is no fastinst report (not JSON");
+    check(b"{\"functions\": []}", "r.json is no fastinst report (JSON without a version)");
+    check(&REPORT.as_bytes()[..REPORT.len() / 2], "r.json is truncated");
+    check(
+        REPORT.replacen('1', "2", 1).as_bytes(),
+        "r.json is a report of version 2, this fastinst reads version 1",
+    );
+    check_refused(
+        fastinst().arg("report").arg(fixture.path("none.json")),
+        1,
+        "none.json: No such file or directory",
+    );
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("r.json"), REPORT).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = fastinst().arg("report").arg(fixture.path("r.json")).stdout(writer).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(stderr(&output), "");
+}
