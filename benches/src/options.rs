@@ -1,0 +1,59 @@
+//! The command line of a benchmark.
+
+use std::fmt;
+
+use clap::Parser;
+
+use crate::report::Report;
+
+/// What can be said to each benchmark.
+#[derive(Clone, Debug, Parser)]
+#[command(about = "Measures, and prints a table.")]
+pub struct Options {
+    /// Few repetitions: ends in seconds, and its figures only show that the benchmark works
+    #[arg(long)]
+    quick: bool,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    /// Runs of each program in each way (slowdown only)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+
+    /// Passed by `cargo bench`; without it, as under `cargo test`, the run is a quick one
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    /// Whether the run is to end in seconds.
+    pub fn is_quick(&self) -> bool {
+        self.quick || !self.bench
+    }
+
+    /// `full`, or `quick` in a quick run.
+    pub fn either<T>(&self, full: T, quick: T) -> T {
+        if self.is_quick() { quick } else { full }
+    }
+
+    /// How often each program is run in each way.
+    pub fn runs(&self) -> u32 {
+        self.runs.unwrap_or(self.either(5, 1))
+    }
+
+    /// Says on standard error what the benchmark is doing.
+    pub fn progress(&self, what: impl fmt::Display) {
+        eprintln!("... {what}");
+    }
+
+    /// Prints the report in the form that was asked for.
+    pub fn print(&self, report: &Report) {
+        if self.json {
+            println!("{}", report.json());
+        } else {
+            print!("{report}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `libfastinst.so`, and processes that run under it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::host;
+
+/// Builds the library, and returns its path.
+///
+/// # Panics
+/// When the build fails; cargo's own messages are on standard error.
+pub fn library() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--quiet", "--release", "-p", "fastinst-preload", "--target-dir"])
+        .arg(host::target());
+    let status = command.current_dir(host::root()).status().expect("cargo can be started");
+    assert!(status.success(), "the release build failed: {status}");
+    host::target().join("release/libfastinst.so")
+}
+
+/// What a process runs under.
+#[derive(Clone, Copy, Debug)]
+pub enum Under<'a> {
+    /// Nothing.
+    Nothing,
+    /// The library, with these `FASTINST_OPTIONS`.
+    Library(&'a Path, &'a str),
+}
+
+/// A command with no trace of the library in its environment but what `under` says.
+pub fn command(program: &Path, arguments: &[impl AsRef<OsStr>], under: Under<'_>) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");
+    if let Under::Library(library, options) = under {
+        command.env("LD_PRELOAD", library).env("FASTINST_OPTIONS", options);
+    }
+    command
+}

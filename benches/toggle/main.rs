@@ -1,0 +1,54 @@
+//! What does it cost to switch a probe on and off?
+//!
+//! 1. A call site by shape, split and strategy, executed by nobody and then by another thread.
+//! 2. Through `fastinst::activate` and `deactivate` on an application of 20,000 probes, as in section 8.3 of the paper; and what
+//!    it costs to discover them (section 8.2).
+//! 3. In the same run, what other ways of changing code are made of: mprotect, membarrier, writes to /proc/self/mem, and
+//!    `wordpatch::patch` with its INT3 protocol.
+mod application;
+mod call_sites;
+mod peers;
+
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use benches::options::Options;
+use benches::report::Report;
+use clap::Parser;
+use wordpatch::{FetchModel, FetchWindow};
+
+fn main() {
+    let options = Options::parse();
+    let mut report = Report::new("What does it cost, in ticks, to switch a probe on and off?");
+    options.progress("peers");
+    report.push(peers::table(&options));
+    options.progress("call sites");
+    let [quiet, executed] = call_sites::tables(&options);
+    report.push(quiet);
+    report.push(executed);
+    options.progress("an application with many probes");
+    let ticks_per_ns = report.host().ticks_per_ns;
+    application::tables(&options, ticks_per_ns).into_iter().for_each(|table| report.push(table));
+    options.print(&report);
+}
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// What the call sites call.
+extern "C" fn callee() {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn callee_address() -> usize {
+    callee as *const () as usize
+}
+
+/// The window that the cases are made for.
+fn window() -> FetchWindow {
+    FetchModel::in_force().window
+}
+fn code_at<const N: usize>(address: usize) -> [u8; N] {
+    let text = ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: called with places of text that stays mapped; nobody writes it meanwhile.
+    std::array::from_fn(|index| unsafe { text.add(index).read_volatile() })
+}

@@ -1,0 +1,75 @@
+/* libraries PLUGIN: the probes of a library that is loaded later, unloaded, and loaded again. */
+
+#include "capi.h"
+
+#define ROUNDS 5
+#define MAX_PROBES 512
+
+static unsigned discovered[2]; /* id plus one, by type */
+static char plugin_path[4096];
+static unsigned fired[MAX_PROBES];
+
+UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *user_data) {
+    (void)user_data;
+    if (strcmp(probe->function_name, "plugin_work") == 0) {
+        CHECK(strcmp(probe->object_path, plugin_path) == 0, "in %s", probe->object_path);
+        store(&discovered[probe->type], probe->probe_id + 1);
+    }
+}
+
+UNINSTRUMENTED static void fire(fastinst_probe_id id) { fired[id]++; }
+
+/* Tries until a call stops giving `while_it_gives`; returns what it gives then. */
+#define UNTIL_NOT(while_it_gives, call)                                                                                \
+    __extension__({                                                                                                    \
+        int code;                                                                                                      \
+        while ((code = (call)) == (while_it_gives))                                                                    \
+            sched_yield();                                                                                             \
+        code;                                                                                                          \
+    })
+
+UNINSTRUMENTED int main(int argc, char **argv) {
+    void *first_address = NULL;
+    fastinst_probe_id ids[2] = {0, 0};
+
+    find_interface();
+    CHECK(argc == 2 && realpath(argv[1], plugin_path), "usage: libraries PLUGIN");
+    GIVES(0, api.fastinst_register_callback(discover, NULL));
+    for (int round = 0; round < ROUNDS; round++) {
+        void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+        CHECK(library, "%s", dlerror());
+        uint32_t (*work)(uint32_t);
+        *(void **)&work = dlsym(library, "plugin_work");
+        CHECK(work, "%s", dlerror());
+        if (round == 0)
+            *(void **)&first_address = dlsym(library, "plugin_work");
+        /* Loaded at another address, its probes are new ones. */
+        const int is_back = round > 0 && *(void **)&work == first_address;
+        if (!is_back)
+            first_address = *(void **)&work;
+        for (int type = 0; type < 2; type++) {
+            while (!is_back && load(&discovered[type]) == (round ? ids[type] + 1 : 0))
+                sched_yield();
+            ids[type] = load(&discovered[type]) - 1;
+            CHECK(ids[type] < MAX_PROBES && ids[type] < api.fastinst_probe_count(), "id %u", ids[type]);
+            GIVES(0, UNTIL_NOT(FASTINST_ERROR_UNLOADED, api.fastinst_activate(ids[type], fire)));
+            fired[ids[type]] = 0;
+        }
+        make_visible();
+        for (uint32_t i = 0; i < 10; i++)
+            CHECK(work(i) == mix(i), "a wrong result");
+        for (int type = 0; type < 2; type++)
+            CHECK(fired[ids[type]] == 10, "round %d, type %d: %u", round, type, fired[ids[type]]);
+        for (int type = 0; type < 2; type++)
+            GIVES(0, api.fastinst_deactivate(ids[type]));
+        make_visible();
+        work(1);
+        for (int type = 0; type < 2; type++)
+            CHECK(fired[ids[type]] == 10, "round %d, type %d: %u after it was off", round, type, fired[ids[type]]);
+        dlclose(library);
+        for (int type = 0; type < 2; type++)
+            GIVES(FASTINST_ERROR_UNLOADED, UNTIL_NOT(0, api.fastinst_deactivate(ids[type])));
+    }
+    puts("done");
+    return 0;
+}

@@ -1,0 +1,451 @@
+//! What the tests share: building the product and the fixture programs, running a program under a time limit,
+//! reading reports.
+//!
+//! A test of the preload goes in four steps: [`compile`] a fixture, [`run`] it bare, run it [`profiled`],
+//! compare the two [`Run`]s and look into the [`Report`]s. Every report is checked for its form
+//! ([`Report::check`]) as it is read.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{env, process, thread};
+
+use serde_json::Value;
+
+/// How long a fixture may run before it counts as hung. All of them end within two seconds on a quiet
+/// machine.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// The folder of the workspace.
+#[must_use]
+pub fn repo_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_path_buf()
+}
+
+/// Cargo's target folder.
+#[must_use]
+pub fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
+}
+
+/// Where `libfastinst.so` and `fastinst` are.
+#[must_use]
+pub fn target_release_dir() -> PathBuf {
+    target_dir().join("release")
+}
+
+/// Builds `libfastinst.so` and `fastinst` once per process, and returns the library's path.
+///
+/// # Panics
+/// When the build fails; cargo's own messages are on stderr.
+pub fn ensure_preload() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args([
+                "build",
+                "--quiet",
+                "--release",
+                "-p",
+                "fastinst-preload",
+                "-p",
+                "profiler",
+                "--target-dir",
+            ])
+            .arg(target_dir())
+            .current_dir(repo_root())
+            .status()
+            .expect("cargo can be started");
+        assert!(status.success(), "the release build failed: {status}");
+        target_release_dir().join("libfastinst.so")
+    })
+}
+
+/// A compiler family. C++ sources go to its C++ driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compiler {
+    /// gcc and g++.
+    Gcc,
+    /// clang and clang++.
+    Clang,
+}
+
+impl Compiler {
+    fn command(self, source: &Path) -> &'static str {
+        match (self, source.extension() == Some(OsStr::new("cpp"))) {
+            (Compiler::Gcc, false) => "gcc",
+            (Compiler::Gcc, true) => "g++",
+            (Compiler::Clang, false) => "clang",
+            (Compiler::Clang, true) => "clang++",
+        }
+    }
+}
+
+/// Flags of every fixture; [`compile`] adds the caller's.
+const FIXTURE_FLAGS: [&str; 6] =
+    ["-finstrument-functions", "-pthread", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra"];
+
+/// Compiles and links one source file of `tests/` with -finstrument-functions, and returns the binary in
+/// `target/fixtures/`.
+///
+/// The binary's name holds a hash of the compiler, the flags, the source and the headers beside it; what is
+/// there is not built again.
+///
+/// # Panics
+/// When the compiler refuses the source or has a warning: fixtures are free of them.
+#[must_use]
+pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
+    let source = repo_root().join("tests").join(source);
+    let command = compiler.command(&source);
+    let mut hasher = DefaultHasher::new();
+    (command, FIXTURE_FLAGS, flags).hash(&mut hasher);
+    fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display())).hash(&mut hasher);
+    for header in headers_beside(&source) {
+        fs::read(header).expect("a header can be read").hash(&mut hasher);
+    }
+    let folder = target_dir().join("fixtures");
+    let stem = source.file_stem().expect("a source has a name").to_string_lossy();
+    let binary = folder.join(format!("{stem}-{command}-{:016x}", hasher.finish()));
+    if binary.exists() {
+        return binary;
+    }
+    // Under another name first: tests in other threads and processes may want the same binary.
+    static ATTEMPT: AtomicU32 = AtomicU32::new(0);
+    let unfinished =
+        folder.join(format!("{stem}-{}-{}.new", process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
+    fs::create_dir_all(&folder).expect("target/fixtures can be made");
+    let output = Command::new(command)
+        .args(FIXTURE_FLAGS)
+        .args(flags)
+        .arg(&source)
+        .arg("-o")
+        .arg(&unfinished)
+        .output()
+        .unwrap_or_else(|error| panic!("{command} (scripts/install-packages.sh installs it): {error}"));
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && messages.is_empty(),
+        "{command} {flags:?} {}:\n{messages}",
+        source.display()
+    );
+    fs::rename(&unfinished, &binary).expect("a binary can be renamed");
+    binary
+}
+
+fn headers_beside(source: &Path) -> BTreeSet<PathBuf> {
+    let folder = source.parent().expect("a source lies in a folder");
+    let entries = fs::read_dir(folder)
+        .expect("the folder can be read")
+        .map(|entry| entry.expect("an entry can be read").path());
+    entries.filter(|path| path.extension() == Some(OsStr::new("h"))).collect()
+}
+
+/// What a finished program left.
+#[derive(Debug)]
+pub struct Run {
+    /// Its process id.
+    pub pid: u32,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: String,
+    /// How it ended.
+    pub status: ExitStatus,
+}
+
+impl Run {
+    /// Lines on stderr that are ours: each starts with `fastinst: `.
+    pub fn own_lines(&self) -> impl Iterator<Item = &str> {
+        self.stderr.lines().filter(|line| line.starts_with("fastinst: "))
+    }
+
+    /// Asserts that this run gave byte for byte the same standard output as `other`, and ended the same way.
+    ///
+    /// # Panics
+    /// When it did not; `what` names the run in the message, with the place of the first difference.
+    pub fn assert_same(&self, other: &Run, what: &str) {
+        assert_eq!(self.status, other.status, "{what}: ended differently; stderr:\n{}", self.stderr);
+        if self.stdout != other.stdout {
+            let at =
+                self.stdout.iter().zip(&other.stdout).take_while(|(ours, theirs)| ours == theirs).count();
+            let around = |bytes: &[u8]| {
+                String::from_utf8_lossy(
+                    &bytes[at.saturating_sub(40).min(bytes.len())..(at + 40).min(bytes.len())],
+                )
+                .into_owned()
+            };
+            panic!(
+                "{what}: stdout differs from byte {at} on: {:?} instead of {:?}; stderr:\n{}",
+                around(&self.stdout),
+                around(&other.stdout),
+                self.stderr
+            );
+        }
+    }
+}
+
+/// Runs a command with empty input to its end, [`TIME_LIMIT`] at most.
+///
+/// # Panics
+/// When it cannot be started or does not end in time: it is killed with its process group, and the message
+/// holds what it wrote and where its threads were.
+pub fn run(command: &mut Command) -> Run {
+    run_within(command, TIME_LIMIT)
+}
+
+/// [`run`] with another limit.
+///
+/// # Panics
+/// Like [`run`].
+pub fn run_within(command: &mut Command, limit: Duration) -> Run {
+    // Files, not pipes: a grandchild that keeps them open cannot delay us.
+    let (mut stdout, mut stderr) = (temporary_file(), temporary_file());
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().expect("a file can be cloned"))
+        .stderr(stderr.try_clone().expect("a file can be cloned"))
+        .process_group(0)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let pid = child.id();
+    let (sender, ended) = mpsc::channel();
+    let waiter = thread::spawn(move || sender.send(child.wait()));
+    let Ok(status) = ended.recv_timeout(limit) else {
+        let threads = threads_of(pid);
+        // SAFETY: kill has no memory effects; the group is that of our own child, which nobody has waited
+        // for.
+        unsafe { libc::kill(-pid.cast_signed(), libc::SIGKILL) };
+        let _ = waiter.join();
+        panic!(
+            "{command:?} did not end in {limit:?}\nthreads:\n{threads}stdout:\n{}\nstderr:\n{}",
+            String::from_utf8_lossy(&content(&mut stdout)),
+            String::from_utf8_lossy(&content(&mut stderr))
+        );
+    };
+    Run {
+        pid,
+        stdout: content(&mut stdout),
+        stderr: String::from_utf8_lossy(&content(&mut stderr)).into_owned(),
+        status: status.expect("a child can be waited for"),
+    }
+}
+
+fn temporary_file() -> File {
+    tempfile::tempfile().expect("a temporary file can be made")
+}
+
+fn content(file: &mut File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a temporary file can be read");
+    bytes
+}
+
+/// Name, state and system call of each thread of a process: enough to see who waits for whom.
+fn threads_of(pid: u32) -> String {
+    let mut text = String::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let part = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let status = part("status");
+        let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("State: unknown");
+        let _ = writeln!(text, "  {} {} syscall {}", part("comm").trim(), state, part("syscall").trim());
+    }
+    text
+}
+
+/// One report file in the JSON format, version 1.
+#[derive(Debug)]
+pub struct Report {
+    /// The file's name without its folder.
+    pub file_name: String,
+    /// All of it.
+    pub json: Value,
+}
+
+impl Report {
+    /// Reads and checks a report.
+    ///
+    /// # Panics
+    /// When it is missing or malformed.
+    #[must_use]
+    pub fn read(path: &Path) -> Report {
+        let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let json = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{}: {error}:\n{text}", path.display()));
+        let report =
+            Report { file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(), json };
+        report.check();
+        report
+    }
+
+    /// Asserts what holds for every report: the fields of version 1, sane types, ordered quantiles.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    pub fn check(&self) {
+        let number = |value: &Value, key: &str| {
+            value[key].as_f64().unwrap_or_else(|| panic!("{}: {key} is no number in {value}", self.file_name))
+        };
+        assert_eq!(self.json["version"], 1, "{}", self.file_name);
+        assert!(!self.json["command"].is_null(), "{}: no command", self.file_name);
+        for key in ["pid", "duration_ns", "probes", "toggles", "samples"] {
+            assert!(number(&self.json, key) >= 0.0, "{}: {key} is negative", self.file_name);
+        }
+        for function in self.functions() {
+            assert!(
+                function["name"].is_string() && function["object"].is_string(),
+                "{}: {function}",
+                self.file_name
+            );
+            assert!(!function["address"].is_null(), "{}: no address in {function}", self.file_name);
+            if number(function, "samples") == 0.0 {
+                continue;
+            }
+            assert!(
+                number(function, "calls_estimate") >= number(function, "samples"),
+                "{}: {function}",
+                self.file_name
+            );
+            let error_unknown = function["calls_error"].is_null();
+            assert!(
+                error_unknown || number(function, "calls_error") >= 0.0,
+                "{}: {function}",
+                self.file_name
+            );
+            assert!(number(function, "total_ns_estimate") >= 0.0, "{}: {function}", self.file_name);
+            let latency = &function["latency_ns"];
+            let ordered = ["min", "p50", "p90", "p99", "max"].map(|key| number(latency, key));
+            assert!(ordered.is_sorted(), "{}: quantiles out of order in {function}", self.file_name);
+            let mean = number(latency, "mean");
+            assert!(
+                ordered[0] <= mean && mean <= ordered[4],
+                "{}: mean out of range in {function}",
+                self.file_name
+            );
+        }
+    }
+
+    /// The entries of its function table.
+    pub fn functions(&self) -> impl Iterator<Item = &Value> {
+        self.json["functions"].as_array().unwrap_or_else(|| panic!("{}: no functions", self.file_name)).iter()
+    }
+
+    /// The entry of a function, by its demangled name without parameters. Where several have it (the same
+    /// static function in two objects), the one with the most samples.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<&Value> {
+        self.functions()
+            .filter(|function| base_name(function) == name)
+            .max_by_key(|function| function["samples"].as_u64())
+    }
+
+    /// How many samples a function has; 0 when the report does not know it.
+    #[must_use]
+    pub fn samples(&self, name: &str) -> u64 {
+        self.function(name).and_then(|function| function["samples"].as_u64()).unwrap_or(0)
+    }
+
+    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns.
+    ///
+    /// # Panics
+    /// When the report has no latency of this function.
+    #[must_use]
+    pub fn latency_ns(&self, name: &str, key: &str) -> f64 {
+        self.function(name)
+            .and_then(|function| function["latency_ns"][key].as_f64())
+            .unwrap_or_else(|| panic!("{}: no {key} of {name}", self.file_name))
+    }
+}
+
+/// A demangled name without its parameters: `(anonymous namespace)::f(int)` becomes `(anonymous namespace)::f`.
+fn base_name(function: &Value) -> &str {
+    const ANONYMOUS: &str = "(anonymous namespace)";
+    let name = function["name"].as_str().unwrap_or_default();
+    let after = if name.starts_with(ANONYMOUS) { ANONYMOUS.len() } else { 0 };
+    name[after..].find('(').map_or(name, |length| &name[..after + length])
+}
+
+/// A profiled run and the reports of all its processes.
+#[derive(Debug)]
+pub struct Profiled {
+    /// The program's own doing.
+    pub run: Run,
+    /// The reports of the process and of its children, by file name.
+    pub reports: Vec<Report>,
+}
+
+impl Profiled {
+    /// The report of the process that was started: it has that process's id. Its file has the plain name unless a
+    /// child that knew nothing of its parent was faster.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        self.reports
+            .iter()
+            .find(|report| report.json["pid"] == self.run.pid)
+            .unwrap_or_else(|| panic!("no report of the process itself; stderr:\n{}", self.run.stderr))
+    }
+
+    /// The reports in which a function has samples.
+    pub fn with_samples_of(&self, name: &str) -> impl Iterator<Item = &Report> {
+        self.reports.iter().filter(move |report| report.samples(name) > 0)
+    }
+}
+
+/// A command that runs a binary with no trace of a profiler in its environment.
+#[must_use]
+pub fn bare(binary: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(args).env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");
+    command
+}
+
+/// A command that runs a binary under the preload, with `FASTINST_OPTIONS` as given.
+#[must_use]
+pub fn preloaded(binary: &Path, args: &[&str], options: &str) -> Command {
+    let mut command = bare(binary, args);
+    command.env("LD_PRELOAD", ensure_preload()).env("FASTINST_OPTIONS", options);
+    command
+}
+
+/// Runs a binary under the preload with JSON output, and reads the reports of its process and of all its
+/// children. `options` are further options, or empty.
+///
+/// # Panics
+/// When it hangs, or leaves a malformed report.
+#[must_use]
+pub fn profiled(binary: &Path, args: &[&str], options: &str) -> Profiled {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let output = format!("output={}", folder.path().join("report.json").display());
+    let options = if options.is_empty() { output } else { format!("{output}:{options}") };
+    let run = run(&mut preloaded(binary, args, &options));
+    Profiled { run, reports: reports_in(folder.path()) }
+}
+
+/// All reports in a folder, by file name.
+///
+/// # Panics
+/// When one is malformed.
+#[must_use]
+pub fn reports_in(folder: &Path) -> Vec<Report> {
+    let entries = fs::read_dir(folder)
+        .expect("the folder can be read")
+        .map(|entry| entry.expect("an entry can be read").path());
+    let mut reports: Vec<Report> = entries
+        .filter(|path| path.extension() == Some(OsStr::new("json")))
+        .map(|path| Report::read(&path))
+        .collect();
+    reports.sort_by(|left, right| left.file_name.cmp(&right.file_name));
+    reports
+}

@@ -1,0 +1,111 @@
+//! Are the figures right? Programs that know their own durations and call counts, against what the report
+//! says of them.
+//!
+//! The machine may be shared: a neighbour that takes a processor away in mid-run makes the program's own rate
+//! unsteady. A measurement that misses its bound is therefore repeated, three times in all, and says so; a
+//! wrong figure misses every time.
+
+use std::sync::{Mutex, PoisonError};
+
+use tests::Compiler::Gcc;
+use tests::{Profiled, compile, profiled};
+
+const ATTEMPTS: usize = 3;
+
+/// One measurement at a time.
+static QUIET: Mutex<()> = Mutex::new(());
+
+/// Repeats a measurement until it finds no fault, [`ATTEMPTS`] times at most.
+fn attempt(what: &str, measure: impl Fn() -> Result<(), String>) {
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut faults = Vec::new();
+    for number in 1..=ATTEMPTS {
+        match measure() {
+            Ok(()) => return,
+            Err(fault) => {
+                eprintln!("{what}: attempt {number} of {ATTEMPTS}: {fault}");
+                faults.push(fault);
+            }
+        }
+    }
+    panic!("{what}: missed its bound in every attempt: {faults:#?}");
+}
+
+/// The program's own figures: on each line of its output a function's name and numbers.
+fn truth(profiled: &Profiled) -> Vec<(String, Vec<f64>)> {
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let text = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        (name, words.map(|word| word.parse().unwrap_or_else(|_| panic!("not a number: {word}"))).collect())
+    };
+    text.lines().map(line).collect()
+}
+
+fn relative_error(found: f64, expected: f64) -> f64 {
+    (found - expected) / expected
+}
+
+#[test]
+fn p50_is_within_5_percent_for_functions_of_10_us_and_more() {
+    let binary = compile("fixtures/known_durations.c", &["-O2"], Gcc);
+    attempt("known durations", || {
+        let profiled = profiled(&binary, &["2"], "");
+        let truth = truth(&profiled);
+        assert_eq!(truth.len(), 4, "four functions measure themselves");
+        for (name, figures) in truth {
+            let (true_p50, p50) = (figures[2], profiled.report().latency_ns(&name, "p50"));
+            let error = relative_error(p50, true_p50);
+            println!("{name}: p50 {p50:.0} ns, true {true_p50:.0} ns ({:+.2} %)", 100.0 * error);
+            if error.abs() > 0.05 {
+                return Err(format!("{name}: p50 is {p50:.0} ns, the program measured {true_p50:.0} ns"));
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Runs one variant and compares the estimated number of calls with the true one.
+fn check_calls(variant: &str) {
+    let binary = compile("fixtures/steady_rate.c", &["-O2"], Gcc);
+    attempt(variant, || {
+        let profiled = profiled(&binary, &[variant, "2"], "");
+        for (name, figures) in truth(&profiled) {
+            let function =
+                profiled.report().function(&name).unwrap_or_else(|| panic!("no {name} in the report"));
+            let figure = |key: &str| function[key].as_f64().unwrap_or_else(|| panic!("no {key} of {name}"));
+            let (calls, estimate, stated) =
+                (figures[0], figure("calls_estimate"), figure("calls_error") * figure("calls_estimate"));
+            let error = relative_error(estimate, calls);
+            println!(
+                "{name}: {estimate:.0} calls estimated, error stated {stated:.0}, true {calls:.0} ({:+.2} %)",
+                100.0 * error
+            );
+            if error.abs() > 0.10 {
+                return Err(format!("{name}: {estimate:.0} calls estimated, {calls:.0} made"));
+            }
+            if (estimate - calls).abs() > 1.5 * stated {
+                return Err(format!(
+                    "{name}: {estimate:.0} calls estimated, {calls:.0} made, error stated as {stated:.0}"
+                ));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn calls_estimate_is_within_10_percent_at_a_call_every_1_us() {
+    check_calls("1us");
+}
+
+#[test]
+fn calls_estimate_is_within_10_percent_at_a_call_every_20_us() {
+    check_calls("20us");
+}
+
+#[test]
+fn calls_estimate_is_within_10_percent_of_two_functions_with_different_rates() {
+    check_calls("alternating");
+}

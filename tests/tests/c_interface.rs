@@ -1,0 +1,286 @@
+//! The C interface as C programs use it: linked with `-lfastinst`, and only preloaded.
+//!
+//! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for itself what is executed. They
+//! end with 0, or with 1 and one line that says what was not as it should be.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::Compiler::{Clang, Gcc};
+use tests::{Compiler, Run, bare, compile, ensure_preload, preloaded, repo_root, run, target_release_dir};
+
+type Build = (Compiler, &'static [&'static str]);
+
+const USUAL: &[Build] = &[(Gcc, &["-O2"]), (Clang, &["-O2"])];
+
+/// For programs whose own sites are toggled.
+const SHAPES: &[Build] = &[
+    (Gcc, &["-O0"]),
+    (Gcc, &["-O2"]),
+    (Gcc, &["-O2", "-no-pie"]),
+    (Gcc, &["-O2", "-fno-plt"]),
+    (Gcc, &["-Os", "-fcf-protection"]),
+    (Clang, &["-O0"]),
+    (Clang, &["-O2"]),
+    (Clang, &["-Os", "-fno-plt"]),
+];
+
+/// How a program gets the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// The linker finds it; the library is loaded by the program's own account.
+    Linked,
+    /// The program knows the header only, and asks `dlsym`.
+    Preloaded,
+}
+
+const BOTH: [Access; 2] = [Access::Linked, Access::Preloaded];
+
+fn include_directory() -> PathBuf {
+    repo_root().join("fastinst/include")
+}
+
+fn header() -> String {
+    fs::read_to_string(include_directory().join("fastinst.h")).expect("the header is there")
+}
+
+/// What a program that is linked needs.
+fn link_flags() -> [String; 4] {
+    ensure_preload();
+    let directory = target_release_dir().canonicalize().expect("the library was built");
+    let directory = directory.to_str().expect("a UTF-8 path");
+    // The library stands in front of the source: it must stay although nothing has asked for it yet.
+    [
+        "-Wl,--no-as-needed".to_owned(),
+        format!("-L{directory}"),
+        "-lfastinst".to_owned(),
+        format!("-Wl,-rpath,{directory}"),
+    ]
+}
+
+fn build(source: &str, (compiler, flags): Build, access: Access) -> PathBuf {
+    // `compile` keeps binaries by their flags, and does not know this header.
+    let mut hasher = DefaultHasher::new();
+    header().hash(&mut hasher);
+    let mut all =
+        vec![format!("-I{}", include_directory().display()), format!("-DHEADER={}", hasher.finish() as u32)];
+    all.extend(flags.iter().map(|flag| flag.to_string()));
+    if access == Access::Linked {
+        all.push("-DLINKED".to_owned());
+        all.extend(link_flags());
+    }
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    compile(&format!("capi/{source}"), &all, compiler)
+}
+
+fn start(binary: &Path, args: &[&str], access: Access, options: &str) -> Run {
+    match access {
+        Access::Linked => run(bare(binary, args).env("FASTINST_OPTIONS", options)),
+        Access::Preloaded => run(&mut preloaded(binary, args, options)),
+    }
+}
+
+/// Runs a program in each build and each way, without the profiler, and asserts that it ends well and silently. Returns
+/// what it has printed, the same each time.
+#[track_caller]
+fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
+    check_with(source, args, builds, "tool=none")
+}
+
+#[track_caller]
+fn check_with(source: &str, args: &[&str], builds: &[Build], options: &str) -> String {
+    let mut printed = None;
+    for access in BOTH {
+        for &(compiler, flags) in builds {
+            let binary = build(source, (compiler, flags), access);
+            let ran = start(&binary, args, access, options);
+            let what = format!("{source} {args:?}, {access:?}, by {compiler:?} {flags:?}, {options}");
+            assert!(ran.status.success() && ran.stderr.is_empty(), "{what}: {}\n{}", ran.status, ran.stderr);
+            let stdout = String::from_utf8(ran.stdout).expect("text");
+            assert_eq!(*printed.get_or_insert_with(|| stdout.clone()), stdout, "{what}");
+        }
+    }
+    printed.expect("at least one build")
+}
+
+#[test]
+fn probes_toggled_by_four_threads_fire_exactly_while_active() {
+    check("toggle.c", &[], SHAPES);
+}
+
+#[test]
+fn probes_toggled_with_text_access_by_mprotect() {
+    check_with("toggle.c", &[], USUAL, "tool=none:text=mprotect");
+}
+
+#[test]
+fn probes_toggled_by_a_parent_and_its_forked_children_apart() {
+    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled apart\n");
+}
+
+#[test]
+fn wrong_arguments_are_refused_and_every_error_has_its_text() {
+    let expected = "\
+0 success
+-1 an argument is null or out of range
+-2 there is no probe with this id
+-3 the probe is not discovered before its site has been executed once
+-4 the library that holds the probe was unloaded
+-5 other bytes than expected stand at the address
+-6 the address is not mapped readable and executable
+-7 another thread is patching the same instruction; try again
+-8 a patch replaces one instruction by one of the same length, 1 to 8 bytes of it
+-9 the target, or memory for a stub, is out of reach of a 32-bit displacement
+-10 no call that can be toggled stands at the address
+-11 the instruction crosses a fetch window and cannot be run out of line
+-12 a discovery callback must not register callbacks
+-13 the system refused a mapping, a protection, membarrier, a signal handler or a thread
+1 unknown error
+-14 unknown error
+-2147483648 unknown error
+";
+    assert_eq!(check("errors.c", &[], USUAL), expected);
+}
+
+#[test]
+fn probes_of_a_library_that_comes_and_goes() {
+    for &(compiler, flags) in USUAL {
+        let mut shared = vec!["-shared", "-fPIC"];
+        shared.extend(flags);
+        let plugin = compile("capi/plugin.c", &shared, compiler);
+        check("libraries.c", &[plugin.to_str().expect("a UTF-8 path")], &[(compiler, flags)]);
+    }
+}
+
+#[test]
+fn instructions_at_every_offset_of_mapped_pages_patched_while_executing() {
+    check("patch.c", &[], USUAL);
+}
+
+#[test]
+fn calls_of_every_shape_and_offset_in_mapped_pages_toggled_while_executing() {
+    check("calls.c", &[], USUAL);
+}
+
+#[test]
+fn instructions_of_a_page_that_is_mapped_again_with_the_same_code() {
+    check("mapped_again.c", &["patch"], USUAL);
+}
+
+#[test]
+fn calls_of_a_page_that_is_mapped_again_with_the_same_code() {
+    check("mapped_again.c", &["call"], USUAL);
+}
+
+#[test]
+fn a_page_that_is_mapped_again_with_other_code() {
+    check("mapped_again.c", &["other"], USUAL);
+}
+
+#[test]
+fn patches_and_calls_work_under_the_profiler_too() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let options = format!("output={}", folder.path().join("%p.json").display());
+    // The macro helpers are not instrumented, the rest is.
+    for source in ["patch.c", "calls.c"] {
+        check_with(source, &[], &USUAL[..1], &options);
+    }
+    assert_eq!(tests::reports_in(folder.path()).len(), 4, "two programs, in two ways");
+}
+
+#[test]
+fn the_header_compiles_alone_and_without_a_warning() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    for (command, language, standards) in [
+        ("gcc", "c", &["c99", "c11", "c17"][..]),
+        ("clang", "c", &["c99", "c11", "c17"]),
+        ("g++", "c++", &["c++11", "c++20"]),
+        ("clang++", "c++", &["c++11", "c++20"]),
+    ] {
+        // Twice: the second time it must be empty.
+        let source = folder.path().join(format!("header.{language}"));
+        fs::write(&source, "#include <fastinst.h>\n#include <fastinst.h>\nextern int used;\n")
+            .expect("a file");
+        for standard in standards {
+            let output = Command::new(command)
+                .args(["-x", language, &format!("-std={standard}"), "-fsyntax-only"])
+                .args(["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-I"])
+                .arg(include_directory())
+                .arg(&source)
+                .output()
+                .unwrap_or_else(|error| {
+                    panic!("{command} (scripts/install-packages.sh installs it): {error}")
+                });
+            let messages = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && messages.is_empty(), "{command} -std={standard}:\n{messages}");
+        }
+    }
+}
+
+/// Compiles a C program that is given as text, as its documentation says, and returns what it prints.
+fn print_of_example(source: &str, name: &str) -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let (file, binary) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
+    fs::write(&file, source).expect("a file can be written");
+    let output = Command::new("gcc")
+        .args(["-O2", "-finstrument-functions", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(include_directory())
+        .arg(&file)
+        .args(link_flags())
+        .arg("-o")
+        .arg(&binary)
+        .output()
+        .expect("gcc can be started");
+    assert!(output.status.success(), "{name}:\n{}", String::from_utf8_lossy(&output.stderr));
+    let ran = start(&binary, &[], Access::Linked, "tool=none");
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{name}: {}\n{}", ran.status, ran.stderr);
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+#[test]
+fn the_example_in_the_header_prints_what_it_says() {
+    let header = header();
+    let indented: Vec<&str> =
+        header.lines().take_while(|line| *line != " */").filter_map(|line| line.strip_prefix(" *")).collect();
+    let body = |line: &&str| line.is_empty() || line.starts_with("     ");
+    let start = indented.iter().position(|line| line.trim() == "#include <stdio.h>").expect("an example");
+    let example: Vec<&str> = indented[start..].iter().copied().take_while(body).collect();
+    let commands = example.iter().position(|line| line.trim().starts_with("cc ")).expect("a command");
+    let expected: Vec<&str> = example[commands + 1..].iter().map(|line| line.trim()).collect();
+    assert_eq!(
+        print_of_example(&example[..commands].join("\n"), "header").trim(),
+        expected.join("\n").trim()
+    );
+}
+
+#[test]
+fn the_c_example_in_the_readme_works() {
+    let readme = fs::read_to_string(repo_root().join("README.md")).expect("the README is there");
+    let (_, example) = readme.split_once("```c\n").expect("a C example");
+    let (example, _) = example.split_once("```").expect("its end");
+    assert!(print_of_example(example, "readme").ends_with("calls of work\n"));
+}
+
+/// What the header declares is what the library exports, and the other way round.
+#[test]
+fn the_library_exports_every_function_of_the_header() {
+    let library = ensure_preload();
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm is there");
+    let symbols = String::from_utf8(output.stdout).expect("text");
+    let exported: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let ours =
+        |name: &&str| ["fastinst_", "wordpatch_", "callpatch_"].iter().any(|prefix| name.starts_with(prefix));
+    let header = header();
+    let mut declared: Vec<&str> = header
+        .lines()
+        .filter(|line| line.ends_with(");") && !line.starts_with([' ', 't', '#']))
+        .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
+        .collect();
+    let mut found: Vec<&str> = exported.iter().copied().filter(ours).collect();
+    declared.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, declared);
+}

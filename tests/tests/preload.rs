@@ -1,0 +1,498 @@
+//! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture program must
+//! print and end as it does without the preload, must not hang, and must leave a report that names its
+//! functions, or one line that says why there is none.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tests::Compiler::{Clang, Gcc};
+use tests::{
+    Compiler, Profiled, Report, bare, compile, ensure_preload, preloaded, profiled, reports_in, run,
+    target_release_dir,
+};
+
+/// A compiler and its flags.
+type Build = (Compiler, &'static [&'static str]);
+
+/// For fixtures that are about what the process does.
+const USUAL: &[Build] = &[(Gcc, &["-O2"]), (Clang, &["-O2"])];
+
+/// For fixtures that are about the shapes of the sites.
+const SHAPES: &[Build] = &[
+    (Gcc, &["-O0"]),
+    (Gcc, &["-O1", "-no-pie"]),
+    (Gcc, &["-O2"]),
+    (Gcc, &["-O2", "-no-pie"]),
+    (Gcc, &["-O2", "-fno-plt"]),
+    (Gcc, &["-O2", "-fcf-protection"]),
+    (Gcc, &["-O2", "-fno-plt", "-no-pie", "-Wl,-z,now"]),
+    (Gcc, &["-O3", "-fomit-frame-pointer"]),
+    (Gcc, &["-Os"]),
+    (Gcc, &["-Os", "-fno-plt"]),
+    (Clang, &["-O0"]),
+    (Clang, &["-O2"]),
+    (Clang, &["-O2", "-no-pie"]),
+    (Clang, &["-O2", "-fcf-protection"]),
+    (Clang, &["-Os", "-fno-plt"]),
+    (Clang, &["-O2", "-Wl,-z,now"]),
+];
+
+/// How a profiled program may end, seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// With a report.
+    Report,
+    /// With a report, or with a line on stderr that says why there is none.
+    ReportOrLine,
+    /// Without a word: nobody was asked.
+    Nothing,
+}
+
+/// Runs a fixture in each build, bare and under the preload, and asserts that both runs are the same and that
+/// each function of `sampled` has samples in at least one of the reports. Returns the profiled runs for
+/// further questions.
+fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled: &[&str]) -> Vec<Profiled> {
+    builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
+}
+
+fn check_build(
+    source: &str,
+    args: &[&str],
+    (compiler, flags): Build,
+    expect: Expect,
+    sampled: &[&str],
+) -> Profiled {
+    let what = format!("{source} {args:?} by {compiler:?} {flags:?}");
+    let binary = compile(&format!("fixtures/{source}"), flags, compiler);
+    let without = run(&mut bare(&binary, args));
+    assert!(without.status.code() != Some(99), "{what}: the fixture itself failed: {}", without.stderr);
+    let with = profiled(&binary, args, "");
+    with.run.assert_same(&without, &what);
+    let excused = match expect {
+        Expect::Report => false,
+        Expect::ReportOrLine => with.run.own_lines().count() == 1,
+        Expect::Nothing => true,
+    };
+    for name in sampled {
+        let found = with.with_samples_of(name).next().is_some();
+        assert!(
+            found || excused,
+            "{what}: no samples of {name} in {:?}; stderr:\n{}",
+            summary(&with),
+            with.run.stderr
+        );
+    }
+    with
+}
+
+/// Every report with its functions and their samples: what a failed test needs to show.
+fn summary(profiled: &Profiled) -> Vec<String> {
+    let functions = |report: &Report| {
+        report
+            .functions()
+            .map(|function| format!("{} {}", function["name"], function["samples"]))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    profiled.reports.iter().map(|report| format!("{}: {}", report.file_name, functions(report))).collect()
+}
+
+/// Asserts that the median latency of functions that take well under a microsecond is their own.
+fn assert_short(profiled: &Profiled, names: &[&str]) {
+    for name in names {
+        let p50 = profiled.report().latency_ns(name, "p50");
+        assert!(p50 < 5_000.0, "{name}: p50 is {p50} ns: someone else's time");
+    }
+}
+
+#[test]
+fn fork_every_process_writes_its_own_report() {
+    for profiled in
+        check("fork.c", &[], USUAL, Expect::Report, &["parent_work", "child_work", "grandchild_work"])
+    {
+        assert_eq!(profiled.reports.len(), 4, "parent, two children, a grandchild: {:?}", summary(&profiled));
+        assert_eq!(
+            profiled.with_samples_of("parent_work").count(),
+            1,
+            "inherited samples are the parent's alone"
+        );
+        assert_eq!(profiled.with_samples_of("child_work").count(), 2, "{:?}", summary(&profiled));
+        assert_eq!(profiled.with_samples_of("grandchild_work").count(), 1, "{:?}", summary(&profiled));
+        assert_distinct_pids(&profiled);
+    }
+}
+
+#[test]
+fn fork_while_other_threads_run_through_toggling_sites() {
+    for profiled in check("fork_threads.c", &[], USUAL, Expect::Report, &["background_work", "forked_work"]) {
+        assert_eq!(profiled.reports.len(), 21, "parent and 20 children: {:?}", summary(&profiled));
+        assert_distinct_pids(&profiled);
+    }
+}
+
+fn assert_distinct_pids(profiled: &Profiled) {
+    let mut pids: Vec<_> = profiled.reports.iter().map(|report| report.json["pid"].as_u64()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), profiled.reports.len(), "two reports of one process: {:?}", summary(profiled));
+}
+
+#[test]
+fn exec_both_images_are_reported() {
+    for profiled in check("exec.c", &[], USUAL, Expect::Report, &["work_before_exec", "work_after_exec"]) {
+        assert_eq!(profiled.reports.len(), 2, "one report for each image: {:?}", summary(&profiled));
+    }
+}
+
+#[test]
+fn vfork_spawn_and_system_children_leave_the_parent_alone() {
+    for profiled in check("vfork_exec.c", &[], USUAL, Expect::Report, &["parent_work", "spawned_work"]) {
+        assert_eq!(profiled.with_samples_of("spawned_work").count(), 4, "{:?}", summary(&profiled));
+        assert_eq!(profiled.with_samples_of("parent_work").count(), 1, "{:?}", summary(&profiled));
+        assert!(profiled.report().samples("parent_work") > 0, "{:?}", summary(&profiled));
+    }
+}
+
+#[test]
+fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
+    for &(compiler, flags) in
+        &[USUAL[0], USUAL[1], (Gcc, &["-O0"]), (Gcc, &["-O2", "-fno-plt"]), (Gcc, &["-Os"])]
+    {
+        let plugin = |name: &str| {
+            let mut shared = vec!["-shared", "-fPIC"];
+            shared.extend(flags);
+            compile(&format!("fixtures/{name}"), &shared, compiler)
+                .into_os_string()
+                .into_string()
+                .expect("a UTF-8 path")
+        };
+        let (plugin_a, plugin_b) = (plugin("plugin_a.c"), plugin("plugin_b.c"));
+        let sampled = [
+            "main_work",
+            "plugin_a_leaf",
+            "plugin_a_inner",
+            "plugin_b_leaf",
+            "plugin_b_middle",
+            "plugin_b_inner",
+        ];
+        let profiled =
+            check_build("dlopen.c", &[&plugin_a, &plugin_b], (compiler, flags), Expect::Report, &sampled);
+        for function in profiled.report().functions() {
+            let (name, object) = (
+                function["name"].as_str().unwrap_or_default(),
+                function["object"].as_str().unwrap_or_default(),
+            );
+            for plugin in ["plugin_a", "plugin_b"] {
+                assert!(
+                    !name.starts_with(plugin) || object.contains(plugin),
+                    "{name} is said to be in {object}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn longjmp_unwound_calls_give_their_time_to_nobody() {
+    for profiled in check("longjmp.c", &[], USUAL, Expect::Report, &["leaf", "descend"]) {
+        assert_short(&profiled, &["leaf", "descend"]);
+    }
+}
+
+#[test]
+fn cpp_exceptions_unwound_calls_give_their_time_to_nobody() {
+    for profiled in check(
+        "exceptions.cpp",
+        &[],
+        USUAL,
+        Expect::Report,
+        &["leaf", "descend", "Guard::Guard", "Guard::~Guard"],
+    ) {
+        assert_short(&profiled, &["leaf", "Guard::Guard", "Guard::~Guard"]);
+    }
+}
+
+#[test]
+fn pthread_exit_and_cancellation_from_deep_inside_of_many_threads() {
+    for profiled in check("pthread_exit.c", &[], USUAL, Expect::Report, &["leaf"]) {
+        assert_short(&profiled, &["leaf"]);
+    }
+}
+
+#[test]
+fn main_thread_leaves_by_pthread_exit_and_the_process_still_ends() {
+    check("main_pthread_exit.c", &[], USUAL, Expect::Report, &["worker_work"]);
+}
+
+#[test]
+fn underscore_exit_is_reported() {
+    check("early_end.c", &["_exit"], USUAL, Expect::Report, &["work_leaf", "work_outer"]);
+}
+
+#[test]
+fn quick_exit_is_reported() {
+    check("early_end.c", &["quick_exit"], USUAL, Expect::Report, &["work_leaf", "work_outer"]);
+}
+
+#[test]
+fn abort_is_reported_and_still_dies_of_sigabrt() {
+    for profiled in check("early_end.c", &["abort"], USUAL, Expect::Report, &["work_leaf", "work_outer"]) {
+        assert_eq!(profiled.run.status.signal(), Some(libc::SIGABRT));
+    }
+}
+
+#[test]
+fn segmentation_fault_still_dies_of_sigsegv() {
+    for profiled in check("early_end.c", &["segv"], USUAL, Expect::ReportOrLine, &["work_outer"]) {
+        assert_eq!(profiled.run.status.signal(), Some(libc::SIGSEGV));
+    }
+}
+
+#[test]
+fn sigkill_leaves_no_broken_report() {
+    for profiled in check("early_end.c", &["kill"], USUAL, Expect::Nothing, &[]) {
+        assert_eq!(profiled.run.status.signal(), Some(libc::SIGKILL));
+    }
+}
+
+#[test]
+fn sigterm_is_reported_and_still_dies_of_sigterm() {
+    for case in ["default", "thread"] {
+        for profiled in check("sigterm.c", &[case], USUAL, Expect::Report, &["work_leaf", "work_outer"]) {
+            assert_eq!(profiled.run.status.signal(), Some(libc::SIGTERM));
+        }
+    }
+}
+
+#[test]
+fn sigint_still_dies_of_sigint() {
+    for profiled in check("sigterm.c", &["other"], USUAL, Expect::ReportOrLine, &["work_outer"]) {
+        assert_eq!(profiled.run.status.signal(), Some(libc::SIGINT));
+    }
+}
+
+#[test]
+fn sigterm_belongs_to_the_program_that_handles_or_ignores_it() {
+    for (case, code) in [("handler", 42), ("ignored", 0)] {
+        for profiled in check("sigterm.c", &[case], USUAL, Expect::Report, &["work_leaf", "work_outer"]) {
+            assert_eq!(profiled.run.status.code(), Some(code));
+        }
+    }
+}
+
+#[test]
+fn all_signals_blocked_in_all_threads() {
+    check("block_signals.c", &[], USUAL, Expect::Report, &["blocked_leaf", "blocked_outer"]);
+}
+
+#[test]
+fn own_sigtrap_handler_gets_all_its_traps() {
+    check("own_sigtrap.c", &["handler"], USUAL, Expect::Report, &["work_leaf", "work_outer"]);
+}
+
+#[test]
+fn sigtrap_without_a_handler_still_kills() {
+    for profiled in check("own_sigtrap.c", &["default"], USUAL, Expect::ReportOrLine, &["work_outer"]) {
+        assert_eq!(profiled.run.status.signal(), Some(libc::SIGTRAP));
+    }
+}
+
+#[test]
+fn instrumented_malloc_does_not_deadlock_or_recurse() {
+    let builds: &[Build] = &[
+        (Gcc, &["-O2", "-fno-builtin"]),
+        (Clang, &["-O2", "-fno-builtin"]),
+        (Gcc, &["-O0", "-fno-builtin"]),
+    ];
+    check("own_malloc.c", &[], builds, Expect::Report, &["churn", "allocate", "class_of", "allocator_lock"]);
+}
+
+#[test]
+fn recursion_wide_mutual_and_very_deep() {
+    for profiled in check(
+        "recursion.c",
+        &[],
+        SHAPES,
+        Expect::Report,
+        &["fibonacci", "is_even", "is_odd", "dive", "leaf_after_dive"],
+    ) {
+        assert_short(&profiled, &["leaf_after_dive"]);
+    }
+}
+
+#[test]
+fn coroutines_on_small_stacks_interleave_entries_and_exits() {
+    for profiled in check("coroutine.c", &[], USUAL, Expect::Report, &["leaf"]) {
+        assert_short(&profiled, &["leaf"]);
+    }
+}
+
+#[test]
+fn signal_handler_on_an_alternate_stack_runs_probes_inside_probes() {
+    for profiled in check(
+        "sigaltstack.c",
+        &[],
+        USUAL,
+        Expect::Report,
+        &["handler_leaf", "handler_outer", "main_leaf", "main_outer"],
+    ) {
+        assert_short(&profiled, &["handler_leaf", "main_leaf"]);
+    }
+}
+
+#[test]
+fn tail_calls_and_inlined_bodies_in_every_build() {
+    let mut sampled: Vec<String> = [
+        "tail_leaf",
+        "tail_chain",
+        "two_exits",
+        "many_exits",
+        "inlined_leaf",
+        "inlined_middle",
+        "inlined_inner",
+        "contains_inlined",
+        "returns_value",
+        "tail_through_pointer",
+    ]
+    .map(str::to_owned)
+    .into();
+    sampled.extend((1..=16).map(|pad| format!("padded_{pad}")));
+    let sampled: Vec<&str> = sampled.iter().map(String::as_str).collect();
+    for profiled in check("tail_call.c", &[], SHAPES, Expect::Report, &sampled) {
+        assert_short(&profiled, &sampled);
+        assert_eq!(profiled.report().samples("uninstrumented_outer"), 0, "its sites belong to inlined_leaf");
+    }
+}
+
+#[test]
+fn calls_through_registers_are_profiled_or_refused_in_one_line() {
+    check(
+        "tail_call.c",
+        &[],
+        &[(Gcc, &["-O2", "-mcmodel=large"])],
+        Expect::ReportOrLine,
+        &["tail_leaf", "two_exits"],
+    );
+}
+
+#[test]
+fn values_in_registers_survive_the_probes() {
+    check(
+        "return_values.c",
+        &[],
+        SHAPES,
+        Expect::Report,
+        &["returns_double", "returns_pair", "variable_arguments", "rounds"],
+    );
+}
+
+#[test]
+fn static_objects_thread_locals_and_exit_handlers() {
+    let sampled = [
+        "constructor_work",
+        "main_work",
+        "lazy_work",
+        "thread_local_work",
+        "exit_handler_work",
+        "destructor_work",
+    ];
+    check("static_objects.cpp", &[], USUAL, Expect::Report, &sampled);
+}
+
+#[test]
+fn calls_from_an_ifunc_resolver_and_before_constructors() {
+    check("early_call.c", &[], SHAPES, Expect::Report, &["early_leaf", "main_work"]);
+}
+
+#[test]
+fn daemon_is_reported_and_its_descriptors_are_its_own() {
+    for &(compiler, flags) in USUAL {
+        let binary = compile("fixtures/daemon.c", flags, compiler);
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let path =
+            |name: &str| folder.path().join(name).into_os_string().into_string().expect("a UTF-8 path");
+        let written = |name: &str| fs::read_to_string(path(name)).expect("the daemon's data");
+
+        let without = run(&mut bare(&binary, &[&path("without")]));
+        let to_file = profiled(&binary, &[&path("to_file")], "");
+        to_file.run.assert_same(&without, "daemon.c");
+        assert_eq!(written("to_file"), written("without"), "the daemon's data");
+        assert!(to_file.with_samples_of("daemon_work").next().is_some(), "{:?}", summary(&to_file));
+
+        // The table goes to stderr by default: that is the daemon's data file now.
+        let to_stderr = run(&mut preloaded(&binary, &[&path("to_stderr")], ""));
+        to_stderr.assert_same(&without, "daemon.c with the report on stderr");
+        assert_eq!(written("to_stderr"), written("without"), "the daemon's data");
+    }
+}
+
+#[test]
+fn default_output_is_a_table_on_stderr() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    let with = run(preloaded(&binary, &[], "").env_remove("FASTINST_OPTIONS"));
+    with.assert_same(&without, "recursion.c");
+    for name in ["fibonacci", "dive", "is_even", "p50", "p99"] {
+        assert!(with.stderr.contains(name), "no {name} in\n{}", with.stderr);
+    }
+}
+
+#[test]
+fn wrong_option_is_named_in_one_line_and_the_program_runs_unprofiled() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    for (options, named) in [
+        ("outptu=/tmp/x.json", "outptu"),
+        ("samples=many", "many"),
+        ("tool=hammer", "hammer"),
+        ("samples", "samples"),
+    ] {
+        let with = run(&mut preloaded(&binary, &[], options));
+        with.assert_same(&without, options);
+        assert_eq!(with.stderr.lines().count(), 1, "{options}:\n{}", with.stderr);
+        assert!(
+            with.stderr.starts_with("fastinst: ") && with.stderr.contains(named),
+            "{options}:\n{}",
+            with.stderr
+        );
+    }
+}
+
+#[test]
+fn tool_none_profiles_nothing() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    let with = profiled(&binary, &[], "tool=none");
+    with.run.assert_same(&without, "tool=none");
+    assert!(
+        with.reports.is_empty() && with.run.stderr.is_empty(),
+        "{:?}\n{}",
+        summary(&with),
+        with.run.stderr
+    );
+}
+
+#[test]
+fn program_without_instrumented_functions_is_left_alone() {
+    let mut printer = Command::new("/bin/echo");
+    printer.arg("plain").env("LD_PRELOAD", ensure_preload()).env_remove("FASTINST_OPTIONS");
+    let with = run(&mut printer);
+    assert_eq!((with.stdout.as_slice(), with.status.code()), (b"plain\n".as_slice(), Some(0)));
+    assert!(with.stderr.lines().count() <= 1, "more than one line:\n{}", with.stderr);
+}
+
+#[test]
+fn record_runs_the_program_and_passes_its_exit_code_through() {
+    ensure_preload();
+    let binary = compile("fixtures/early_end.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let output: PathBuf = folder.path().join("report.json");
+    let without = run(&mut bare(&binary, &["_exit"]));
+    let mut record = bare(&target_release_dir().join("fastinst"), &["record", "-o"]);
+    record.arg(&output).arg("--").arg(&binary).arg("_exit");
+    run(&mut record).assert_same(&without, "fastinst record");
+    let reports = reports_in(folder.path());
+    assert!(reports.len() == 1 && reports[0].samples("work_outer") > 0, "{reports:?}");
+}

@@ -1,0 +1,54 @@
+//! Three real programs of different kinds, 20 runs each with and without the preload: their output must be
+//! byte for byte the same, and so must the way they end. `scripts/third-party.sh` builds them; the first time
+//! that takes a minute or two.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{bare, profiled, repo_root, run, run_within};
+
+const RUNS: usize = 20;
+
+fn build(name: &str) -> PathBuf {
+    let mut command = Command::new(repo_root().join("scripts/third-party.sh"));
+    let built = run_within(command.arg(name), Duration::from_secs(600));
+    assert!(built.status.success(), "scripts/third-party.sh {name}: {}\n{}", built.status, built.stderr);
+    PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
+}
+
+/// Runs a program [`RUNS`] times each way, in turns. `sampled`: functions that every report must have samples
+/// of.
+fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
+    let binary = build(name);
+    let first = run(&mut bare(&binary, args));
+    assert!(first.status.success() && !first.stdout.is_empty(), "{name}: {}\n{}", first.status, first.stderr);
+    for number in 1..=RUNS {
+        run(&mut bare(&binary, args)).assert_same(&first, &format!("{name}, bare run {number}"));
+        let with = profiled(&binary, args, "");
+        with.run.assert_same(&first, &format!("{name}, profiled run {number}"));
+        for function in sampled {
+            assert!(with.report().samples(function) > 0, "{name}, run {number}: no samples of {function}");
+        }
+    }
+}
+
+#[test]
+fn cpp_with_exceptions_jsonnet() {
+    check_runs("jsonnet", &[], &["(anonymous namespace)::outcome", "jsonnet_evaluate_snippet"]);
+}
+
+#[test]
+fn multi_threaded_bzip2() {
+    check_runs("bzip2", &["6", "4"], &["process", "BZ2_bzCompress", "BZ2_decompress"]);
+}
+
+#[test]
+fn many_small_functions_lua() {
+    let script = repo_root().join("tests/programs/small_functions.lua");
+    check_runs(
+        "lua",
+        &[script.to_str().expect("a UTF-8 path"), "4"],
+        &["luaV_execute", "luaH_getint", "luaS_newlstr"],
+    );
+}

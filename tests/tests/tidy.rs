@@ -1,0 +1,342 @@
+//! The invariants of ARCHITECTURE.md that can be seen in the source, over every file that git knows.
+//!
+//! Each rule is a function of one file, and is tried on a planted offence too. Comments and string literals do not count, nor
+//! does the code of unit tests. Exceptions are listed with their reason; one that is no longer needed fails as well.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use tests::repo_root;
+
+/// Longest source file, in lines.
+const LONGEST: usize = 900;
+
+/// What each crate may depend on, of this workspace.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("wordpatch", &[]),
+    ("callpatch", &["wordpatch"]),
+    ("fastinst", &["wordpatch", "callpatch"]),
+    ("profiler", &["wordpatch", "callpatch", "fastinst"]),
+    ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
+];
+
+/// What only wordpatch may name: writing text, changing its protection, SIGTRAP, membarrier.
+const WORDPATCH_ONLY: &[&str] =
+    &["mprotect", "PROT_EXEC", "memfd_create", "membarrier", "SYS_membarrier", "SIGTRAP", "SA_NODEFER"];
+
+/// First bytes of CALL, JMP and RET, and of the long NOP.
+const CALL_BYTES: &[&str] = &["0xe8", "0xe9", "0xeb", "0xc3", "0xc2", "0x0f1f", "0x1f"];
+
+const INT3_BYTES: &[&str] = &["0xcc"];
+
+const ENVIRONMENT: &[&str] =
+    &["var", "var_os", "vars", "vars_os", "set_var", "remove_var", "getenv", "environ"];
+
+const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln", "dbg"];
+
+/// File, what is allowed there, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[(
+    "profiler/src/process.rs",
+    "SIGTRAP",
+    "a trap that ends the program is reported like any fatal signal",
+)];
+
+/// A file as git knows it.
+struct File {
+    path: String,
+    text: String,
+}
+
+impl File {
+    fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// The crate's folder, for Rust code that goes into the product.
+    fn layer(&self) -> Option<&'static str> {
+        let inside =
+            |folder: &&str| self.path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with("/src/"));
+        LAYERS.iter().map(|(folder, _)| *folder).find(inside).filter(|_| self.is_rust())
+    }
+
+    /// Its lines without comments, literals and unit tests, with their numbers.
+    fn code(&self) -> Vec<(usize, String)> {
+        let text = without_comments_and_strings(&self.text);
+        let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+        lines.map(|(number, line)| (number + 1, line.to_owned())).collect()
+    }
+
+    /// Whether any of these words stands in the code; the first line of each.
+    fn finds(&self, words: &[&str]) -> Vec<String> {
+        let mut found = Vec::new();
+        for word in words {
+            let line = self.code().into_iter().find(|(_, line)| has_word(line, word));
+            found.extend(line.map(|(number, _)| format!("{}:{number}: {word}", self.path)));
+        }
+        found
+    }
+}
+
+fn is_part_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(is_part_of_word) && !after.is_some_and(is_part_of_word)
+    })
+}
+
+/// Rust source with comments and the insides of string literals blanked; lines stay where they are.
+fn without_comments_and_strings(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let after_word = out.chars().next_back().is_some_and(is_part_of_word);
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if first == '"' {
+            end_of_string(rest)
+        } else if first == 'r' && !after_word && rest[1..].trim_start_matches('#').starts_with('"') {
+            let hashes = rest[1..].len() - rest[1..].trim_start_matches('#').len();
+            let end = format!("\"{}", "#".repeat(hashes));
+            let start = 2 + hashes;
+            rest[start..].find(&end).map_or(rest.len(), |at| start + at + end.len())
+        } else if rest.starts_with("'\"'") {
+            3
+        } else if rest.starts_with(r"'\") {
+            rest[3..].find('\'').map_or(rest.len(), |at| at + 4)
+        } else {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        };
+        out.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
+        out.push(' ');
+        rest = &rest[skipped..];
+    }
+    out
+}
+
+/// Where the string literal that `text` starts with ends.
+fn end_of_string(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+type Rule = fn(&File) -> Vec<String>;
+
+/// Every rule, by name.
+const RULES: &[(&str, Rule)] = &[
+    ("only wordpatch writes text, changes its protection, owns SIGTRAP, issues membarrier", only_wordpatch),
+    ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
+    ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
+    ("exported symbols are in profiler/preload only", exported_symbols),
+    ("the environment is read by the command and by the preload's constructor only", environment),
+    ("libraries do not print", printing),
+    ("a crate imports only from the layers below it", layers),
+    ("no file is too long", lengths),
+    ("nothing is left undone", left_undone),
+];
+
+fn only_wordpatch(file: &File) -> Vec<String> {
+    match file.layer() {
+        None | Some("wordpatch") => Vec::new(),
+        Some(_) => file.finds(WORDPATCH_ONLY),
+    }
+}
+
+fn call_bytes(file: &File) -> Vec<String> {
+    let allowed = file.layer().is_none() || file.path == "callpatch/src/encoding.rs";
+    let allowed = allowed || is_excepted(file, "CALL_BYTES");
+    if allowed { Vec::new() } else { file.finds(CALL_BYTES) }
+}
+
+fn int3_byte(file: &File) -> Vec<String> {
+    let allowed = file.layer().is_none() || file.path == "wordpatch/src/protocol.rs";
+    if allowed { Vec::new() } else { file.finds(INT3_BYTES) }
+}
+
+fn exported_symbols(file: &File) -> Vec<String> {
+    match file.layer() {
+        None | Some("profiler/preload") => Vec::new(),
+        Some(_) => file.finds(&["no_mangle", "export_name"]),
+    }
+}
+
+fn environment(file: &File) -> Vec<String> {
+    let command = file.path == "profiler/src/main.rs" || file.path.starts_with("profiler/src/cli/");
+    if file.layer().is_none() || command || file.path == "profiler/preload/src/lib.rs" {
+        return Vec::new();
+    }
+    let reads = |line: &str| {
+        ENVIRONMENT
+            .iter()
+            .any(|name| line.contains(&format!("env::{name}(")) || line.contains(&format!("libc::{name}")))
+            || has_word(line, "use std::env")
+    };
+    let found = file.code().into_iter().find(|(_, line)| reads(line));
+    found.map(|(number, _)| format!("{}:{number}: the environment", file.path)).into_iter().collect()
+}
+
+fn printing(file: &File) -> Vec<String> {
+    let command = file.path == "profiler/src/main.rs" || file.path.starts_with("profiler/src/cli/");
+    if file.layer().is_none() || command { Vec::new() } else { file.finds(PRINTING) }
+}
+
+fn layers(file: &File) -> Vec<String> {
+    let Some(folder) = file.path.strip_suffix("/Cargo.toml") else { return Vec::new() };
+    let Some((_, below)) = LAYERS.iter().find(|(layer, _)| *layer == folder) else { return Vec::new() };
+    let own = ["wordpatch", "callpatch", "fastinst", "profiler", "fastinst-preload", "benches", "tests"];
+    let section = file.text.split_once("[dependencies]").map_or("", |(_, after)| after);
+    let lines = section.lines().take_while(|line| !line.starts_with('['));
+    let names = lines.filter_map(|line| line.split(['.', ' ', '=']).next());
+    names
+        .filter(|name| own.contains(name) && !below.contains(name))
+        .map(|name| format!("{}: {name}", file.path))
+        .collect()
+}
+
+fn lengths(file: &File) -> Vec<String> {
+    let lines = file.text.lines().count();
+    let is_source = [".rs", ".c", ".cpp", ".h", ".sh", ".md"].iter().any(|end| file.path.ends_with(end));
+    if is_source && lines > LONGEST { vec![format!("{}: {lines} lines", file.path)] } else { Vec::new() }
+}
+
+fn left_undone(file: &File) -> Vec<String> {
+    // Spelled in halves, so that this file may be looked at too.
+    let words = [("TO", "DO"), ("FIX", "ME"), ("X", "XX"), ("unimplemen", "ted!"), ("to", "do!")];
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(file.text.lines()) {
+        for (front, back) in words {
+            let word = format!("{front}{back}");
+            if has_word(line, &word) {
+                found.push(format!("{}:{number}: {word}", file.path));
+            }
+        }
+    }
+    found
+}
+
+fn is_excepted(file: &File, what: &str) -> bool {
+    EXCEPTIONS.iter().any(|(path, word, _)| *path == file.path && *word == what)
+}
+
+/// What a rule finds, without the exceptions.
+fn offences(rule: Rule, file: &File) -> Vec<String> {
+    let mut found = rule(file);
+    found.retain(|offence| {
+        !EXCEPTIONS
+            .iter()
+            .any(|(path, word, _)| *path == file.path && offence.rsplit(": ").next() == Some(word))
+    });
+    found
+}
+
+/// Every file that git knows and that is text.
+fn tracked() -> Vec<File> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(repo_root())
+        .output()
+        .expect("git can be started");
+    assert!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    let paths = String::from_utf8(output.stdout).expect("UTF-8 names");
+    let paths: BTreeSet<&str> = paths.split_terminator('\0').collect();
+    let read = |path: &str| fs::read_to_string(repo_root().join(path)).ok();
+    let files: Vec<File> = paths
+        .into_iter()
+        .filter(|path| !path.ends_with("Cargo.lock"))
+        .filter_map(|path| Some(File { path: path.to_owned(), text: read(path)? }))
+        .collect();
+    assert!(files.iter().filter(|file| file.layer().is_some()).count() > 40, "only {} files", files.len());
+    files
+}
+
+#[test]
+fn the_tree_keeps_every_rule() {
+    let files = tracked();
+    let mut broken = Vec::new();
+    for (name, rule) in RULES {
+        let found: Vec<String> = files.iter().flat_map(|file| offences(*rule, file)).collect();
+        if !found.is_empty() {
+            broken.push(format!("{name}:\n  {}", found.join("\n  ")));
+        }
+    }
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_exception_is_needed() {
+    let files = tracked();
+    for (path, what, reason) in EXCEPTIONS {
+        let file = files.iter().find(|file| file.path == *path).unwrap_or_else(|| panic!("{path} is gone"));
+        let words = if *what == "CALL_BYTES" { CALL_BYTES } else { std::slice::from_ref(what) };
+        assert!(!file.finds(words).is_empty(), "{path}: {what} is not there any more ({reason})");
+    }
+}
+
+#[test]
+fn every_rule_finds_a_planted_offence() {
+    #[track_caller]
+    fn check(path: &str, text: &str, expected: &[&str]) {
+        let file = File { path: path.to_owned(), text: text.to_owned() };
+        let broken =
+            |(name, rule): &(&'static str, Rule)| (!offences(*rule, &file).is_empty()).then_some(*name);
+        let broken: Vec<_> = RULES.iter().filter_map(broken).collect();
+        let expected: Vec<_> = RULES
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| expected.iter().any(|part| name.contains(part)))
+            .collect();
+        assert_eq!(broken, expected, "{path}: {text}");
+    }
+    let product = "fastinst/src/registry.rs";
+    check(product, "fn f() { g(0x08, 0xe80, b\"x\") }", &[]);
+    check(product, "libc::mprotect(page, 1, 7);", &["only wordpatch"]);
+    check(product, "syscall(libc::SYS_membarrier)", &["only wordpatch"]);
+    check(product, "sigaction(libc::SIGTRAP)", &["only wordpatch"]);
+    check("wordpatch/src/text/alias.rs", "memfd_create(c\"x\")", &[]);
+    check("tests/tests/calls.rs", "libc::mprotect(); [0xe8, 0xcc]", &[]);
+    check(product, "const CALL: u8 = 0xe8;", &["bytes of CALL"]);
+    check("callpatch/src/stub.rs", "[0x0f, 0x1f, 0x44]", &["bytes of CALL"]);
+    check("callpatch/src/encoding.rs", "[0x0f, 0x1f, 0x44, 0xe8]", &[]);
+    check("callpatch/src/stub.rs", "let filler = [0xcc; 16];", &["INT3"]);
+    check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
+    check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
+    check("profiler/src/session.rs", "std::env::var_os(VARIABLE)", &["environment"]);
+    check("profiler/src/cli/record.rs", "std::env::var_os(VARIABLE)", &[]);
+    check("profiler/preload/src/lib.rs", "std::env::var_os(VARIABLE)", &[]);
+    check(product, "println!();", &["print"]);
+    check("profiler/src/cli/report.rs", "eprintln!();", &[]);
+    check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
+    check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
+    check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
+    check("README.md", &"line\n".repeat(LONGEST + 1), &["too long"]);
+    check("README.md", &"line\n".repeat(LONGEST), &[]);
+    for undone in ["TO DO", "FIX ME", "X XX", "unimplemen ted!()", "to do!()"] {
+        check("scripts/demo.sh", &format!("# {}\n", undone.replace(' ', "")), &["undone"]);
+    }
+    check("scripts/demo.sh", "mktemp /tmp/XXXXXX", &[]);
+    // What does not count.
+    check(
+        product,
+        "// 0xe8, libc::mprotect\n/* 0xcc\n 0xcc */ f(\"0xe8 \\\" mprotect\", r#\"0xcc \" \"#);",
+        &[],
+    );
+    check(product, "let quote = '\"'; let next = '\\''; mprotect();", &["only wordpatch"]);
+    check(product, "fn f() {}\n\n#[cfg(test)]\nmod tests { const CALL: u8 = 0xe8; }", &[]);
+}
