@@ -64,9 +64,20 @@ fn discovered(id: ProbeId) -> Result<&'static Probe, Error> {
     if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
 }
 
-fn count(toggle: Toggle) {
-    if toggle == Toggle::Changed {
-        TOGGLES.fetch_add(1, Ordering::Relaxed);
+fn switch(
+    probe: &Probe,
+    toggle: impl Fn(&CallSite) -> Result<Toggle, callpatch::Error>,
+) -> Result<(), Error> {
+    loop {
+        let site = probe.site()?;
+        match toggle(site) {
+            Ok(Toggle::Changed) => TOGGLES.fetch_add(1, Ordering::Relaxed),
+            Ok(Toggle::Unchanged) => 0,
+            // The library went away in between: the site's pages were given back. Each turn takes another unloading.
+            Err(_) if !std::ptr::eq(probe.site()?, site) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        return Ok(());
     }
 }
 
@@ -88,8 +99,7 @@ pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
     // Release, and before the code: a thread that executes the new code finds the new function.
     probe.function_cell.store(function as usize, Ordering::Release);
     probe.wanted.store(true, Ordering::Release);
-    count(probe.site()?.activate()?);
-    Ok(())
+    switch(probe, CallSite::activate)
 }
 
 /// Has the probe's site call nothing from now on. One atomic store, otherwise as [`activate`].
@@ -99,8 +109,7 @@ pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
 pub fn deactivate(id: ProbeId) -> Result<(), Error> {
     let probe = discovered(id)?;
     probe.wanted.store(false, Ordering::Release);
-    count(probe.site()?.deactivate()?);
-    Ok(())
+    switch(probe, CallSite::deactivate)
 }
 
 /// How many ids were given out; ids are below this number.

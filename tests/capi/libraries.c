@@ -2,12 +2,15 @@
 
 #include "capi.h"
 
-#define ROUNDS 5
+#define ROUNDS 10
+#define THREADS 6
 #define MAX_PROBES 512
 
 static unsigned discovered[2]; /* id plus one, by type */
 static char plugin_path[4096];
 static unsigned fired[MAX_PROBES];
+static void *library;
+static fastinst_probe_id ids[2];
 
 UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *user_data) {
     (void)user_data;
@@ -28,15 +31,28 @@ UNINSTRUMENTED static void fire(fastinst_probe_id id) { fired[id]++; }
         code;                                                                                                          \
     })
 
+/* One thread unloads the library while it and the others switch its probes off, until they are known to be gone. */
+UNINSTRUMENTED static void unload(unsigned number) {
+    int code;
+
+    if (number == 0)
+        dlclose(library);
+    for (int type = 0; type < 2; type++) {
+        /* Without a pause: the discovery that finds it gone is to fall into the middle of a call. */
+        while ((code = api.fastinst_deactivate(ids[type])) == 0)
+            ;
+        GIVES(FASTINST_ERROR_UNLOADED, code);
+    }
+}
+
 UNINSTRUMENTED int main(int argc, char **argv) {
     void *first_address = NULL;
-    fastinst_probe_id ids[2] = {0, 0};
 
     find_interface();
     CHECK(argc == 2 && realpath(argv[1], plugin_path), "usage: libraries PLUGIN");
     GIVES(0, api.fastinst_register_callback(discover, NULL));
     for (int round = 0; round < ROUNDS; round++) {
-        void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
         CHECK(library, "%s", dlerror());
         uint32_t (*work)(uint32_t);
         *(void **)&work = dlsym(library, "plugin_work");
@@ -66,9 +82,7 @@ UNINSTRUMENTED int main(int argc, char **argv) {
         work(1);
         for (int type = 0; type < 2; type++)
             CHECK(fired[ids[type]] == 10, "round %d, type %d: %u after it was off", round, type, fired[ids[type]]);
-        dlclose(library);
-        for (int type = 0; type < 2; type++)
-            GIVES(FASTINST_ERROR_UNLOADED, UNTIL_NOT(0, api.fastinst_deactivate(ids[type])));
+        run_crew(THREADS, unload);
     }
     puts("done");
     return 0;
