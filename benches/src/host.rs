@@ -74,9 +74,9 @@ fn build() -> String {
 }
 
 fn fetch_model() -> String {
-    let FetchModel { window, t_max, source } = FetchModel::in_force();
-    let t_max = t_max.map_or("unknown (waits are membarrier)".into(), |t| format!("{} ticks", t.0));
-    format!("window {} bytes, T_max {t_max}, from {source:?}", window.bytes())
+    let FetchModel { window, t_max, wait, source } = FetchModel::in_force();
+    let t_max = t_max.map_or("unknown".into(), |t| format!("{} ticks", t.0));
+    format!("window {} bytes, T_max {t_max}, waits by {wait:?}, from {source:?}", window.bytes())
 }
 
 fn ticks_per_ns() -> f64 {

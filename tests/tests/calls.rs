@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use callpatch::{CallSite, Clobbers, Shape, retarget};
 use wordpatch::near::NearBlock;
-use wordpatch::{FetchModel, FetchWindow, serialize_all_cores};
+use wordpatch::{FetchModel, FetchWindow, WaitPolicy, serialize_all_cores};
 
 const SHAPES: [Shape; 4] = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump];
 const OFFSETS: usize = 64;
@@ -161,7 +161,7 @@ fn exclusive() -> MutexGuard<'static, ()> {
 
 fn force(window: FetchWindow) {
     // SAFETY: this is the question that the test asks of the processor; a wrong answer shows as a crash.
-    unsafe { FetchModel::force(window, None) };
+    unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
 }
 
 #[test]

@@ -64,13 +64,26 @@ impl FetchWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TMax(pub u32);
 
+/// How the *wait* of a protocol is made, where one is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WaitPolicy {
+    /// `membarrier` SYNC_CORE: the vendors' way. Where the kernel refuses it, T_max if it is known.
+    Membarrier = 1,
+    /// Until T_max has passed: no system call, and the other threads are left alone.
+    TMax = 2,
+    /// `membarrier`, and T_max beside it: for those who trust neither.
+    Both = 3,
+}
+
 /// Where a fetch model comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Source {
     /// Only what the vendors promise.
-    VendorGuarantee,
+    VendorGuarantee = 1,
     /// Set by the caller of [`FetchModel::force`].
-    Forced,
+    Forced = 2,
 }
 
 /// The fetch window and T_max that patches rely on.
@@ -78,49 +91,90 @@ pub enum Source {
 pub struct FetchModel {
     /// The largest block inside which a store is atomic for instruction fetch.
     pub window: FetchWindow,
-    /// The bound on staleness, if known. Without one, waits are `membarrier` calls.
+    /// The bound on staleness, if known.
     pub t_max: Option<TMax>,
-    /// Where the two come from.
+    /// How waits are made. [`WaitPolicy::Membarrier`] if T_max is unknown.
+    pub wait: WaitPolicy,
+    /// Where these come from.
     pub source: Source,
 }
 
-/// The model in force, packed: bits 0..8 window, bit 8 forced, bit 9 T_max known, bits 32..64 T_max.
-static IN_FORCE: AtomicU64 = AtomicU64::new(FetchWindow::Bytes8 as u64);
+/// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max known, bits 32..64 T_max.
+static IN_FORCE: AtomicU64 = AtomicU64::new(FetchModel::VENDOR_GUARANTEE.pack());
 
-const FORCED: u64 = 1 << 8;
-const T_MAX_KNOWN: u64 = 1 << 9;
+const T_MAX_KNOWN: u64 = 1 << 16;
 
 impl FetchModel {
     /// What the vendors promise: windows of eight bytes, no T_max.
-    pub const VENDOR_GUARANTEE: Self =
-        Self { window: FetchWindow::Bytes8, t_max: None, source: Source::VendorGuarantee };
+    pub const VENDOR_GUARANTEE: Self = Self {
+        window: FetchWindow::Bytes8,
+        t_max: None,
+        wait: WaitPolicy::Membarrier,
+        source: Source::VendorGuarantee,
+    };
 
     /// The model that patches rely on now.
     pub fn in_force() -> Self {
-        let packed = IN_FORCE.load(Ordering::Acquire);
-        Self {
-            window: FetchWindow::from_bytes((packed & 0xff) as usize).unwrap_or(FetchWindow::Bytes8),
-            t_max: (packed & T_MAX_KNOWN != 0).then_some(TMax((packed >> 32) as u32)),
-            source: if packed & FORCED != 0 { Source::Forced } else { Source::VendorGuarantee },
-        }
+        Self::unpack(IN_FORCE.load(Ordering::Acquire))
     }
 
-    /// Makes patches rely on another window and T_max from now on. Sites that were decoded before keep the
-    /// window they were decoded with.
+    /// Makes patches rely on another window, T_max and way to wait from now on; without a T_max, waits are `membarrier` calls
+    /// whatever `wait` says. Sites that were decoded before keep the window they were decoded with.
     ///
     /// # Safety
     /// 1. On every processor this process runs on, a store inside an aligned block of `window` bytes must be atomic
     ///    for instruction fetch.
     /// 2. `t_max`, if given, must bound the time for which any of these processors executes stale bytes.
-    pub unsafe fn force(window: FetchWindow, t_max: Option<TMax>) {
-        let t_max = t_max.map_or(0, |t| T_MAX_KNOWN | u64::from(t.0) << 32);
-        IN_FORCE.store(window as u64 | FORCED | t_max, Ordering::Release);
+    pub unsafe fn force(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) {
+        let wait = if t_max.is_some() { wait } else { WaitPolicy::Membarrier };
+        IN_FORCE.store(Self { window, t_max, wait, source: Source::Forced }.pack(), Ordering::Release);
+    }
+
+    const fn pack(self) -> u64 {
+        let t_max = match self.t_max {
+            Some(TMax(ticks)) => T_MAX_KNOWN | (ticks as u64) << 32,
+            None => 0,
+        };
+        self.window as u64 | (self.source as u64) << 8 | (self.wait as u64) << 12 | t_max
+    }
+
+    const fn unpack(packed: u64) -> Self {
+        Self {
+            window: match FetchWindow::from_bytes((packed & 0xff) as usize) {
+                Some(window) => window,
+                None => FetchWindow::Bytes8,
+            },
+            t_max: if packed & T_MAX_KNOWN != 0 { Some(TMax((packed >> 32) as u32)) } else { None },
+            wait: match packed >> 12 & 0xf {
+                2 => WaitPolicy::TMax,
+                3 => WaitPolicy::Both,
+                _ => WaitPolicy::Membarrier,
+            },
+            source: match packed >> 8 & 0xf {
+                2 => Source::Forced,
+                _ => Source::VendorGuarantee,
+            },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_what_was_packed() {
+        for window in FetchWindow::ALL {
+            for t_max in [None, Some(TMax(0)), Some(TMax(u32::MAX))] {
+                for wait in [WaitPolicy::Membarrier, WaitPolicy::TMax, WaitPolicy::Both] {
+                    for source in [Source::VendorGuarantee, Source::Forced] {
+                        let model = FetchModel { window, t_max, wait, source };
+                        assert_eq!(FetchModel::unpack(model.pack()), model);
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn splits_are_where_the_window_ends() {

@@ -47,7 +47,7 @@ pub mod tsc;
 
 pub use bytes::{Bytes, MAX_PATCH};
 pub use error::Error;
-pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax};
+pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax, WaitPolicy};
 pub use serialize::{serialize_all_cores, wait_for_visibility};
 pub use synchronous::patch;
 pub use text::{TextAccess, TextRef};

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::{Error, FetchModel, tsc};
+use crate::{Error, FetchModel, WaitPolicy, tsc};
 
 fn membarrier(command: libc::c_int) -> io::Result<()> {
     // SAFETY: membarrier takes three integers and touches no memory of the caller.
@@ -32,20 +32,25 @@ pub fn serialize_all_cores() -> Result<(), Error> {
     .map_err(|source| Error::MembarrierRefused { source })
 }
 
-/// The *wait* of the patch protocol: returns when no core executes bytes older than the last store. By T_max if the
-/// fetch model in force knows it, by [`serialize_all_cores`] otherwise.
+/// The *wait* of the patch protocol: returns when no core executes bytes older than the last store. By the
+/// [`WaitPolicy`] of the fetch model in force; T_max counts from the call.
 ///
 /// # Errors
-/// As [`serialize_all_cores`].
+/// As [`serialize_all_cores`], if the policy asks for it; but not where T_max is known, which then takes its place.
 pub fn wait_for_visibility() -> Result<(), Error> {
-    match FetchModel::in_force().t_max {
-        None => serialize_all_cores(),
-        Some(t_max) => {
-            let start = tsc::now();
+    let FetchModel { t_max, wait, .. } = FetchModel::in_force();
+    let start = tsc::now();
+    let serialized = match wait {
+        WaitPolicy::TMax => Ok(()),
+        WaitPolicy::Membarrier | WaitPolicy::Both => serialize_all_cores(),
+    };
+    match t_max {
+        Some(t_max) if wait != WaitPolicy::Membarrier || serialized.is_err() => {
             while tsc::now().wrapping_sub(start) < u64::from(t_max.0) {
                 std::hint::spin_loop();
             }
             Ok(())
         }
+        _ => serialized,
     }
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
-use wordpatch::{Error, FetchModel, FetchWindow, near::NearBlock, patch};
+use wordpatch::{Error, FetchModel, FetchWindow, WaitPolicy, near::NearBlock, patch};
 
 /// The fetch model is global: tests that force one run one at a time.
 fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
     static MODEL: Mutex<()> = Mutex::new(());
     let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
     // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute concurrently.
-    unsafe { FetchModel::force(window, None) };
+    unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
     guard
 }
 
