@@ -2,10 +2,13 @@
 //!
 //! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch. That is not so on
 //! every processor: fetch has been seen to tear at 32-byte boundaries inside a line. So the unit here is the *fetch
-//! window*, and uncalibrated it is what the vendors promise: a single store inside a naturally aligned quadword (AMD
-//! APM volume 2, section 7.6.1), with core serialization for everything else.
+//! window*. A machine that was calibrated ([`crate::calibration`]) has a measured one; otherwise it is what the vendors
+//! promise: a single store inside a naturally aligned quadword (AMD APM volume 2, section 7.6.1), with core serialization for
+//! everything else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::calibration;
 
 /// A naturally aligned block that instruction fetch reads at once. The only place where these sizes are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +87,8 @@ pub enum Source {
     VendorGuarantee = 1,
     /// Set by the caller of [`FetchModel::force`].
     Forced = 2,
+    /// Measured on this machine ([`crate::calibration`]).
+    Calibrated = 3,
 }
 
 /// The fetch window and T_max that patches rely on.
@@ -99,8 +104,9 @@ pub struct FetchModel {
     pub source: Source,
 }
 
-/// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max known, bits 32..64 T_max.
-static IN_FORCE: AtomicU64 = AtomicU64::new(FetchModel::VENDOR_GUARANTEE.pack());
+/// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max known, bits 32..64 T_max. 0
+/// until it is first asked for or forced.
+static IN_FORCE: AtomicU64 = AtomicU64::new(0);
 
 const T_MAX_KNOWN: u64 = 1 << 16;
 
@@ -113,9 +119,22 @@ impl FetchModel {
         source: Source::VendorGuarantee,
     };
 
-    /// The model that patches rely on now.
+    /// The model that patches rely on now. The first call of a process reads the calibration file, if there is one.
     pub fn in_force() -> Self {
-        Self::unpack(IN_FORCE.load(Ordering::Acquire))
+        match IN_FORCE.load(Ordering::Acquire) {
+            0 => Self::put_in_force(),
+            packed => Self::unpack(packed),
+        }
+    }
+
+    #[cold]
+    fn put_in_force() -> Self {
+        let model = calibration::status().fetch_model();
+        // What was forced meanwhile stays.
+        match IN_FORCE.compare_exchange(0, model.pack(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => model,
+            Err(packed) => Self::unpack(packed),
+        }
     }
 
     /// Makes patches rely on another window, T_max and way to wait from now on; without a T_max, waits are `membarrier` calls
@@ -152,6 +171,7 @@ impl FetchModel {
             },
             source: match packed >> 8 & 0xf {
                 2 => Source::Forced,
+                3 => Source::Calibrated,
                 _ => Source::VendorGuarantee,
             },
         }
@@ -167,7 +187,7 @@ mod tests {
         for window in FetchWindow::ALL {
             for t_max in [None, Some(TMax(0)), Some(TMax(u32::MAX))] {
                 for wait in [WaitPolicy::Membarrier, WaitPolicy::TMax, WaitPolicy::Both] {
-                    for source in [Source::VendorGuarantee, Source::Forced] {
+                    for source in [Source::VendorGuarantee, Source::Forced, Source::Calibrated] {
                         let model = FetchModel { window, t_max, wait, source };
                         assert_eq!(FetchModel::unpack(model.pack()), model);
                     }

@@ -33,6 +33,7 @@
 compile_error!("wordpatch patches x86-64 code under Linux");
 
 mod bytes;
+pub mod calibration;
 mod displaced;
 mod error;
 mod fetch_model;

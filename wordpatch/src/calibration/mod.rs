@@ -1,0 +1,137 @@
+//! What `tmax-probe` has measured of this machine, kept in a file, and whether it may be believed here.
+//!
+//! 1. `location`: the first of a few places that holds a file decides.
+//! 2. `file`: the file is TOML with a version and a checksum; one that was cut off or edited by hand is refused.
+//! 3. `host`: it must have been made on this processor, microcode, hypervisor and kernel.
+//!
+//! A file that is refused, for whatever reason, leaves the vendors' guarantees in force, and [`status`] tells why: this
+//! crate prints nothing. Without a file the same holds, and nothing is wrong.
+//!
+//! The file is looked at once in a process, when the fetch model is first asked for ([`crate::FetchModel::in_force`]). A virtual
+//! machine that is moved to another processor while the process runs is not noticed.
+
+mod file;
+mod host;
+mod location;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+pub use file::{Calibration, Evidence, Model, Refusal, VERSION};
+pub use host::Host;
+pub use location::{ENVIRONMENT, SYSTEM_PATH, candidates, default_path};
+
+use crate::FetchModel;
+
+/// What became of the calibration file.
+#[derive(Debug)]
+pub enum Status {
+    /// There is none, or the environment says that none shall be used.
+    Absent,
+    /// It is believed.
+    Loaded {
+        /// Where it is.
+        path: PathBuf,
+        /// What it says.
+        calibration: Box<Calibration>,
+    },
+    /// It is not believed; only the vendors' guarantees are.
+    Refused {
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        why: Refusal,
+    },
+}
+
+/// What became of the calibration file. The first call reads it; the others are a load.
+pub fn status() -> &'static Status {
+    static STATUS: OnceLock<Status> = OnceLock::new();
+    STATUS.get_or_init(|| look_in(candidates()))
+}
+
+/// The first candidate that exists decides.
+fn look_in(candidates: Vec<PathBuf>) -> Status {
+    let Some(path) = candidates.into_iter().find(|path| file::exists(path)) else { return Status::Absent };
+    let believed = Calibration::read(&path).and_then(|calibration| {
+        calibration.check_host(&Host::here())?;
+        Ok(calibration)
+    });
+    match believed {
+        Ok(calibration) => Status::Loaded { path, calibration: Box::new(calibration) },
+        Err(why) => Status::Refused { path, why },
+    }
+}
+
+impl Status {
+    /// The fetch model that follows.
+    pub(crate) fn fetch_model(&self) -> FetchModel {
+        match self {
+            Self::Loaded { calibration, .. } => calibration.fetch_model(),
+            Self::Absent | Self::Refused { .. } => FetchModel::VENDOR_GUARANTEE,
+        }
+    }
+
+    /// One line for the user if there is something to be done.
+    pub fn warning(&self) -> Option<String> {
+        let Self::Refused { path, why } = self else { return None };
+        Some(format!(
+            "the calibration {} is not used: {why}; run tmax-probe again (until then, only what the processor's vendor guarantees is relied on)",
+            path.display()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_first_file_that_exists_decides() {
+        let folder = tempfile::tempdir().unwrap();
+        let good = file::tests::sample(Host::here());
+        let missing = folder.path().join("missing");
+        let first = write(folder.path(), "first", &good.to_text());
+        let bad = write(folder.path(), "bad", "nonsense");
+        assert!(matches!(look_in(vec![]), Status::Absent));
+        assert!(matches!(look_in(vec![missing.clone()]), Status::Absent));
+        let Status::Loaded { path, calibration } = look_in(vec![missing, first.clone(), bad.clone()]) else {
+            panic!("not loaded")
+        };
+        assert_eq!((path, *calibration), (first.clone(), good));
+        let refused = look_in(vec![bad, first]);
+        assert_eq!(refused.fetch_model(), FetchModel::VENDOR_GUARANTEE);
+        assert!(refused.warning().is_some_and(|line| !line.contains('\n')));
+    }
+
+    #[test]
+    fn a_calibration_of_another_host_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut other = file::tests::sample(Host::here());
+        other.host.cpu_stepping += 1;
+        let path = write(folder.path(), "other", &other.to_text());
+        let status = look_in(vec![path]);
+        assert!(
+            matches!(&status, Status::Refused { why: Refusal::OtherHost { what: "cpu_stepping", .. }, .. }),
+            "{status:?}"
+        );
+    }
+
+    #[test]
+    fn a_folder_a_fifo_and_an_endless_file_are_refused_without_reading() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [folder.path(), &fifo, Path::new("/dev/zero")] {
+            let status = look_in(vec![path.to_owned()]);
+            assert!(matches!(&status, Status::Refused { why: Refusal::Unreadable { .. }, .. }), "{status:?}");
+        }
+    }
+}
