@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fastinst::provider::cyg_profile;
 use fastinst::service::{self, Tick, Wake};
 use fastinst::{ProbeId, ProbeMetadata, ProbeType};
-use wordpatch::tsc;
+use wordpatch::{calibration, tsc};
 
 use crate::clock::{self, Clock};
 use crate::error::Error;
@@ -185,7 +185,7 @@ impl Session {
             toggles: fastinst::toggle_count() - self.toggles_before,
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost(),
-            notes: notes(),
+            notes: notes().into_iter().chain(calibration::status().warning()).collect(),
             functions,
         }
     }

@@ -475,6 +475,25 @@ fn tool_none_profiles_nothing() {
 }
 
 #[test]
+fn a_calibration_that_cannot_be_believed_is_one_line_and_harms_nothing() {
+    let binary = compile("fixtures/early_end.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &["_exit"]));
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("calibration.toml");
+    fs::write(&path, "window_bytes = 64\n").expect("written");
+    for tool in ["profiler", "none"] {
+        let reports = format!("output={}/{tool}.json:tool={tool}", folder.path().display());
+        let with = run(preloaded(&binary, &["_exit"], &reports).env("FASTINST_CALIBRATION", &path));
+        assert_eq!((&with.stdout, with.status), (&without.stdout, without.status), "{tool}");
+        let lines: Vec<_> = with.stderr.lines().collect();
+        let named = lines.len() == 1 && lines[0].contains(path.to_str().expect("UTF-8"));
+        assert!(named && lines[0].contains("run tmax-probe"), "{tool}:\n{}", with.stderr);
+    }
+    let reports = reports_in(folder.path());
+    assert!(reports.len() == 1 && reports[0].samples("work_outer") > 0, "{reports:?}");
+}
+
+#[test]
 fn program_without_instrumented_functions_is_left_alone() {
     let mut printer = Command::new("/bin/echo");
     printer.arg("plain").env("LD_PRELOAD", ensure_preload()).env_remove("FASTINST_OPTIONS");

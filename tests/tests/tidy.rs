@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wordpatch", &[]),
     ("callpatch", &["wordpatch"]),
     ("fastinst", &["wordpatch", "callpatch"]),
+    ("tmax-probe", &["wordpatch"]),
     ("profiler", &["wordpatch", "callpatch", "fastinst"]),
     ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
 ];
@@ -145,7 +146,10 @@ const RULES: &[(&str, Rule)] = &[
     ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
     ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
     ("exported symbols are in profiler/preload only", exported_symbols),
-    ("the environment is read by the command and by the preload's constructor only", environment),
+    (
+        "the environment is read by commands, by the preload's constructor, and for the calibration's place",
+        environment,
+    ),
     ("libraries do not print", printing),
     ("a crate imports only from the layers below it", layers),
     ("no file is too long", lengths),
@@ -177,9 +181,16 @@ fn exported_symbols(file: &File) -> Vec<String> {
     }
 }
 
+/// Whether the file belongs to a program's command line.
+fn is_command(file: &File) -> bool {
+    ["profiler/src/main.rs", "profiler/src/cli/", "tmax-probe/src/main.rs", "tmax-probe/src/cli/"]
+        .iter()
+        .any(|place| file.path.starts_with(place))
+}
+
 fn environment(file: &File) -> Vec<String> {
-    let command = file.path == "profiler/src/main.rs" || file.path.starts_with("profiler/src/cli/");
-    if file.layer().is_none() || command || file.path == "profiler/preload/src/lib.rs" {
+    const PLACES: &[&str] = &["profiler/preload/src/lib.rs", "wordpatch/src/calibration/location.rs"];
+    if file.layer().is_none() || is_command(file) || PLACES.contains(&file.path.as_str()) {
         return Vec::new();
     }
     let reads = |line: &str| {
@@ -193,14 +204,22 @@ fn environment(file: &File) -> Vec<String> {
 }
 
 fn printing(file: &File) -> Vec<String> {
-    let command = file.path == "profiler/src/main.rs" || file.path.starts_with("profiler/src/cli/");
-    if file.layer().is_none() || command { Vec::new() } else { file.finds(PRINTING) }
+    if file.layer().is_none() || is_command(file) { Vec::new() } else { file.finds(PRINTING) }
 }
 
 fn layers(file: &File) -> Vec<String> {
     let Some(folder) = file.path.strip_suffix("/Cargo.toml") else { return Vec::new() };
     let Some((_, below)) = LAYERS.iter().find(|(layer, _)| *layer == folder) else { return Vec::new() };
-    let own = ["wordpatch", "callpatch", "fastinst", "profiler", "fastinst-preload", "benches", "tests"];
+    let own = [
+        "wordpatch",
+        "callpatch",
+        "fastinst",
+        "profiler",
+        "fastinst-preload",
+        "tmax-probe",
+        "benches",
+        "tests",
+    ];
     let section = file.text.split_once("[dependencies]").map_or("", |(_, after)| after);
     let lines = section.lines().take_while(|line| !line.starts_with('['));
     let names = lines.filter_map(|line| line.split(['.', ' ', '=']).next());

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use crate::calibration;
 
 /// A naturally aligned block that instruction fetch reads at once. The only place where these sizes are spelled.
@@ -68,7 +70,8 @@ impl FetchWindow {
 pub struct TMax(pub u32);
 
 /// How the *wait* of a protocol is made, where one is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum WaitPolicy {
     /// `membarrier` SYNC_CORE: the vendors' way. Where the kernel refuses it, T_max if it is known.

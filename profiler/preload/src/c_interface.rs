@@ -7,6 +7,8 @@ use fastinst::provider::cyg_profile;
 use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
 use profiler::error::Error;
 use profiler::options::Options;
+use profiler::session;
+use wordpatch::calibration;
 
 const OK: c_int = 0;
 
@@ -99,6 +101,9 @@ where
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
     cyg_profile::start().map_err(|source| Error::Start { source })?;
+    if let Some(warning) = calibration::status().warning() {
+        session::say(&warning);
+    }
     // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())

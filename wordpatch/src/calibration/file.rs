@@ -95,17 +95,7 @@ pub struct Model {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_max_ticks: Option<u32>,
     /// The cheaper way to wait.
-    pub wait: Wait,
-}
-
-/// [`WaitPolicy`] as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wait {
-    /// `membarrier` SYNC_CORE.
-    Membarrier,
-    /// Until T_max has passed.
-    TMax,
+    pub wait: WaitPolicy,
 }
 
 /// What a calibration is founded on.
@@ -208,7 +198,9 @@ impl Calibration {
             (Some(ticks), _) if ticks > LONGEST_T_MAX => {
                 invalid(format!("a T_max of {ticks} ticks is beyond {LONGEST_T_MAX}"))
             }
-            (None, Wait::TMax) => invalid("waits are to last T_max, which is not given".into()),
+            (None, WaitPolicy::TMax | WaitPolicy::Both) => {
+                invalid("waits are to last T_max, which is not given".into())
+            }
             _ => Ok(()),
         }
     }
@@ -229,10 +221,7 @@ impl Calibration {
         FetchModel {
             window: FetchWindow::from_bytes(self.model.window_bytes).expect("checked when it was read"),
             t_max: self.model.t_max_ticks.map(TMax),
-            wait: match self.model.wait {
-                Wait::Membarrier => WaitPolicy::Membarrier,
-                Wait::TMax => WaitPolicy::TMax,
-            },
+            wait: self.model.wait,
             source: Source::Calibrated,
         }
     }
@@ -252,7 +241,7 @@ pub(super) mod tests {
             made_by: "tmax-probe 0.0.0".into(),
             made_unix_s: 1_700_000_000,
             host,
-            model: Model { window_bytes: 32, t_max_ticks: Some(1600), wait: Wait::TMax },
+            model: Model { window_bytes: 32, t_max_ticks: Some(1600), wait: WaitPolicy::TMax },
             evidence: Evidence {
                 confidence: 0.95,
                 toggles_inside_window: 400_000_000,
@@ -279,7 +268,7 @@ pub(super) mod tests {
         for ticks in [None, Some(900)] {
             let mut calibration = sample(Host::here());
             calibration.model.t_max_ticks = ticks;
-            calibration.model.wait = if ticks.is_some() { Wait::TMax } else { Wait::Membarrier };
+            calibration.model.wait = if ticks.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
             calibration.write(&path).unwrap();
             assert_eq!(Calibration::read(&path).unwrap(), calibration);
             assert_eq!(calibration.fetch_model().t_max, ticks.map(TMax));
