@@ -110,6 +110,13 @@ impl TextRef {
         self.address
     }
 
+    /// Where the byte at the address can be written: the same place for text that is writable where it is executed, none with
+    /// [`TextAccess::Mprotect`]. For tools that try what the processor does with stores of their own; patches go through
+    /// [`TextRef::compare_exchange`].
+    pub fn writable_view(&self) -> Option<*mut u8> {
+        self.writable.map(NonNull::as_ptr)
+    }
+
     /// The `length` bytes (1 to 8) that stand `offset` bytes behind the address now.
     ///
     /// # Safety

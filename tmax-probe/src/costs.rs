@@ -1,0 +1,201 @@
+//! What the ways to store, to trap and to wait cost here: medians, in TSC ticks.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use region::Protection;
+use serde::{Deserialize, Serialize};
+use wordpatch::{Bytes, FetchWindow, TextAccess, TextRef, serialize_all_cores, text, tsc};
+
+use crate::error::Error;
+use crate::kernel::{pin, usable_processors};
+
+/// Samples of each cost.
+const SAMPLES: usize = 501;
+
+/// Stores that make one sample: one is too short for the TSC.
+const STORES: u64 = 100;
+
+/// What things cost, in ticks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Ticks of the TSC in a microsecond.
+    pub ticks_per_us: f64,
+    /// A patch inside a fetch window, in memory that is writable where it is executed. Nobody executes it.
+    pub store: u64,
+    /// The same through a second mapping.
+    pub alias_store: u64,
+    /// The same with the page made writable for the moment of the store.
+    pub mprotect_store: u64,
+    /// Making a page writable and read-execute again.
+    pub mprotect_pair: u64,
+    /// From an INT3 into a SIGTRAP handler that does nothing, and back.
+    pub int3_round_trip: u64,
+    /// `membarrier` SYNC_CORE with so many other threads of the process running, in order of their number.
+    pub membarrier: Vec<Membarrier>,
+}
+
+/// The cost of `membarrier` SYNC_CORE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membarrier {
+    /// Other threads that run.
+    pub running: usize,
+    /// Median.
+    pub ticks: u64,
+}
+
+impl Costs {
+    /// What a wait by `membarrier` costs while other threads run, which is when waits matter.
+    pub fn membarrier_under_load(&self) -> u64 {
+        self.membarrier.last().map_or(0, |at| at.ticks)
+    }
+}
+
+fn median(mut sample: impl FnMut() -> Result<u64, Error>) -> Result<u64, Error> {
+    let mut samples = (0..SAMPLES).map(|_| sample()).collect::<Result<Vec<_>, _>>()?;
+    samples.sort_unstable();
+    Ok(samples[SAMPLES / 2])
+}
+
+fn ticks(act: impl FnOnce() -> Result<(), Error>) -> Result<u64, Error> {
+    let start = tsc::now();
+    act()?;
+    Ok(tsc::now().wrapping_sub(start))
+}
+
+/// Measures all of them. Blocks for about a second.
+///
+/// # Errors
+/// The system refuses one of the calls that are measured.
+pub fn measure(ticks_per_us: f64) -> Result<Costs, Error> {
+    Ok(Costs {
+        ticks_per_us,
+        store: store(Protection::READ_WRITE_EXECUTE, TextAccess::Alias)?,
+        alias_store: store(Protection::READ_EXECUTE, TextAccess::Alias)?,
+        mprotect_store: store(Protection::READ_EXECUTE, TextAccess::Mprotect)?,
+        mprotect_pair: mprotect_pair()?,
+        int3_round_trip: int3_round_trip()?,
+        membarrier: membarriers()?,
+    })
+}
+
+fn store(protection: Protection, access: TextAccess) -> Result<u64, Error> {
+    let refused = |source| Error::Memory { source };
+    let page = region::alloc(region::page::size(), protection).map_err(refused)?;
+    let range = page.as_ptr_range::<u8>();
+    let range = range.start as usize..range.end as usize;
+    let usual = text::access();
+    text::set_access(access);
+    // SAFETY: a page of our own, which nobody else knows, mapped until the end of this function.
+    let place = unsafe { TextRef::resolve(range.start, 8) };
+    text::set_access(usual);
+    let place = place?;
+    let forms = [[0; 5], [1; 5]].map(|form| Bytes::new(&form).expect("five bytes"));
+    let ticks = median(|| {
+        let all = ticks(|| {
+            for number in 0..STORES as usize {
+                let (from, to) = (&forms[number % 2], &forms[1 - number % 2]);
+                // SAFETY: as above; nobody executes it.
+                unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, from, to)? };
+            }
+            Ok(())
+        })?;
+        Ok(all / STORES)
+    });
+    drop(page);
+    // SAFETY: the page is mapped no more.
+    unsafe { text::release(&range) };
+    ticks
+}
+
+fn mprotect_pair() -> Result<u64, Error> {
+    let refused = |source| Error::Memory { source };
+    let page = region::alloc(region::page::size(), Protection::READ_EXECUTE).map_err(refused)?;
+    let start = page.as_ptr::<u8>();
+    let protect = |protection| {
+        // SAFETY: a page of our own, which nobody else knows.
+        unsafe { region::protect(start, region::page::size(), protection) }.map_err(refused)
+    };
+    median(|| ticks(|| protect(Protection::READ_WRITE).and_then(|()| protect(Protection::READ_EXECUTE))))
+}
+
+extern "C" fn return_at_once(_: libc::c_int) {}
+
+fn int3_round_trip() -> Result<u64, Error> {
+    let failed =
+        |errno: nix::Error| Error::System { what: "installing a SIGTRAP handler", source: errno.into() };
+    let action = SigAction::new(SigHandler::Handler(return_at_once), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing.
+    let before = unsafe { sigaction(Signal::SIGTRAP, &action) }.map_err(failed)?;
+    let ticks = median(|| {
+        ticks(|| {
+            // SAFETY: the handler returns behind the INT3; the kernel restores every register.
+            unsafe { std::arch::asm!("int3") };
+            Ok(())
+        })
+    });
+    // SAFETY: what was in force before.
+    unsafe { sigaction(Signal::SIGTRAP, &before) }.map_err(failed)?;
+    ticks
+}
+
+/// With none to as many running threads as there are other processors.
+fn membarriers() -> Result<Vec<Membarrier>, Error> {
+    let processors = usable_processors()?;
+    // Registers the process: the first call is not like the others.
+    serialize_all_cores()?;
+    (0..processors.len())
+        .map(|running| {
+            let ready = AtomicUsize::new(0);
+            let over = AtomicBool::new(false);
+            let ticks = thread::scope(|scope| {
+                for processor in &processors[1..=running] {
+                    scope.spawn(|| {
+                        pin(Some(*processor));
+                        ready.fetch_add(1, Ordering::Relaxed);
+                        while !over.load(Ordering::Relaxed) {
+                            spin_loop();
+                        }
+                    });
+                }
+                let caller = scope.spawn(|| {
+                    pin(processors.first().copied());
+                    while ready.load(Ordering::Relaxed) < running {
+                        thread::yield_now();
+                    }
+                    median(|| ticks(|| Ok(serialize_all_cores()?)))
+                });
+                let ticks = caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                over.store(true, Ordering::Relaxed);
+                ticks
+            })?;
+            Ok(Membarrier { running, ticks })
+        })
+        .collect()
+}
+
+/// Ticks of the TSC in a microsecond, by the system's clock. Blocks for a twentieth of a second.
+pub fn ticks_per_us() -> f64 {
+    let (ticks, clock) = (tsc::now(), std::time::Instant::now());
+    while clock.elapsed().as_millis() < 50 {
+        spin_loop();
+    }
+    let (ticks, elapsed) = (tsc::now().wrapping_sub(ticks), clock.elapsed());
+    ticks as f64 / elapsed.as_secs_f64() / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cost_is_measured_and_a_system_call_is_dearer_than_a_store() {
+        let costs = measure(ticks_per_us()).unwrap();
+        assert!(costs.ticks_per_us > 100.0, "{costs:?}");
+        assert!(costs.mprotect_pair > costs.alias_store && costs.int3_round_trip > costs.store, "{costs:?}");
+        assert_eq!(costs.membarrier.len(), usable_processors().unwrap().len());
+        assert_eq!(text::access(), TextAccess::Alias);
+    }
+}

@@ -1,0 +1,67 @@
+//! Why a calibration was not made.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why `tmax-probe` has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Memory for the site was refused.
+    #[error("no executable memory for the trials: {source}")]
+    Memory {
+        /// The cause.
+        source: region::Error,
+    },
+
+    /// wordpatch refused the site's writable view, or membarrier.
+    #[error(transparent)]
+    Wordpatch(#[from] wordpatch::Error),
+
+    /// The process for crashing trials could not be run.
+    #[error("the trial's own process: {source}")]
+    Child {
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// A system call that measures failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// A file could not be read or written.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// A file does not hold what it should.
+    #[error("{}: {reason}", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// A plot could not be drawn.
+    #[error("{}: the plot could not be drawn: {reason}", .path.display())]
+    Plot {
+        /// The file.
+        path: PathBuf,
+        /// What the drawing library says.
+        reason: String,
+    },
+
+    /// The user has interrupted the run.
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,161 @@
+//! The machine code of an executor: a loop around the site, which tells mixtures from the two forms.
+//!
+//! ```text
+//!         mov  r8, old          what the old form leaves in (EDX:EAX)
+//!         mov  r9, new          what the new one does
+//! next:   xor  eax, eax
+//!         xor  ecx, ecx
+//!         xor  edx, edx
+//! site:   mov  eax, A           or  mov eax, B  |  mov edx, B  |  locked: mov ecx, any
+//!         edx:eax is old or new -> fine; 0 -> locked; else -> a tear
+//!         until stopped -> next
+//! ```
+//!
+//! [`Kernel::Call`] has `call target` or a NOP as its site, and checks nothing: a mixture crashes.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::{
+    CodeAssembler, dword_ptr, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, rax, rdi, rdx, rsi,
+};
+
+use crate::trial::{Kernel, LENGTH};
+
+/// The immediates of the two forms: no byte in common.
+const A: u32 = 0x5a5a_5a5a;
+const B: u32 = 0xa5a5_a5a5;
+
+/// What an executor shares with the thread that started it. Each has one, on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Not 0: the loop ends.
+    pub(super) stop: AtomicU32,
+    /// Written when it has ended.
+    pub(super) executions: AtomicU64,
+    pub(super) tears: AtomicU64,
+    pub(super) locked: AtomicU64,
+}
+
+/// A function that executes the site, and the two forms of it.
+pub(super) struct Code {
+    /// From the start of the function.
+    pub(super) bytes: Vec<u8>,
+    /// The site's forms.
+    pub(super) old: [u8; LENGTH as usize],
+    pub(super) new: [u8; LENGTH as usize],
+    /// The form that stands in for INT3: only the first byte matters.
+    pub(super) lock: u8,
+}
+
+/// The type of the function.
+pub(super) type Executor = unsafe extern "sysv64" fn(*const Seen);
+
+/// The one instruction that `emit` makes.
+fn one(
+    address: u64,
+    emit: impl Fn(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Result<[u8; 5], IcedError> {
+    let mut assembler = CodeAssembler::new(64)?;
+    emit(&mut assembler)?;
+    let bytes = assembler.assemble(address)?;
+    Ok(bytes.try_into().expect("each form has five bytes"))
+}
+
+/// The executor of `kernel` at `start`, with its site `site` bytes behind it. `target` is what a CALL leads to.
+pub(super) fn assemble(kernel: Kernel, start: u64, site: usize, target: u64) -> Result<Code, IcedError> {
+    let place = start + site as u64;
+    let old = match kernel {
+        Kernel::Immediate | Kernel::Opcode => one(place, |asm| asm.mov(eax, A))?,
+        Kernel::Call => one(place, |asm| asm.call(target))?,
+    };
+    let new = match kernel {
+        Kernel::Immediate => one(place, |asm| asm.mov(eax, B))?,
+        Kernel::Opcode => one(place, |asm| asm.mov(edx, B))?,
+        Kernel::Call => one(place, |asm| asm.nops_with_size(usize::from(LENGTH)))?,
+    };
+    let lock = one(place, |asm| asm.mov(ecx, A))?[0];
+    let prologue = |asm: &mut CodeAssembler| {
+        asm.mov(r8, u64::from(A))?;
+        asm.mov(r9, if kernel == Kernel::Opcode { u64::from(B) << 32 } else { u64::from(B) })?;
+        asm.xor(r10, r10)?;
+        asm.xor(r11, r11)?;
+        asm.xor(rsi, rsi)
+    };
+    let clear = |asm: &mut CodeAssembler| {
+        asm.xor(eax, eax)?;
+        asm.xor(ecx, ecx)?;
+        asm.xor(edx, edx)
+    };
+    let length_of = |emit: &dyn Fn(&mut CodeAssembler) -> Result<(), IcedError>| {
+        let mut assembler = CodeAssembler::new(64)?;
+        emit(&mut assembler)?;
+        Ok::<_, IcedError>(assembler.assemble(start)?.len())
+    };
+    let before_site = length_of(&prologue)? + length_of(&clear)?;
+
+    let mut asm = CodeAssembler::new(64)?;
+    let (mut next, mut tear, mut done) = (asm.create_label(), asm.create_label(), asm.create_label());
+    prologue(&mut asm)?;
+    asm.nops_with_size(site - before_site)?;
+    asm.set_label(&mut next)?;
+    clear(&mut asm)?;
+    asm.db(&old)?;
+    asm.inc(r10)?;
+    if kernel != Kernel::Call {
+        asm.shl(rdx, 32)?;
+        asm.or(rdx, rax)?;
+        asm.cmp(rdx, r8)?;
+        asm.je(done)?;
+        asm.cmp(rdx, r9)?;
+        asm.je(done)?;
+        asm.test(rdx, rdx)?;
+        asm.jne(tear)?;
+        asm.inc(rsi)?;
+        asm.jmp(done)?;
+        asm.set_label(&mut tear)?;
+        asm.inc(r11)?;
+    }
+    asm.set_label(&mut done)?;
+    asm.cmp(dword_ptr(rdi + offset_of!(Seen, stop)), 0)?;
+    asm.je(next)?;
+    asm.mov(qword_ptr(rdi + offset_of!(Seen, executions)), r10)?;
+    asm.mov(qword_ptr(rdi + offset_of!(Seen, tears)), r11)?;
+    asm.mov(qword_ptr(rdi + offset_of!(Seen, locked)), rsi)?;
+    asm.ret()?;
+    let bytes = asm.assemble(start)?;
+    assert_eq!(bytes[site..site + old.len()], old, "the site is where it should be");
+    Ok(Code { bytes, old, new, lock })
+}
+
+/// A function that returns at once: what the CALL leads to.
+pub(super) fn empty_function() -> Result<Vec<u8>, IcedError> {
+    let mut asm = CodeAssembler::new(64)?;
+    asm.ret()?;
+    asm.assemble(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The forms of the moving kernels, mixed at each place, must show in the registers.
+    #[test]
+    fn every_mixture_can_be_told_from_both_forms() {
+        for kernel in [Kernel::Immediate, Kernel::Opcode] {
+            let code = assemble(kernel, 0x1000, 100, 0).unwrap();
+            let first = if kernel == Kernel::Opcode { 0 } else { 1 };
+            let differ = |i: usize| code.old[i] != code.new[i];
+            assert!((first..5).all(differ), "{kernel:?}");
+            assert!(code.lock != code.old[0] && code.lock != code.new[0]);
+        }
+    }
+
+    #[test]
+    fn a_mixture_of_call_and_nop_has_another_target() {
+        let code = assemble(Kernel::Call, 0x10_0000, 100, 0x1234_5678).unwrap();
+        assert!((0..5).all(|i| code.old[i] != code.new[i]), "{:02x?} {:02x?}", code.old, code.new);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a run has found, as it is written and read again.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use wordpatch::WaitPolicy;
+use wordpatch::calibration::{self, Calibration, Evidence, Host, Model};
+
+use crate::costs::Costs;
+use crate::error::Error;
+use crate::estimate::{CONFIDENCE, Findings, SAFETY_FACTOR, TMaxVerdict, findings};
+use crate::kernel::usable_processors;
+use crate::surroundings::blind_spots;
+use crate::trial::Trial;
+
+/// Version of the form.
+const VERSION: u32 = 1;
+
+/// The results of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Of this form: 1.
+    pub version: u32,
+    /// The program and its version.
+    pub made_by: String,
+    /// Seconds since 1970.
+    pub made_unix_s: u64,
+    /// The processor, for people.
+    pub cpu: String,
+    /// Whether the machine is one that does not exist.
+    pub simulated: bool,
+    /// The machine.
+    pub host: Host,
+    /// The fetch window in bytes; null when the run could not tell.
+    pub window_bytes: Option<u32>,
+    /// T_max in ticks, with its safety factor; null when the run could not tell.
+    pub t_max_ticks: Option<u32>,
+    /// Level of every bound.
+    pub confidence: f64,
+    /// By boundary and by wait, with what they say.
+    pub tears: Findings,
+    /// What things cost here; null in a simulated run.
+    pub costs: Option<Costs>,
+    /// How to wait, and when to batch.
+    pub advice: Option<Advice>,
+    /// What the run could not see.
+    pub blind_spots: Vec<String>,
+    /// Every trial, in order.
+    pub trials: Vec<Trial>,
+}
+
+/// What follows from T_max and the costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// The cheaper way to wait while other threads run.
+    pub wait: WaitPolicy,
+    /// What a wait costs that way, in ticks.
+    pub wait_ticks: u64,
+    /// The other way, if there is one.
+    pub other_ticks: Option<u64>,
+    /// From so many straddlers in a batch on, the stores cost more than the waits.
+    pub batch: u64,
+}
+
+/// A straddler's patch has so many waits, and as many stores and one.
+const WAITS: u64 = 2;
+const STORES: u64 = 3;
+
+impl Advice {
+    fn new(t_max: Option<u32>, costs: &Costs) -> Self {
+        let membarrier = costs.membarrier_under_load();
+        let (wait, wait_ticks, other_ticks) = match t_max.map(u64::from) {
+            Some(t_max) if t_max < membarrier => (WaitPolicy::TMax, t_max, Some(membarrier)),
+            t_max => (WaitPolicy::Membarrier, membarrier, t_max),
+        };
+        let batch = (WAITS * wait_ticks).div_ceil(STORES * costs.alias_store.max(1));
+        Self { wait, wait_ticks, other_ticks, batch }
+    }
+}
+
+impl Results {
+    /// What `trials` say. Of a simulated machine there are no costs.
+    pub fn new(trials: Vec<Trial>, costs: Option<Costs>) -> Self {
+        let host = Host::here();
+        let tears = findings(&trials);
+        let t_max_ticks = tears.t_max_ticks();
+        let processors = usable_processors().map_or(0, |processors| processors.len());
+        let most_executors = trials.iter().map(|trial| trial.spec.executors).max().unwrap_or(0);
+        Self {
+            version: VERSION,
+            made_by: concat!("tmax-probe ", env!("CARGO_PKG_VERSION")).into(),
+            made_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            cpu: host.cpu_name.clone(),
+            simulated: costs.is_none(),
+            window_bytes: tears.window_bytes(),
+            t_max_ticks,
+            confidence: CONFIDENCE,
+            tears,
+            advice: costs.as_ref().map(|costs| Advice::new(t_max_ticks, costs)),
+            costs,
+            blind_spots: blind_spots(&host, processors, most_executors),
+            host,
+            trials,
+        }
+    }
+
+    /// The calibration that follows, if a window was found on a machine that exists.
+    pub fn calibration(&self) -> Option<Calibration> {
+        let window_bytes = self.window_bytes?;
+        let wait = self.advice?.wait;
+        let inside = self.tears.inside(window_bytes);
+        let clean_wait_ticks = match self.tears.t_max {
+            TMaxVerdict::Found { clean, .. } => clean,
+            TMaxVerdict::Blind | TMaxVerdict::NoBound | TMaxVerdict::NotTried => 0,
+        };
+        let at_clean_waits = self.t_max_ticks.map(|_| self.tears.from_wait(clean_wait_ticks));
+        Some(Calibration {
+            version: calibration::VERSION,
+            made_by: self.made_by.clone(),
+            made_unix_s: self.made_unix_s,
+            host: self.host.clone(),
+            model: Model { window_bytes: window_bytes as usize, t_max_ticks: self.t_max_ticks, wait },
+            evidence: Evidence {
+                confidence: CONFIDENCE,
+                toggles_inside_window: inside.toggles,
+                tears_per_million_below: inside.per_million_below(),
+                clean_wait_ticks,
+                safety_factor: SAFETY_FACTOR,
+                toggles_at_clean_waits: at_clean_waits.map_or(0, |count| count.toggles),
+            },
+        })
+    }
+
+    /// The JSON text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and text") + "\n"
+    }
+
+    /// Reads results that were written as JSON.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Content`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text =
+            fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        let wrong = |reason: String| Error::Content { path: path.to_owned(), reason };
+        let value: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| wrong(format!("no results of tmax-probe: {error}")))?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version == u64::from(VERSION) => {}
+            Some(version) => {
+                return Err(wrong(format!("results of version {version}; version {VERSION} is understood")));
+            }
+            None => return Err(wrong("no results of tmax-probe: no version".into())),
+        }
+        serde_json::from_value(value).map_err(|error| wrong(error.to_string()))
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run on this machine cannot have seen.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use wordpatch::calibration::Host;
+
+/// One line for each thing that may matter and was not there to be tried.
+pub fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
+    let mut lines = Vec::new();
+    if usable_processors < 2 {
+        lines.push(
+            "only one processor may be used: no code was rewritten while another core ran it".to_owned(),
+        );
+    }
+    if host.sockets == 1 {
+        lines.push(
+            "one socket: between sockets stores take longer to be seen (the paper's two-socket machine waits 3,000 ticks)"
+                .to_owned(),
+        );
+    }
+    match threads_per_core() {
+        Some(1) => lines.push(
+            "no two of the processors are threads of one core, as far as can be seen here: siblings share an instruction cache"
+                .to_owned(),
+        ),
+        None => lines.push("which processors are threads of one core is not known".to_owned()),
+        Some(_) => {}
+    }
+    if host.hypervisor != "none" {
+        lines.push(format!(
+            "a virtual machine ({}): the hypervisor may move it to another processor model, hides the microcode, and stops \
+             virtual processors at will",
+            host.hypervisor
+        ));
+    }
+    lines.push(
+        "frequency and power states changed as they liked; T_max is in ticks of a clock that does not change with them".into(),
+    );
+    lines.push(format!(
+        "at most {most_executors} executors on {usable_processors} processors; more processors may take longer"
+    ));
+    lines
+}
+
+/// The largest number of processors that are threads of one core.
+fn threads_per_core() -> Option<usize> {
+    let folder = fs::read_dir("/sys/devices/system/cpu").ok()?;
+    let cores: BTreeSet<String> = folder
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path().join("topology/thread_siblings_list")).ok())
+        .map(|list| list.trim().to_owned())
+        .collect();
+    cores.iter().map(|list| members(list)).max()
+}
+
+/// How many processors a list such as `0,4-6` names.
+fn members(list: &str) -> usize {
+    let parts = list.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    });
+    parts.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!([members("0"), members("0,4"), members("0-3,8"), members("")], [1, 2, 5, 0]);
+    }
+
+    #[test]
+    fn every_machine_has_blind_spots_and_each_is_one_line() {
+        let lines = blind_spots(&Host::here(), 1, 4);
+        assert!(lines.len() >= 3 && lines.iter().all(|line| !line.contains('\n')), "{lines:?}");
+    }
+}
