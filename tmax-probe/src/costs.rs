@@ -7,7 +7,7 @@ use std::thread;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use region::Protection;
 use serde::{Deserialize, Serialize};
-use wordpatch::{Bytes, FetchWindow, TextAccess, TextRef, serialize_all_cores, text, tsc};
+use wordpatch::{Bytes, FetchWindow, TextRef, serialize_all_cores, text, tsc};
 
 use crate::error::Error;
 use crate::kernel::{pin, usable_processors};
@@ -27,8 +27,6 @@ pub struct Costs {
     pub store: u64,
     /// The same through a second mapping.
     pub alias_store: u64,
-    /// The same with the page made writable for the moment of the store.
-    pub mprotect_store: u64,
     /// Making a page writable and read-execute again.
     pub mprotect_pair: u64,
     /// From an INT3 into a SIGTRAP handler that does nothing, and back.
@@ -72,26 +70,21 @@ fn ticks(act: impl FnOnce() -> Result<(), Error>) -> Result<u64, Error> {
 pub fn measure(ticks_per_us: f64) -> Result<Costs, Error> {
     Ok(Costs {
         ticks_per_us,
-        store: store(Protection::READ_WRITE_EXECUTE, TextAccess::Alias)?,
-        alias_store: store(Protection::READ_EXECUTE, TextAccess::Alias)?,
-        mprotect_store: store(Protection::READ_EXECUTE, TextAccess::Mprotect)?,
+        store: store(Protection::READ_WRITE_EXECUTE)?,
+        alias_store: store(Protection::READ_EXECUTE)?,
         mprotect_pair: mprotect_pair()?,
         int3_round_trip: int3_round_trip()?,
         membarrier: membarriers()?,
     })
 }
 
-fn store(protection: Protection, access: TextAccess) -> Result<u64, Error> {
+fn store(protection: Protection) -> Result<u64, Error> {
     let refused = |source| Error::Memory { source };
     let page = region::alloc(region::page::size(), protection).map_err(refused)?;
     let range = page.as_ptr_range::<u8>();
     let range = range.start as usize..range.end as usize;
-    let usual = text::access();
-    text::set_access(access);
     // SAFETY: a page of our own, which nobody else knows, mapped until the end of this function.
-    let place = unsafe { TextRef::resolve(range.start, 8) };
-    text::set_access(usual);
-    let place = place?;
+    let place = unsafe { TextRef::resolve(range.start, 8)? };
     let forms = [[0; 5], [1; 5]].map(|form| Bytes::new(&form).expect("five bytes"));
     let ticks = median(|| {
         let all = ticks(|| {
@@ -196,6 +189,5 @@ mod tests {
         assert!(costs.ticks_per_us > 100.0, "{costs:?}");
         assert!(costs.mprotect_pair > costs.alias_store && costs.int3_round_trip > costs.store, "{costs:?}");
         assert_eq!(costs.membarrier.len(), usable_processors().unwrap().len());
-        assert_eq!(text::access(), TextAccess::Alias);
     }
 }

@@ -99,13 +99,7 @@ impl Simulated {
 impl Machine for Simulated {
     fn run(&mut self, spec: &Spec) -> Result<Trial, Error> {
         let (tears, locked) = self.tears(spec);
-        Ok(Trial {
-            spec: *spec,
-            toggles: EXECUTIONS,
-            executions: EXECUTIONS,
-            locked,
-            tears,
-            milliseconds: spec.milliseconds,
-        })
+        let (toggles, executions, milliseconds) = (EXECUTIONS, EXECUTIONS, spec.milliseconds);
+        Ok(Trial { toggles, executions, locked, tears, milliseconds, ..Trial::nothing(spec) })
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use wordpatch::calibration::Host;
 
 /// One line for each thing that may matter and was not there to be tried.
-pub fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
+pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
     let mut lines = Vec::new();
     if usable_processors < 2 {
         lines.push(

@@ -68,6 +68,19 @@ pub enum Mapping {
     Alias,
 }
 
+/// How an executor comes to the site, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approach {
+    /// In a tight loop, which processors run from their caches of decoded instructions.
+    Loop,
+    /// By a return that no processor predicts: the site is fetched for each execution, and not before.
+    Anew,
+    /// The same after the part behind the boundary was flushed from all caches: its two parts are fetched as far apart in time as
+    /// memory is away.
+    Cold,
+}
+
 /// The largest power of two up to the cache line that a boundary is a multiple of: what a site that is cut there crosses.
 pub fn class(boundary: u32) -> u32 {
     1 << boundary.trailing_zeros().min(CACHE_LINE.trailing_zeros())
@@ -90,6 +103,8 @@ pub struct Spec {
     pub mapping: Mapping,
     /// How many threads execute it.
     pub executors: u8,
+    /// How they come to it.
+    pub approach: Approach,
     /// Whether the patcher has a processor for itself, where there are two.
     pub pinned: bool,
     /// Whether another thread works on memory meanwhile.
@@ -127,6 +142,11 @@ pub trait Machine {
 }
 
 impl Trial {
+    /// Nothing was seen yet.
+    pub fn nothing(spec: &Spec) -> Self {
+        Self { spec: *spec, toggles: 0, executions: 0, locked: 0, tears: 0, milliseconds: 0 }
+    }
+
     /// How often a tear could have been seen: an execution without a toggle shows none, nor a toggle without an execution.
     pub fn chances(&self) -> u64 {
         self.toggles.min(self.executions)

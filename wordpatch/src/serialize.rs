@@ -39,7 +39,8 @@ pub fn serialize_all_cores() -> Result<(), Error> {
 /// As [`serialize_all_cores`], if the policy asks for it; but not where T_max is known, which then takes its place.
 pub fn wait_for_visibility() -> Result<(), Error> {
     let FetchModel { t_max, wait, .. } = FetchModel::in_force();
-    let start = tsc::now();
+    // T_max counts from the moment at which the last store can be seen, not from some moment before.
+    let start = tsc::now_after_all();
     let serialized = match wait {
         WaitPolicy::TMax => Ok(()),
         WaitPolicy::Membarrier | WaitPolicy::Both => serialize_all_cores(),

@@ -3,7 +3,9 @@
 //! ```text
 //!         mov  r8, old          what the old form leaves in (EDX:EAX)
 //!         mov  r9, new          what the new one does
-//! next:   xor  eax, eax
+//! next:   flush what lies behind the boundary           Approach::Cold
+//!         fetch anew from here                          Approach::Cold and Anew
+//!         xor  eax, eax
 //!         xor  ecx, ecx
 //!         xor  edx, edx
 //! site:   mov  eax, A           or  mov eax, B  |  mov edx, B  |  locked: mov ecx, any
@@ -18,10 +20,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    CodeAssembler, dword_ptr, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, rax, rdi, rdx, rsi,
+    CodeAssembler, byte_ptr, dword_ptr, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, rax, rdi, rdx, rsi, rsp,
 };
 
-use crate::trial::{Kernel, LENGTH};
+use crate::trial::{Approach, Kernel, LENGTH, Spec};
 
 /// The immediates of the two forms: no byte in common.
 const A: u32 = 0x5a5a_5a5a;
@@ -35,8 +37,8 @@ pub(super) struct Seen {
     pub(super) stop: AtomicU32,
     /// Written when it has ended.
     pub(super) executions: AtomicU64,
-    pub(super) tears: AtomicU64,
     pub(super) locked: AtomicU64,
+    pub(super) tears: AtomicU64,
 }
 
 /// A function that executes the site, and the two forms of it.
@@ -64,8 +66,9 @@ fn one(
     Ok(bytes.try_into().expect("each form has five bytes"))
 }
 
-/// The executor of `kernel` at `start`, with its site `site` bytes behind it. `target` is what a CALL leads to.
-pub(super) fn assemble(kernel: Kernel, start: u64, site: usize, target: u64) -> Result<Code, IcedError> {
+/// The executor of a spec at `start`, with its site `site` bytes behind it. `target` is what a CALL leads to.
+pub(super) fn assemble(spec: &Spec, start: u64, site: usize, target: u64) -> Result<Code, IcedError> {
+    let kernel = spec.kernel;
     let place = start + site as u64;
     let old = match kernel {
         Kernel::Immediate | Kernel::Opcode => one(place, |asm| asm.mov(eax, A))?,
@@ -85,6 +88,14 @@ pub(super) fn assemble(kernel: Kernel, start: u64, site: usize, target: u64) -> 
         asm.xor(rsi, rsi)
     };
     let clear = |asm: &mut CodeAssembler| {
+        if spec.approach == Approach::Cold {
+            asm.mov(rax, place + u64::from(spec.front))?;
+            asm.clflush(byte_ptr(rax))?;
+            asm.mfence()?;
+        }
+        if spec.approach != Approach::Loop {
+            fetch_anew(asm)?;
+        }
         asm.xor(eax, eax)?;
         asm.xor(ecx, ecx)?;
         asm.xor(edx, edx)
@@ -130,6 +141,23 @@ pub(super) fn assemble(kernel: Kernel, start: u64, site: usize, target: u64) -> 
     Ok(Code { bytes, old, new, lock })
 }
 
+/// Comes to the next instruction by a return that no processor predicts (a *retpoline*). Else the processor would have fetched what
+/// stands there long before the instructions above are done: it fetches hundreds of instructions ahead.
+fn fetch_anew(asm: &mut CodeAssembler) -> Result<(), IcedError> {
+    let (mut inner, mut predicted, mut next) = (asm.create_label(), asm.create_label(), asm.create_label());
+    asm.call(inner)?;
+    asm.set_label(&mut predicted)?;
+    asm.pause()?;
+    asm.lfence()?;
+    asm.jmp(predicted)?;
+    asm.set_label(&mut inner)?;
+    asm.lea(rax, qword_ptr(next))?;
+    asm.mov(qword_ptr(rsp), rax)?;
+    asm.ret()?;
+    asm.set_label(&mut next)?;
+    asm.zero_bytes()
+}
+
 /// A function that returns at once: what the CALL leads to.
 pub(super) fn empty_function() -> Result<Vec<u8>, IcedError> {
     let mut asm = CodeAssembler::new(64)?;
@@ -140,12 +168,18 @@ pub(super) fn empty_function() -> Result<Vec<u8>, IcedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{self, Depth};
+
+    fn code(kernel: Kernel) -> Code {
+        let spec = Spec { kernel, ..plan::window(Depth::Quick)[0] };
+        assemble(&spec, 0x10_0000, 300, 0x1234_5678).unwrap()
+    }
 
     /// The forms of the moving kernels, mixed at each place, must show in the registers.
     #[test]
     fn every_mixture_can_be_told_from_both_forms() {
         for kernel in [Kernel::Immediate, Kernel::Opcode] {
-            let code = assemble(kernel, 0x1000, 100, 0).unwrap();
+            let code = code(kernel);
             let first = if kernel == Kernel::Opcode { 0 } else { 1 };
             let differ = |i: usize| code.old[i] != code.new[i];
             assert!((first..5).all(differ), "{kernel:?}");
@@ -155,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_mixture_of_call_and_nop_has_another_target() {
-        let code = assemble(Kernel::Call, 0x10_0000, 100, 0x1234_5678).unwrap();
+        let code = code(Kernel::Call);
         assert!((0..5).all(|i| code.old[i] != code.new[i]), "{:02x?} {:02x?}", code.old, code.new);
     }
 }

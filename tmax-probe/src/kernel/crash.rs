@@ -34,7 +34,7 @@ fn child_error(source: std::io::Error) -> Error {
 /// Runs a trial in child processes of `program`, a new one after each crash.
 pub(super) fn run_in_child(program: &Path, spec: &Spec) -> Result<Trial, Error> {
     let start = Instant::now();
-    let mut total = Trial { spec: *spec, toggles: 0, executions: 0, locked: 0, tears: 0, milliseconds: 0 };
+    let mut total = Trial::nothing(spec);
     loop {
         let elapsed = start.elapsed().as_millis() as u32;
         let left = Spec {

@@ -77,7 +77,7 @@ impl ThisMachine {
             }
             Kernel::Immediate | Kernel::Opcode => 0,
         };
-        let code = assemble(spec.kernel, text.start() as u64, site, target as u64);
+        let code = assemble(spec, text.start() as u64, site, target as u64);
         let code = code.unwrap_or_else(|error: IcedError| unreachable!("fixed code: {error}"));
         text.write(&code.bytes);
         // The pages held another trial's code.
@@ -180,7 +180,7 @@ fn interfere(over: &AtomicBool) {
 mod tests {
     use super::*;
     use crate::plan;
-    use crate::trial::{CACHE_LINE, Method, Spacing, class};
+    use crate::trial::{Approach, CACHE_LINE, Method, Spacing, class};
 
     fn spec(kernel: Kernel, method: Method) -> Spec {
         Spec {
@@ -191,6 +191,7 @@ mod tests {
             spacing: Spacing::BackToBack,
             mapping: Mapping::Alias,
             executors: 2,
+            approach: Approach::Loop,
             pinned: false,
             load: false,
             toggles: 100_000,

@@ -67,9 +67,9 @@ unsafe fn store<const LOCKED: bool>(place: *mut u8, value: u64) {
     }
 }
 
+/// Waits until `ticks` after `start`.
 #[inline(always)]
-fn pause(ticks: u64) {
-    let start = tsc::now();
+fn wait_from(start: u64, ticks: u64) {
     while tsc::now().wrapping_sub(start) < ticks {
         spin_loop();
     }
@@ -141,7 +141,7 @@ impl Patcher {
                 };
                 if breathe {
                     let longest = 1_u64 << random.random_range(0..=LONGEST_PAUSE);
-                    pause(random.random_range(0..longest));
+                    wait_from(tsc::now(), random.random_range(0..longest));
                 }
             }
             toggles += BATCH;
@@ -158,16 +158,16 @@ impl Patcher {
         unsafe { store::<true>(self.whole.place, self.whole.forms[to]) };
     }
 
-    /// Lock, wait, back, wait, front.
+    /// Lock, wait, back, wait, front. A wait begins when the store before it can be seen by all.
     #[inline(always)]
     unsafe fn protocol(&self, to: usize, wait: u64) {
-        // SAFETY: of the site's memory, by the caller's obligation.
+        // SAFETY: aligned words of the site's memory, by the caller's obligation.
         unsafe {
-            store::<false>(self.front.place, self.locked[1 - to]);
-            pause(wait);
-            store::<false>(self.back.place, self.back.forms[to]);
-            pause(wait);
-            store::<false>(self.front.place, self.front.forms[to]);
+            store::<true>(self.front.place, self.locked[1 - to]);
+            wait_from(tsc::now_after_all(), wait);
+            store::<true>(self.back.place, self.back.forms[to]);
+            wait_from(tsc::now_after_all(), wait);
+            store::<true>(self.front.place, self.front.forms[to]);
         }
     }
 }

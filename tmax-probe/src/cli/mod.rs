@@ -1,0 +1,155 @@
+//! The command line: one file per verb.
+//!
+//! Results go to standard output, diagnostics and progress to standard error. A verb returns its exit code, or a [`Failure`], which
+//! is printed here, once.
+
+mod calibrate;
+mod progress;
+mod report;
+mod show;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tmax_probe::error::Error;
+use tmax_probe::kernel::crash;
+
+const EXAMPLES: &str = "\
+Examples:
+  tmax-probe                                   calibrate this machine: some four minutes
+  tmax-probe --quick                           the same in less than one
+  tmax-probe --output run.json --plot run.svg  keep every trial, and draw the figures
+  tmax-probe verify                            does the stored calibration still hold?
+  tmax-probe report run.json                   the report of an earlier run";
+
+const AFTER: &str = "\
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the run could not tell (see the report); 4 a check failed; 130 interrupted.
+
+The calibration is written to, and read by wordpatch from, the first of: $FASTINST_CALIBRATION (none: use no calibration),
+$XDG_CONFIG_HOME/fastinst/calibration.toml (default ~/.config), /etc/fastinst/calibration.toml (read only; see --calibration).";
+
+const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// Measures the fetch window and T_max of this machine, and keeps them for wordpatch
+#[derive(Debug, Parser)]
+#[command(
+    name = "tmax-probe",
+    version,
+    before_help = EXAMPLES,
+    after_help = AFTER,
+    help_template = TEMPLATE,
+    args_conflicts_with_subcommands = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    calibrate: calibrate::Calibrate,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Show(show::Show),
+    Verify(verify::Verify),
+    Report(report::Report),
+    /// One trial that may crash, for the program itself.
+    #[command(name = crash::VERB, hide = true)]
+    CrashTrial {
+        spec: String,
+    },
+}
+
+/// Ends with these codes beside 0 and 2.
+mod code {
+    pub(super) const FAILED: u8 = 1;
+    pub(super) const UNDECIDED: u8 = 3;
+    pub(super) const CHECK_FAILED: u8 = 4;
+    pub(super) const INTERRUPTED: u8 = 130;
+}
+
+/// Why a verb ends without its result: exit code and one line.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = if matches!(error, Error::Interrupted) { code::INTERRUPTED } else { code::FAILED };
+        Self { code, message: error.to_string() }
+    }
+}
+
+/// Says something on standard error.
+fn say(line: &str) {
+    eprintln!("tmax-probe: {line}");
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    use std::io::{ErrorKind, Write};
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure { code: code::FAILED, message: format!("standard output: {error}") })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// This program, for trials in processes of their own.
+fn program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+/// Parses the command line, runs the verb and returns the exit code.
+pub(crate) fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        None => calibrate::run(&cli.calibrate),
+        Some(Verb::Show(arguments)) => show::run(&arguments),
+        Some(Verb::Verify(arguments)) => verify::run(&arguments),
+        Some(Verb::Report(arguments)) => report::run(&arguments),
+        Some(Verb::CrashTrial { spec }) => crash::run_as_child(&spec).map(|()| 0).map_err(Failure::from),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure { code, message }) => {
+            say(&message);
+            ExitCode::from(code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_found_before_anything_runs() {
+        #[track_caller]
+        fn check(line: &str, expected: &str) {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            let message = error.to_string();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+        check("tmax-probe --quick --full", "cannot be used with");
+        check("tmax-probe --quick show", "cannot be used with");
+        check("tmax-probe --plot x.gif", ".svg or .png");
+        check("tmax-probe --simulate 24:800", "8, 16, 32 or 64");
+        check("tmax-probe --simulate 32", "WINDOW:T_MAX");
+        check("tmax-probe verify --window 48", "8, 16, 32 or 64");
+        check("tmax-probe report", "required");
+        check("tmax-probe --restart", "--full");
+    }
+}

@@ -1,0 +1,86 @@
+//! How a run is followed: a bar on a terminal, a line for each part elsewhere; and its end by SIGINT.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use tmax_probe::error::Error;
+use tmax_probe::plan::expected_milliseconds;
+use tmax_probe::survey::Observer;
+use tmax_probe::trial::{Spec, Trial};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Follows a run on standard error.
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    ticks_per_millisecond: f64,
+    /// Milliseconds of the parts that have begun.
+    begun: u64,
+    /// Milliseconds of the trials that have ended.
+    done: u64,
+    tears: u64,
+}
+
+impl Progress {
+    /// For a run that takes about so many milliseconds. SIGINT ends it after the trial at hand.
+    pub(super) fn new(milliseconds: u64, ticks_per_us: f64) -> Self {
+        let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler stores to an atomic. Where it is refused, SIGINT ends the program as always.
+        let _ = unsafe { sigaction(Signal::SIGINT, &action) };
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{prefix:14} [{bar:30}] {percent:>3} %, {msg}");
+            let bar = ProgressBar::new(milliseconds).with_style(style.expect("a fixed template"));
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, ticks_per_millisecond: ticks_per_us * 1e3, begun: 0, done: 0, tears: 0 }
+    }
+
+    /// Clears the bar.
+    pub(super) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn part(&mut self, name: &'static str, specs: &[Spec]) {
+        let milliseconds: u64 =
+            specs.iter().map(|spec| expected_milliseconds(spec, self.ticks_per_millisecond)).sum();
+        // Parts whose length was not known when the run began make it longer.
+        self.begun += milliseconds;
+        match &self.bar {
+            Some(bar) => {
+                bar.set_prefix(name);
+                bar.set_length(bar.length().unwrap_or(0).max(self.begun));
+            }
+            None => {
+                let time = HumanDuration(Duration::from_millis(milliseconds));
+                super::say(&format!("{name}: {} trials, about {time}", specs.len()));
+            }
+        }
+    }
+
+    fn trial(&mut self, trial: &Trial) -> Result<(), Error> {
+        self.done += expected_milliseconds(&trial.spec, self.ticks_per_millisecond);
+        self.tears += trial.tears;
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.done);
+            let left = bar.length().unwrap_or(0).saturating_sub(self.done);
+            bar.set_message(format!(
+                "{} left, {} tears so far",
+                HumanDuration(Duration::from_millis(left)),
+                self.tears
+            ));
+        }
+        if INTERRUPTED.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}

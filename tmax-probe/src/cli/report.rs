@@ -1,0 +1,30 @@
+//! `tmax-probe report`: the report of an earlier run.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tmax_probe::report::{plot, text};
+use tmax_probe::results::Results;
+
+use super::calibrate::plot_path;
+use super::{Failure, print};
+
+/// Print the report of a run that was kept by --output
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    /// Results of tmax-probe, JSON
+    file: PathBuf,
+
+    /// Draw its figures
+    #[arg(long, value_name = "FILE.svg|png", value_parser = plot_path)]
+    plot: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Report) -> Result<u8, Failure> {
+    let results = Results::read(&arguments.file)?;
+    if let Some(path) = &arguments.plot {
+        plot::draw(&results, path)?;
+    }
+    print(&text::render(&results))?;
+    Ok(0)
+}

@@ -1,0 +1,76 @@
+//! `tmax-probe show`: the calibration that wordpatch would use here.
+
+use clap::Args;
+use wordpatch::calibration::{Calibration, Status, candidates, status};
+
+use super::{Failure, code, print, say};
+
+/// Show the calibration in force, or why there is none
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Show) -> Result<u8, Failure> {
+    match status() {
+        Status::Loaded { path, calibration } => {
+            print(&if arguments.json {
+                serde_json::to_string_pretty(calibration).expect("numbers and text") + "\n"
+            } else {
+                text(&path.display().to_string(), calibration)
+            })?;
+            Ok(0)
+        }
+        Status::Absent => {
+            let places: Vec<_> = candidates().iter().map(|path| path.display().to_string()).collect();
+            let looked = if places.is_empty() {
+                "the environment says that none is to be used".to_owned()
+            } else {
+                format!("nothing at {}; run tmax-probe", places.join(" nor at "))
+            };
+            say(&format!("no calibration: {looked}"));
+            Ok(code::FAILED)
+        }
+        refused @ Status::Refused { .. } => {
+            say(&refused.warning().unwrap_or_default());
+            Ok(code::FAILED)
+        }
+    }
+}
+
+fn text(path: &str, calibration: &Calibration) -> String {
+    let Calibration { made_by, made_unix_s, host, model, evidence, .. } = calibration;
+    let t_max = model.t_max_ticks.map_or("unknown".into(), |ticks| {
+        format!(
+            "{ticks} ticks: {} times the smallest clean wait of {} ({} patches at it and above)",
+            evidence.safety_factor, evidence.clean_wait_ticks, evidence.toggles_at_clean_waits
+        )
+    });
+    format!(
+        "file           {path}\n\
+         made           by {made_by}, {made_unix_s} seconds after 1970\n\
+         host           {} (family {} model {} stepping {}, microcode {}), {} sockets, hypervisor {}, Linux {}\n\
+         fetch window   {} bytes: no tear in {} toggles inside it, below {:.2e} per million at {} %\n\
+         T_max          {t_max}\n\
+         wait           by {}\n",
+        host.cpu_name,
+        host.cpu_family,
+        host.cpu_model,
+        host.cpu_stepping,
+        host.microcode,
+        host.sockets,
+        host.hypervisor,
+        host.kernel,
+        model.window_bytes,
+        evidence.toggles_inside_window,
+        evidence.tears_per_million_below,
+        evidence.confidence * 100.0,
+        match model.wait {
+            wordpatch::WaitPolicy::Membarrier => "membarrier",
+            wordpatch::WaitPolicy::TMax => "T_max",
+            wordpatch::WaitPolicy::Both => "membarrier and T_max",
+        }
+    )
+}
