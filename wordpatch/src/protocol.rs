@@ -37,10 +37,14 @@ pub enum Step {
     Wait,
 }
 
-/// The steps of one patch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The longest protocol: three stores and the two waits between them.
+const MAX_STEPS: usize = 5;
+
+/// The steps of one patch. A value without an allocation: it is made for each patch.
+#[derive(Clone, Debug)]
 pub struct Protocol {
-    steps: Vec<Step>,
+    steps: [Step; MAX_STEPS],
+    length: usize,
 }
 
 impl Protocol {
@@ -52,46 +56,51 @@ impl Protocol {
         assert_eq!(old.len(), new.len());
         let differs = |i: &usize| old[*i] != new[*i];
         let (Some(first), Some(last)) = ((0..old.len()).find(differs), (0..old.len()).rfind(differs)) else {
-            return Self { steps: Vec::new() };
+            return Self::of(&[]);
         };
         let part = |bytes: &[u8]| Bytes::new(bytes).expect("parts of 1 to 8 bytes");
         let store =
             |offset: usize, old: &[u8], new: &[u8]| Step::Store { offset, old: part(old), new: part(new) };
         let end = last + 1;
-        let steps = match window.split(address, end) {
-            Split::Inside => vec![store(0, &old[..end], &new[..end])],
+        match window.split(address, end) {
+            Split::Inside => Self::of(&[store(0, &old[..end], &new[..end])]),
             Split::Crossing { front } if first >= front => {
-                vec![store(first, &old[first..end], &new[first..end])]
+                Self::of(&[store(first, &old[first..end], &new[first..end])])
             }
             Split::Crossing { front } => {
                 let mut locked = old.to_vec();
                 locked[0] = INT3;
-                vec![
+                Self::of(&[
                     store(0, &old[..front], &locked[..front]),
                     Step::Wait,
                     store(front, &old[front..end], &new[front..end]),
                     Step::Wait,
                     store(0, &locked[..front], &new[..front]),
-                ]
+                ])
             }
-        };
-        Self { steps }
+        }
+    }
+
+    fn of(steps: &[Step]) -> Self {
+        let mut all = [Step::Wait; MAX_STEPS];
+        all[..steps.len()].copy_from_slice(steps);
+        Self { steps: all, length: steps.len() }
     }
 
     /// The steps in order.
     pub fn steps(&self) -> &[Step] {
-        &self.steps
+        &self.steps[..self.length]
     }
 
     /// Whether the site is locked with INT3 on the way.
     pub fn uses_int3(&self) -> bool {
-        self.steps.contains(&Step::Wait)
+        self.steps().contains(&Step::Wait)
     }
 
     /// Whether no other patch of the site may go on meanwhile: when there is more than one store, or the store does
     /// not compare the first byte.
     pub fn needs_site(&self) -> bool {
-        self.uses_int3() || matches!(self.steps.first(), Some(Step::Store { offset: 1.., .. }))
+        self.uses_int3() || matches!(self.steps().first(), Some(Step::Store { offset: 1.., .. }))
     }
 }
 
@@ -104,7 +113,7 @@ mod tests {
 
     fn protocol(address: usize, old: &[u8], new: &[u8]) -> Vec<Step> {
         let bytes = |b| Bytes::new(b).unwrap();
-        Protocol::new(FetchWindow::Bytes32, address, &bytes(old), &bytes(new)).steps
+        Protocol::new(FetchWindow::Bytes32, address, &bytes(old), &bytes(new)).steps().to_vec()
     }
 
     fn store(offset: usize, old: &[u8], new: &[u8]) -> Step {

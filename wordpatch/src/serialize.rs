@@ -6,6 +6,7 @@
 //! protocol for cross-modification (Intel SDM volume 3, "handling self- and cross-modifying code") in user-space form.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, FetchModel, WaitPolicy, tsc};
 
@@ -38,19 +39,38 @@ pub fn serialize_all_cores() -> Result<(), Error> {
 /// # Errors
 /// As [`serialize_all_cores`], if the policy asks for it; but not where T_max is known, which then takes its place.
 pub fn wait_for_visibility() -> Result<(), Error> {
-    let FetchModel { t_max, wait, .. } = FetchModel::in_force();
-    let start = tsc::now();
-    let serialized = match wait {
-        WaitPolicy::TMax => Ok(()),
-        WaitPolicy::Membarrier | WaitPolicy::Both => serialize_all_cores(),
-    };
-    match t_max {
-        Some(t_max) if wait != WaitPolicy::Membarrier || serialized.is_err() => {
-            while tsc::now().wrapping_sub(start) < u64::from(t_max.0) {
-                std::hint::spin_loop();
-            }
-            Ok(())
-        }
-        _ => serialized,
+    wait_since(tsc::now())
+}
+
+/// [`wait_for_visibility`] for stores that were made before `stored_at`, from when T_max counts.
+pub(crate) fn wait_since(stored_at: u64) -> Result<(), Error> {
+    while !is_visible_since(stored_at)? {
+        std::hint::spin_loop();
     }
+    Ok(())
+}
+
+/// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max; where the policy asks for
+/// it, makes the `membarrier` that ends the wait.
+pub(crate) fn is_visible_since(stored_at: u64) -> Result<bool, Error> {
+    let FetchModel { t_max, wait, .. } = FetchModel::in_force();
+    // On another core the counter may be a little behind: then nothing has passed.
+    let has_passed = t_max.map(|t_max| tsc::now().saturating_sub(stored_at) >= u64::from(t_max.0));
+    match (wait, has_passed) {
+        (WaitPolicy::TMax, Some(has_passed)) => Ok(has_passed),
+        (WaitPolicy::Both, Some(false)) => Ok(false),
+        (_, Some(has_passed)) => Ok(serialize_all_cores().is_ok() || has_passed),
+        (_, None) => serialize_all_cores().map(|()| true),
+    }
+}
+
+/// Says beforehand what a wait would say, where it depends on the kernel's leave alone.
+pub(crate) fn may_wait() -> Result<(), Error> {
+    static GRANTED: AtomicBool = AtomicBool::new(false);
+    if FetchModel::in_force().t_max.is_some() || GRANTED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    serialize_all_cores()?;
+    GRANTED.store(true, Ordering::Relaxed);
+    Ok(())
 }
