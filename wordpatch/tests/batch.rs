@@ -155,8 +155,8 @@ fn batches_of_many_threads_over_the_same_sites_each_success_is_one_addition() {
     const ROUNDS: usize = 200;
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(8, STRADDLING);
-    // SAFETY: nobody executes the text, but for `call` of values that both old and new forms are.
     for site in &sites {
+        // SAFETY: nobody executes the text yet.
         unsafe { patch(*site, &mov_eax(A), &mov_eax(0)) }.unwrap();
     }
     let count = |results: Vec<Result<(), Error>>| -> Vec<u32> {
