@@ -107,6 +107,15 @@ fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
     assert_eq!(call(site), B);
 }
 
+/// Ends the patching thread, also when an assertion fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The parent goes on patching while its children execute the shared text, and while they copy it.
 #[test]
 fn children_of_a_parent_that_keeps_patching() {
@@ -126,6 +135,7 @@ fn children_of_a_parent_that_keeps_patching() {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
+        let _stop = Stop(&stop);
         let is_whole = |value| value == A || value == B;
         for _ in 0..60 {
             let child = || {
@@ -149,7 +159,6 @@ fn children_of_a_parent_that_keeps_patching() {
                 }
             });
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -43,12 +43,14 @@ pub(crate) fn watch() -> Result<(), Error> {
     Ok(())
 }
 
+#[inline]
 fn mark() -> Option<&'static AtomicU8> {
     // SAFETY: null, or the page of `watch`, which is never unmapped.
     unsafe { MARK.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether this is a forked child that still shares its text with the parent.
+#[inline]
 pub(crate) fn is_unprepared_child() -> bool {
     mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != OWN)
 }

@@ -23,6 +23,7 @@ mod alias;
 pub(crate) mod atfork;
 pub(crate) mod fork;
 mod protect;
+mod two_forms;
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -31,6 +32,7 @@ use std::sync::{Mutex, TryLockError};
 
 use crate::{Bytes, Error, FetchWindow, site_table, store};
 pub use atfork::follow as follow_forks;
+pub use two_forms::TwoForms;
 
 /// How text is made writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
