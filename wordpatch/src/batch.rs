@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::text::atfork;
 use crate::way::Way;
 use crate::{Error, Patch, serialize, text, trap, tsc};
 
@@ -86,7 +87,9 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>>
         overlaps
     };
     let check = |patch: &Patch<'_>| {
-        if overlaps(patch.address..patch.address.saturating_add(patch.expected.len().max(1))) {
+        if patches.len() > 1
+            && overlaps(patch.address..patch.address.saturating_add(patch.expected.len().max(1)))
+        {
             return Err(Error::Overlap { address: patch.address });
         }
         // SAFETY: the caller's obligations.
@@ -133,6 +136,7 @@ pub(crate) fn take_all(ways: &mut [Result<Way, Error>]) {
 /// Step 2. Returns a time after the last of these stores, if any patch has to wait now.
 pub(crate) fn store_all(ways: &mut [Result<Way, Error>]) -> Option<u64> {
     let mut waiting = false;
+    let _step = ways.iter().flatten().any(Way::uses_int3).then(atfork::step);
     for way in ways {
         if let Ok(going) = way {
             match going.store() {
@@ -151,6 +155,7 @@ pub(crate) fn have_waited(ways: &mut [Result<Way, Error>]) {
 
 /// Step 3 is refused: those that have to wait are given up.
 pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
+    let _step = atfork::step();
     for way in ways {
         if let Ok(waiting) = way
             && waiting.is_waiting()

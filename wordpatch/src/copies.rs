@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use iced_x86::Instruction;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::near::NearBlock;
 use crate::protocol::INT3;
@@ -40,6 +40,13 @@ pub(crate) struct Original {
     pub(crate) length: usize,
     /// Zero behind the length.
     pub(crate) bytes: [u8; MAX_INSTRUCTION],
+}
+
+impl Original {
+    fn decode(&self) -> Instruction {
+        let code = &self.bytes[..self.length];
+        Decoder::with_ip(64, code, self.address as u64, DecoderOptions::NONE).decode()
+    }
 }
 
 /// Pages of copies and their index.
@@ -70,17 +77,18 @@ pub(crate) fn hold() -> Hold {
     POOL.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Where a copy of `instruction` stands, which is `original` decoded.
+/// Where a copy of the instruction stands.
 ///
 /// # Errors
 /// [`Error::Immovable`], [`Error::OutOfReach`], [`Error::TableFull`], or no memory for a page.
-pub(crate) fn copy_of(instruction: &Instruction, original: &Original) -> Result<usize, Error> {
+pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
     let mut pool = hold();
     let Pool { copies, pages } = &mut *pool;
     let copies = copies.get_or_insert_default();
     if let Some(copy) = copies.get(original) {
         return Ok(*copy);
     }
+    let instruction = &original.decode();
     // The newest is the nearest to sites that are patched together.
     let copy = match pages.iter_mut().rev().find_map(|page| page.write(instruction)) {
         Some(copy) => copy,
@@ -151,13 +159,11 @@ pub(crate) fn is_here(copy: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions};
 
     fn copy(address: usize, code: &[u8]) -> usize {
-        let instruction = Decoder::with_ip(64, code, address as u64, DecoderOptions::NONE).decode();
         let mut bytes = [0; MAX_INSTRUCTION];
         bytes[..code.len()].copy_from_slice(code);
-        copy_of(&instruction, &Original { address, length: code.len(), bytes }).unwrap()
+        copy_of(&Original { address, length: code.len(), bytes }).unwrap()
     }
 
     #[test]

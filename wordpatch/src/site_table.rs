@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::text::fork::{self, Generation};
+use crate::text::fork;
 use crate::{Bytes, Error, MAX_PATCH};
 
 /// Records in a set. Few under test, so that segments fill.
@@ -219,7 +219,6 @@ fn find_or_append(site: usize) -> Result<&'static Record, Error> {
 pub(crate) struct OwnedSite {
     record: &'static Record,
     state: u64,
-    process: Generation,
 }
 
 impl OwnedSite {
@@ -231,7 +230,6 @@ impl OwnedSite {
         if fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address: site });
         }
-        let process = Generation::now();
         let record = find_or_append(site)?;
         let free = State(record.state.load(Ordering::Acquire));
         let owned = State::new(free.count() + 1, free.reach(), 0, Phase::Owned);
@@ -240,7 +238,7 @@ impl OwnedSite {
         {
             return Err(Error::Contended { address: site });
         }
-        Ok(Self { record, state: owned.0, process })
+        Ok(Self { record, state: owned.0 })
     }
 
     /// To be called before INT3 is stored: threads that meet it go on at `copy`, and `old` is what stands there until the
@@ -260,10 +258,7 @@ impl OwnedSite {
 
 impl Drop for OwnedSite {
     fn drop(&mut self) {
-        // A forked child has a copy of the guard, but the right is its parent's.
-        if self.process.is_current() {
-            self.record.state.store(State(self.state).with(Phase::Free).0, Ordering::Release);
-        }
+        self.record.state.store(State(self.state).with(Phase::Free).0, Ordering::Release);
     }
 }
 

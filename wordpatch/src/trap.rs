@@ -17,6 +17,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
@@ -149,6 +150,10 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
+/// How often a thread's mask is read, with a yield between two times, before the thread counts as one that blocks the trap: the C
+/// library blocks every signal for a moment when a thread begins and ends.
+const READS_OF_MASK: usize = 100;
+
 /// Whether every thread of this process can take a trap: says which one has SIGTRAP blocked, and would be killed by the
 /// kernel if it met a locked site. Reads `/proc/self/task`, some ten microseconds for each thread, so no patch does it by
 /// itself. What a thread blocks later is not seen.
@@ -158,17 +163,25 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
 pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     let unreadable = |source| Error::ThreadsUnknown { source };
     for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
-        let path = task.map_err(unreadable)?.path();
-        // A thread that has ended meanwhile meets nothing any more.
-        let Ok(status) = std::fs::read_to_string(path.join("status")) else { continue };
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-        let blocked = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-        if blocked & 1 << (libc::SIGTRAP - 1) != 0 {
-            let name = path.file_name().and_then(|name| name.to_str());
+        let folder = task.map_err(unreadable)?.path();
+        let blocks = |_| {
+            std::thread::yield_now();
+            blocks_sigtrap(&folder)
+        };
+        if blocks_sigtrap(&folder) && (1..READS_OF_MASK).all(blocks) {
+            let name = folder.file_name().and_then(|name| name.to_str());
             return Err(Error::SigtrapBlocked {
                 thread: name.and_then(|name| name.parse().ok()).unwrap_or(0),
             });
         }
     }
     Ok(())
+}
+
+/// Whether the thread of this folder has the signal blocked; not if it has ended.
+fn blocks_sigtrap(folder: &Path) -> bool {
+    let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    blocked.is_some_and(|blocked| blocked & 1 << (libc::SIGTRAP - 1) != 0)
 }

@@ -3,14 +3,12 @@
 //! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step: by the drivers, which make the
 //! waits between. A patch that fails has changed nothing: before its second store, the lock is taken back.
 
-use iced_x86::{Decoder, DecoderOptions};
-
 use crate::copies::{self, MAX_INSTRUCTION};
 use crate::fault::{self, Point};
 use crate::layout::{self, Change, MAX_CODE};
 use crate::protocol::{INT3, Protocol, Step};
 use crate::site_table::{self, Int3, OwnedSite};
-use crate::text::{self, TextRef, atfork};
+use crate::text::{self, TextRef};
 use crate::{Bytes, Error, FetchModel, FetchWindow, Patch};
 
 /// A patch that was checked, and how far it has come.
@@ -93,27 +91,22 @@ impl Way {
             if !code[..readable].starts_with(instruction) {
                 return Err(Error::Contended { address: self.address() });
             }
-            let ip = self.address() as u64;
-            let decoded = Decoder::with_ip(64, instruction, ip, DecoderOptions::NONE).decode();
-            owned.lock(copies::copy_of(&decoded, &change.original)?, &change.old);
+            owned.lock(copies::copy_of(&change.original)?, &change.old);
         }
         self.owned = Some(owned);
         fault::reached(self.address(), Point::Taken);
         Ok(())
     }
 
-    /// Makes the stores up to the next wait, or the end, where the site is given back.
+    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller keeps forks out
+    /// ([`atfork::step`](crate::text::atfork::step)).
     ///
     /// # Errors
     /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken back.
     pub(crate) fn store(&mut self) -> Result<(), Error> {
         while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
-            let stored = {
-                let _step = self.owned.is_some().then(atfork::step);
-                // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a window, and mixtures
-                // behind INT3.
-                unsafe { self.place.compare_exchange(self.window, *offset, old, new) }
-            };
+            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a window, and mixtures behind INT3.
+            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
             if let Err(error) = stored {
                 let at = self.place.behind(*offset);
                 // SAFETY: obligation 1 of `check`.
@@ -143,7 +136,7 @@ impl Way {
     }
 
     /// Gives the patch up because its next wait is refused. Before the back part was stored, the site is as it was. After that
-    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy.
+    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy. The caller keeps forks out.
     pub(crate) fn give_up(&mut self) {
         if self.made <= 1 {
             self.take_lock_back();
@@ -161,7 +154,6 @@ impl Way {
         let steps = self.protocol.steps();
         if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
         {
-            let _step = atfork::step();
             if self.made <= 2 {
                 // SAFETY: as in `store`. A refusal shows in what is read next.
                 let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
@@ -193,7 +185,8 @@ impl Way {
 
 impl Drop for Way {
     fn drop(&mut self) {
-        // A patch that nobody finishes stays locked: its threads go on in the copy.
+        // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child that drops what its parent has
+        // begun comes this way too.
         if self.made > 0 && !self.is_finished() {
             std::mem::forget(self.owned.take());
         }

@@ -33,16 +33,21 @@ fn start(site: usize, old: u32, new: u32) -> Result<Outstanding, Error> {
 
 #[test]
 fn a_straddler_goes_through_both_waits_of_the_paper() {
-    let _model = with_model(FetchWindow::Bytes8, Some(TMax(20_000_000)), WaitPolicy::TMax);
+    const T_MAX: u32 = 20_000_000;
+    let _model = with_model(FetchWindow::Bytes8, Some(TMax(T_MAX)), WaitPolicy::TMax);
     let site = functions(1, STRADDLING)[0];
+    let mut before_store = tsc::now();
     let patch = start(site, A, B).unwrap();
     let mut states = vec![patch.state()];
     let mut looks = 0;
     while patch.state() != State::Finished {
+        let now = tsc::now();
         let state = patch.try_finish().unwrap();
         looks += 1;
         if states.last() != Some(&state) {
+            assert!(tsc::now() - before_store >= u64::from(T_MAX), "{state:?} came too early");
             states.push(state);
+            before_store = now;
         }
         if state != State::Finished {
             assert_eq!(first_byte(site), FIRST_BYTE_OF_LOCK);

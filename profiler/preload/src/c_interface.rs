@@ -49,10 +49,15 @@ impl From<&wordpatch::Error> for Code {
     fn from(error: &wordpatch::Error) -> Self {
         use wordpatch::Error as E;
         match error {
-            E::Length { .. } | E::LayoutChanged { .. } | E::Undecodable { .. } => Self::Layout,
+            E::Length { .. }
+            | E::LayoutChanged { .. }
+            | E::SeveralInstructions { .. }
+            | E::Undecodable { .. } => Self::Layout,
             E::Mismatch { .. } | E::ForeignBreakpoint { .. } => Self::ForeignBytes,
-            E::Contended { .. } | E::TableFull | E::SharedWithParent { .. } => Self::Contended,
-            E::NotMapped { .. } | E::NotExecutable { .. } => Self::NotText,
+            E::Contended { .. } | E::Overlap { .. } | E::SharedWithParent { .. } | E::Forked { .. } => {
+                Self::Contended
+            }
+            E::NotMapped { .. } | E::NotExecutable { .. } | E::TextGone { .. } => Self::NotText,
             E::Immovable { .. } => Self::Immovable,
             E::OutOfReach { .. } => Self::OutOfReach,
             _ => Self::System,
@@ -99,6 +104,7 @@ where
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
     cyg_profile::start().map_err(|source| Error::Start { source })?;
+    wordpatch::text::follow_forks();
     // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())

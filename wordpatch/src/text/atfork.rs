@@ -6,7 +6,7 @@
 //! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes back. (Text that it shares with
 //!    its parent stays as it is: the child meets the INT3s, and finds them in the shared table.) Then it lets go.
 //!
-//! A patch is never waited for, only the one store that it may be making. A child that a raw `clone` has made runs none of this.
+//! A patch is never waited for, only the stores that it makes between two waits. A child that a raw `clone` has made runs none of this.
 
 use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,7 +17,7 @@ use crate::{Bytes, copies, outstanding, site_table};
 /// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
 static STEPS: RwLock<()> = RwLock::new(());
 
-/// Keeps forks out for the time of a step.
+/// Keeps forks out for the time of a step. Not to be called by a thread that does so already.
 pub(crate) fn step() -> RwLockReadGuard<'static, ()> {
     STEPS.read().unwrap_or_else(|e| e.into_inner())
 }
