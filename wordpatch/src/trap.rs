@@ -19,6 +19,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
@@ -150,13 +151,13 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// How often a thread's mask is read, with a yield between two times, before the thread counts as one that blocks the trap: the C
-/// library blocks every signal for a moment when a thread begins and ends.
-const READS_OF_MASK: usize = 100;
+/// For how long a thread must have the trap blocked before it counts: the C library blocks every signal while a thread begins and
+/// ends, which takes as long as the thread has to wait for a processor.
+const LONG_BLOCKED: Duration = Duration::from_millis(200);
 
 /// Whether every thread of this process can take a trap: says which one has SIGTRAP blocked, and would be killed by the
 /// kernel if it met a locked site. Reads `/proc/self/task`, some ten microseconds for each thread, so no patch does it by
-/// itself. What a thread blocks later is not seen.
+/// itself; 200 ms where it finds one. What a thread blocks later is not seen.
 ///
 /// # Errors
 /// [`Error::SigtrapBlocked`], or [`Error::ThreadsUnknown`] when `/proc` cannot be read.
@@ -164,11 +165,13 @@ pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     let unreadable = |source| Error::ThreadsUnknown { source };
     for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
         let folder = task.map_err(unreadable)?.path();
-        let blocks = |_| {
+        let begin = Instant::now();
+        let mut blocked = blocks_sigtrap(&folder);
+        while blocked && begin.elapsed() < LONG_BLOCKED {
             std::thread::yield_now();
-            blocks_sigtrap(&folder)
-        };
-        if blocks_sigtrap(&folder) && (1..READS_OF_MASK).all(blocks) {
+            blocked = blocks_sigtrap(&folder);
+        }
+        if blocked {
             let name = folder.file_name().and_then(|name| name.to_str());
             return Err(Error::SigtrapBlocked {
                 thread: name.and_then(|name| name.parse().ok()).unwrap_or(0),
