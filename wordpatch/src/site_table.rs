@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::text::fork;
+use crate::text::{atfork, fork};
 use crate::{Bytes, Error, MAX_PATCH};
 
 /// Records in a set. Few under test, so that segments fill.
@@ -152,6 +152,7 @@ fn reserved() -> Result<&'static Header, Error> {
         return Ok(header);
     }
     fork::watch()?;
+    atfork::follow();
     let mut refusal = nix::errno::Errno::ENOMEM;
     for segments in (1..=MAX_SEGMENTS).rev() {
         match map(segments) {

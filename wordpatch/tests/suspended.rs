@@ -5,9 +5,9 @@ mod common;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use common::{A, B, STRADDLING, call, functions, mov_eax, patches, while_executing, with_window};
+use common::{A, B, STRADDLING, call, functions, mov_eax, patches, while_executing, with_model, with_window};
 use wordpatch::fault::{Point, set_hook};
-use wordpatch::{Error, FetchWindow, patch, patch_all};
+use wordpatch::{Error, FetchWindow, TMax, WaitPolicy, patch, patch_all, tsc};
 
 /// Every point that a straddler comes to.
 const POINTS: [Point; 8] = [
@@ -123,6 +123,41 @@ fn executors_of_a_batch_go_on_while_one_of_its_sites_is_stopped() {
             assert!(results.iter().all(Result::is_ok));
         });
     }
+}
+
+const T_MAX: u32 = 20_000_000;
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes as long as a wait, before the last of the first stores.
+fn dawdle(site: usize, point: Point) {
+    if site == LAST.load(Ordering::Relaxed) && point == Point::Taken {
+        // All sites are taken before the first store; this is the last of them.
+        LAST.store(0, Ordering::Relaxed);
+        set_hook(Some(dawdle_between_stores));
+    }
+}
+
+fn dawdle_between_stores(_: usize, point: Point) {
+    if point == Point::Made(1) {
+        set_hook(None);
+        let start = tsc::now();
+        while tsc::now() - start < u64::from(T_MAX) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[test]
+fn t_max_counts_from_the_last_store_of_a_batch() {
+    let _model = with_model(FetchWindow::Bytes8, Some(TMax(T_MAX)), WaitPolicy::TMax);
+    let sites = functions(2, STRADDLING);
+    LAST.store(sites[1], Ordering::Relaxed);
+    set_hook(Some(dawdle));
+    let start = tsc::now();
+    // SAFETY: nobody executes the text.
+    let results = unsafe { patch_all(&patches(&sites, &mov_eax(A), &mov_eax(B))) };
+    assert!(results.iter().all(Result::is_ok));
+    assert!(tsc::now() - start >= 3 * u64::from(T_MAX), "the first wait began before the last store");
 }
 
 static DOOMED: AtomicUsize = AtomicUsize::new(0);

@@ -246,7 +246,6 @@ impl TextMapping {
             fork::watch()?;
             // Before a child can share this text, and with it the sites that will be locked.
             site_table::reserve()?;
-            atfork::follow();
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
         };
