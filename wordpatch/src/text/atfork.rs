@@ -49,6 +49,8 @@ pub fn follow() {
 
 extern "C" fn prepare() {
     let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
+    // Before the child is there: the next wait is one that covers it.
+    fork::about_to_fork();
     let held = Held {
         _steps: steps,
         _outstanding: outstanding::hold(),

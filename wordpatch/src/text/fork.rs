@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -58,9 +58,23 @@ pub(crate) fn is_unprepared_child() -> bool {
 /// The child has text of its own from now on.
 pub(super) fn child_is_prepared() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    HAS_FORKED.store(false, Ordering::Release);
     if let Some(mark) = mark() {
         mark.store(OWN, Ordering::Release);
     }
+}
+
+/// Set when this process forks, and then for good: nobody tells when a child has text of its own, runs another program, or ends.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// This process is about to fork.
+pub(super) fn about_to_fork() {
+    HAS_FORKED.store(true, Ordering::Release);
+}
+
+/// Whether children of this process may be executing its text.
+pub(crate) fn may_have_children() -> bool {
+    HAS_FORKED.load(Ordering::Acquire)
 }
 
 /// How often this process's line has forked and gone on with text of its own.
