@@ -19,7 +19,7 @@ use crate::{Error, Patch, serialize, text, trap, tsc};
 /// runs the old or the new instruction, never a mixture.
 ///
 /// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. Where the changed bytes lie in one fetch
-/// window, this is one atomic store (some ten ticks, and a lock for looking the address up). Otherwise the caller blocks for
+/// window, this is one atomic store, and some hundred ticks for looking the address up and decoding. Otherwise the caller blocks for
 /// two waits: T_max each where it is known, some 1,000 to 25,000 ticks of membarrier otherwise. Threads that execute the
 /// instruction meanwhile take a trap of a few thousand ticks and go on; they never wait for the caller. When the
 /// function returns, other cores may still execute the old instruction for T_max ([`serialize_all_cores`] ends that).

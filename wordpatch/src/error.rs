@@ -1,7 +1,7 @@
 //! Why a patch was not made.
 //!
 //! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused, and the text is
-//! not what it should be. Every variant leaves the text as it was.
+//! not what it should be. Every variant leaves the text as it was, but for a rare case of [`Error::MembarrierRefused`].
 
 use std::io;
 
@@ -160,7 +160,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// After a fork, the text is still shared with the parent process.
+    /// After a fork, the text, or the table of locked sites, is still shared with the parent process: call
+    /// [`unshare`](crate::text::unshare).
     #[error("the text at {address:#x} is still shared with the parent process")]
     SharedWithParent {
         /// The site.
@@ -187,7 +188,9 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
+    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing was changed; unless it was allowed up to the second
+    /// wait of a patch (another thread has installed a seccomp filter): then there is no safe way on, nor back, and the site stays
+    /// locked. Threads run the old instruction there, at the cost of a trap, and no other patch gets the site.
     #[error(
         "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
     )]

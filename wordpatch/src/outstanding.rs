@@ -158,7 +158,14 @@ pub fn finish_patch(address: usize) -> Result<bool, Error> {
     let Some(shared) = hold().as_ref().and_then(|table| table.get(&address)).map(Arc::clone) else {
         return Ok(true);
     };
-    let Some(mut flight) = shared.try_lock()? else { return Ok(false) };
+    let mut flight = match shared.try_lock() {
+        Ok(Some(flight)) => flight,
+        Ok(None) => return Ok(false),
+        Err(forked) => {
+            shared.forget(&[address]);
+            return Err(forked);
+        }
+    };
     if shared.further(&mut flight) != State::Finished {
         return Ok(false);
     }

@@ -245,6 +245,32 @@ fn text_that_is_unmapped_while_it_is_patched() {
     assert!(matches!(outstanding.finish(), Err(Error::TextGone { address }) if address == site));
 }
 
+/// Three straddlers in one page; each error is told by address, once, and not again by the handle.
+#[test]
+fn errors_of_a_batch_told_by_address() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let (page, first) = pages_with_a_straddler();
+    let sites = [first, first + 64, first + 128];
+    let form = [mov_eax(A).as_slice(), &[RET]].concat();
+    // SAFETY: nobody executes the page yet, nor after it was unmapped.
+    let batch = unsafe {
+        mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).unwrap();
+        sites
+            .iter()
+            .for_each(|site| std::ptr::copy_nonoverlapping(form.as_ptr(), *site as *mut u8, form.len()));
+        mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
+        let batch = start_patch_all(&patches(&sites, &mov_eax(A), &mov_eax(B)));
+        munmap(page, 4096).unwrap();
+        batch
+    };
+    assert!(!finish_patch(sites[1]).unwrap());
+    for site in [sites[0], sites[2]] {
+        assert!(matches!(finish_patch(site), Err(Error::TextGone { address }) if address == site));
+        assert!(finish_patch(site).unwrap());
+    }
+    assert!(matches!(batch.finish_all()[..], [Err(Error::TextGone { address })] if address == sites[1]));
+}
+
 #[test]
 fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     let _model = with_window(FetchWindow::Bytes8);

@@ -10,7 +10,7 @@ use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_wind
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{is_shared_with_parent, unshare};
-use wordpatch::{Error, FetchWindow, State, patch, patch_all, start_patch};
+use wordpatch::{Error, FetchWindow, State, finish_patch, patch, patch_all, start_patch, tsc};
 
 /// Ends a forked child with a line on stderr, whatever the state of the test harness.
 fn fail(line: &str) -> ! {
@@ -73,6 +73,8 @@ fn a_child_that_is_forked_in_mid_patch_has_the_old_instruction() {
             check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
             check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
             check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is still the parent's");
+            check(matches!(finish_patch(site), Err(Error::Forked { .. })), "by address too");
+            check(matches!(finish_patch(site), Ok(true)), "it is told once");
             // SAFETY: as above.
             check(unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok(), "the child patches");
             check(call(site) == 7, "what the child has patched");
@@ -180,10 +182,13 @@ fn a_child_meets_locks_whose_copies_it_does_not_have() {
             }
         },
         || {
+            let start = tsc::now();
             for value in 0..PATCHES {
                 // SAFETY: as above.
                 unsafe { patch(site, &mov_eax(value * 0x1_0001), &mov_eax((value + 1) * 0x1_0001)) }.unwrap();
             }
+            // Two waits each that cover the child too. Without them, it executes a mixture in one run of ten only.
+            assert!(tsc::now() - start >= u64::from(PATCHES) * 2 * 50_000);
         },
     );
 }
@@ -213,6 +218,9 @@ fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
         }
         let child = || {
             check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
+            // SAFETY: as above.
+            let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
+            check(matches!(refused, Err(Error::SharedWithParent { .. })), "the table is shared");
             // SAFETY: the child has one thread.
             check(unsafe { unshare() }.is_ok(), "the child gets a table of its own");
             // SAFETY: as above.

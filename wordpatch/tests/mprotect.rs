@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, while_executing, with_window};
+use common::{
+    A, B, INSIDE, STRADDLING, call, check_two_forms, functions, mov_eax, patches, while_executing,
+    with_window,
+};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{set_access, unshare};
 use wordpatch::{FetchWindow, Finisher, State, TextAccess, patch, patch_all, start_patch};
@@ -56,4 +59,11 @@ fn a_child_that_is_forked_in_mid_patch_has_the_old_instruction() {
     }
     outstanding.finish().unwrap();
     assert_eq!(call(site), B);
+}
+
+#[test]
+fn two_forms_are_exchanged_and_nothing_else() {
+    set_access(TextAccess::Mprotect);
+    let _model = with_window(FetchWindow::Bytes8);
+    check_two_forms(functions(1, INSIDE)[0]);
 }

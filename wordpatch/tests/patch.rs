@@ -5,7 +5,7 @@ mod common;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{A, B, call, mov_eax, text, with_window};
+use common::{A, B, call, check_two_forms, mov_eax, text, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use wordpatch::{Error, FetchWindow, patch};
 
@@ -181,4 +181,11 @@ fn no_mapping_is_writable_and_executable() {
     patch_while_executing(61, 200);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains(" rwx"), "{maps}");
+}
+
+#[test]
+fn two_forms_are_exchanged_and_nothing_else() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = text(8, &[mov_eax(A).as_slice(), &[0xc3]].concat());
+    check_two_forms(site);
 }

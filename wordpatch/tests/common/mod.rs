@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use wordpatch::near::NearBlock;
-use wordpatch::{FetchModel, FetchWindow, Patch, TMax, WaitPolicy};
+use wordpatch::text::TwoForms;
+use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
 
 /// The fetch model is global: tests that force one run one at a time.
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
@@ -130,4 +131,25 @@ pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> 
     });
     assert_eq!(executor.torn.into_inner(), 0, "torn values were seen");
     result
+}
+
+/// Exchanges `mov eax` of A and B at a site inside a window, which holds A.
+pub fn check_two_forms(site: usize) {
+    let [a, b, seven] = [A, B, 7].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text stays mapped, and nobody else executes or writes it. Both forms are one instruction.
+    unsafe {
+        let place = TextRef::resolve(site, 5).unwrap();
+        let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+        for (to, changes, value) in [(1, true, B), (1, false, B), (0, true, A), (0, false, A)] {
+            assert_eq!(forms.exchange(to).unwrap(), changes);
+            assert_eq!(call(site), value);
+        }
+        place.compare_exchange(FetchWindow::Bytes8, 0, &a, &seven).unwrap();
+        for (to, expected) in [(0, b), (1, a)] {
+            let error = forms.exchange(to).unwrap_err();
+            let Error::Mismatch { address, expected: wanted, found } = error else { panic!("{error}") };
+            assert_eq!((address, wanted, found), (site, expected, seven));
+        }
+        assert_eq!(call(site), 7);
+    }
 }
