@@ -16,7 +16,7 @@
 //! compares the first byte too if that lies in the same window, so it fails on a site that is locked. A store to the back part
 //! alone cannot, and needs the site for itself ([`Protocol::needs_site`]).
 
-use crate::{Bytes, FetchWindow, Split};
+use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
 /// The one-byte breakpoint instruction.
 pub const INT3: u8 = 0xcc;
@@ -56,35 +56,35 @@ impl Protocol {
         assert_eq!(old.len(), new.len());
         let differs = |i: &usize| old[*i] != new[*i];
         let (Some(first), Some(last)) = ((0..old.len()).find(differs), (0..old.len()).rfind(differs)) else {
-            return Self::of(&[]);
+            return Self { steps: [Step::Wait; MAX_STEPS], length: 0 };
         };
         let part = |bytes: &[u8]| Bytes::new(bytes).expect("parts of 1 to 8 bytes");
         let store =
             |offset: usize, old: &[u8], new: &[u8]| Step::Store { offset, old: part(old), new: part(new) };
         let end = last + 1;
         match window.split(address, end) {
-            Split::Inside => Self::of(&[store(0, &old[..end], &new[..end])]),
+            Split::Inside => Self::of_one(store(0, &old[..end], &new[..end])),
             Split::Crossing { front } if first >= front => {
-                Self::of(&[store(first, &old[first..end], &new[first..end])])
+                Self::of_one(store(first, &old[first..end], &new[first..end]))
             }
             Split::Crossing { front } => {
-                let mut locked = old.to_vec();
+                let mut locked = [0; MAX_PATCH];
+                locked[..front].copy_from_slice(&old[..front]);
                 locked[0] = INT3;
-                Self::of(&[
+                let steps = [
                     store(0, &old[..front], &locked[..front]),
                     Step::Wait,
                     store(front, &old[front..end], &new[front..end]),
                     Step::Wait,
                     store(0, &locked[..front], &new[..front]),
-                ])
+                ];
+                Self { length: steps.len(), steps }
             }
         }
     }
 
-    fn of(steps: &[Step]) -> Self {
-        let mut all = [Step::Wait; MAX_STEPS];
-        all[..steps.len()].copy_from_slice(steps);
-        Self { steps: all, length: steps.len() }
+    fn of_one(store: Step) -> Self {
+        Self { steps: [store, Step::Wait, Step::Wait, Step::Wait, Step::Wait], length: 1 }
     }
 
     /// The steps in order.

@@ -50,7 +50,8 @@ impl Way {
         };
         // SAFETY: obligation 1.
         unsafe { check_old(&place, &old)? };
-        let (code, readable) = read_code(&place, &old);
+        let mut code = [0; MAX_CODE];
+        let readable = read_code(&place, &old, &mut code);
         let change = layout::change(address, &code[..readable], &old, &new)?;
         let window = FetchModel::in_force().window;
         let offset = change.map_or(0, |change| change.offset);
@@ -86,7 +87,8 @@ impl Way {
         unsafe { check_old(&self.place, &change.old)? };
         if self.uses_int3() {
             // The bytes behind the patch, if the instruction is longer.
-            let (code, readable) = read_code(&self.place, &change.old);
+            let mut code = [0; MAX_CODE];
+            let readable = read_code(&self.place, &change.old, &mut code);
             let instruction = &change.original.bytes[..change.original.length];
             if !code[..readable].starts_with(instruction) {
                 return Err(Error::Contended { address: self.address() });
@@ -203,8 +205,8 @@ unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
     unsafe { TextRef::resolve(place.address(), length) }
 }
 
-/// The code that begins with `old` at `place`, and how much of it is known: never past a page which may be the last.
-fn read_code(place: &TextRef, old: &Bytes) -> ([u8; MAX_CODE], usize) {
+/// Reads the code that begins with `old` at `place`, and gives how much of it is known: never past a page which may be the last.
+fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let address = place.address();
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
     let in_page = 4096 - (address & 4095);
@@ -212,13 +214,12 @@ fn read_code(place: &TextRef, old: &Bytes) -> ([u8; MAX_CODE], usize) {
     let is_text = |length| unsafe { TextRef::resolve(address, length) }.is_ok();
     let readable = if in_page >= wanted || is_text(wanted) { wanted } else { in_page.max(old.len()) };
     let text = std::ptr::with_exposed_provenance::<u8>(address);
-    let mut code = [0; MAX_CODE];
-    for (i, byte) in code[..readable].iter_mut().enumerate() {
-        // SAFETY: text up to `old.len()` by obligation 1 of `check`; the rest lies in the same page, or was found to be text.
+    code[..old.len()].copy_from_slice(old);
+    for (i, byte) in code[..readable].iter_mut().enumerate().skip(old.len()) {
+        // SAFETY: in the same page as the first byte, which is text, or found to be text itself.
         *byte = unsafe { text.add(i).read_volatile() };
     }
-    code[..old.len()].copy_from_slice(old);
-    (code, readable)
+    readable
 }
 
 /// Says why, if other bytes than `old` stand at `place`.

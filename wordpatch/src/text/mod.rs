@@ -147,13 +147,11 @@ impl TextRef {
     /// The bytes must be mapped readable at the address where they are executed.
     pub unsafe fn is_stale(&self, length: usize) -> bool {
         let text = std::ptr::with_exposed_provenance::<u8>(self.address);
+        let view = self.writable.map_or(text, |view| view.as_ptr().cast_const());
         // A store of another thread may fall between the two reads: a difference counts if it stays.
         (0..3).all(|_| {
             // SAFETY: the caller's obligation; the view outlives the text.
-            unsafe {
-                let view = self.read(0, length);
-                (0..length).any(|i| text.add(i).read_volatile() != view[i])
-            }
+            (0..length).any(|i| unsafe { text.add(i).read_volatile() != view.add(i).read_volatile() })
         })
     }
 
