@@ -10,6 +10,7 @@ use benches::sites::{Case, Code};
 use callpatch::{CallSite, Clobbers, Shape, Toggle};
 use wordpatch::{
     FetchModel, Finisher, Outstanding, Patch, Split, State, TMax, WaitPolicy, patch, patch_all, start_patch,
+    start_patch_all,
 };
 
 use crate::{E8_NOP, callee_address, code_at, window};
@@ -84,6 +85,13 @@ fn outstanding(patches: &[Patch<'_>]) {
     }
 }
 
+fn outstanding_as_a_batch(patches: &[Patch<'_>]) {
+    // SAFETY: see `one_by_one`.
+    let all = unsafe { start_patch_all(patches) };
+    while all.try_finish().expect("it is furthered") != State::Finished {}
+    assert!(all.finish_all().iter().all(Result::is_ok));
+}
+
 fn by_finisher(finisher: &Finisher, patches: &[Patch<'_>]) {
     let all: Vec<Outstanding> = patches.iter().map(start).collect();
     all.iter().for_each(|one| finisher.take_over(one).expect("it is taken over"));
@@ -120,6 +128,7 @@ pub(crate) fn table(options: &Options) -> Table {
         push("patch, straddlers one by one", straddling.passes(rounds, one_by_one));
         push("patch_all, straddlers", straddling.passes(rounds, as_a_batch));
         push("start_patch all, then finish all", straddling.passes(rounds, outstanding));
+        push("start_patch_all, then finish", straddling.passes(rounds, outstanding_as_a_batch));
         push(
             "start_patch all, by the finisher",
             straddling.passes(rounds, |all| by_finisher(&finisher, all)),

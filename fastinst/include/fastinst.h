@@ -98,7 +98,7 @@ typedef enum {
     FASTINST_ERROR_IMMOVABLE = -11,
     /* A discovery callback has called fastinst_register_callback. */
     FASTINST_ERROR_IN_CALLBACK = -12,
-    /* The system has refused a mapping, a protection, membarrier, a signal handler or a thread. */
+    /* The system has refused a mapping, a protection, membarrier, a signal handler or a thread; or a table is full. */
     FASTINST_ERROR_SYSTEM = -13
 } fastinst_error;
 

@@ -343,12 +343,15 @@ impl Shared {
             None => State::Finished,
         };
         if state == State::Finished {
-            for way in &mut flight.ways {
-                if let Ok(done) = way
-                    && done.uses_int3()
-                    && done.is_gone()
-                {
-                    *way = Err(Error::TextGone { address: done.address() });
+            let locked = |way: &&Way| way.uses_int3();
+            if !Way::are_there(flight.ways.iter().flatten().filter(locked)) {
+                for way in &mut flight.ways {
+                    if let Ok(done) = way
+                        && locked(&&*done)
+                        && !Way::are_there(std::iter::once(&*done))
+                    {
+                        *way = Err(Error::TextGone { address: done.address() });
+                    }
                 }
             }
             let done: Vec<usize> = self

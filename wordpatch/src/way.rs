@@ -178,10 +178,10 @@ impl Way {
         unsafe { place.is_stale(old.len()) }
     }
 
-    /// [`Way::is_stale`] of text that may be unmapped.
-    pub(crate) fn is_gone(&self) -> bool {
-        let (place, old) = &self.whole;
-        text::is_gone(place, old.len())
+    /// Whether the stores of all these reach the text that is executed, which may have been unmapped.
+    pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
+        let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
+        text::are_there(&places)
     }
 }
 

@@ -337,28 +337,52 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     }
 }
 
-/// Whether the text of `place` differs from what was written there, or is gone: it was unmapped since, or replaced. Unlike
-/// [`TextRef::is_stale`], asks the kernel for the bytes, so the text need not be mapped. Text that is written where it is
-/// executed cannot be told.
-pub(crate) fn is_gone(place: &TextRef, length: usize) -> bool {
-    if place.writable.is_none_or(|view| view.addr().get() == place.address) {
-        return false;
-    }
-    (0..3).all(|_| {
-        let mut found = [0_u8; crate::MAX_PATCH];
-        let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: length };
-        let text = std::ptr::with_exposed_provenance_mut(place.address);
-        let remote = libc::iovec { iov_base: text, iov_len: length };
-        // SAFETY: writes `length` bytes, at most MAX_PATCH, into `found`; an address that is not mapped is an error.
-        let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+/// Whether the text of all these places, so many bytes each, is what was written there. Unlike [`TextRef::is_stale`], asks the
+/// kernel for the bytes, a thousand places at a time, so the text need not be mapped. Text that is written where it is executed
+/// cannot be told.
+pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
+    /// As many as the kernel takes in one call (UIO_MAXIOV).
+    const AT_ONCE: usize = 1024;
+    let can_be_told = |(place, _): &&(TextRef, usize)| {
+        place.writable.is_some_and(|view| view.addr().get() != place.address)
+    };
+    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_told).collect();
+    let are_there = |places: &[&(TextRef, usize)]| {
+        let remote: Vec<libc::iovec> = places
+            .iter()
+            .map(|(place, length)| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(place.address),
+                iov_len: *length,
+            })
+            .collect();
+        let mut found = vec![0_u8; places.iter().map(|(_, length)| length).sum()];
+        let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
+        // SAFETY: writes at most `found.len()` bytes there; an address that is not mapped ends the reading.
+        let read = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &local,
+                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
         if read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
             // The system call is refused: nothing can be told.
-            return false;
+            return true;
         }
-        // SAFETY: the view outlives the text.
-        let view = unsafe { place.read(0, length) };
-        read != length as isize || found[..length] != *view
-    })
+        let mut rest = &found[..];
+        let is_same = |(place, length): &&(TextRef, usize)| {
+            let (text, behind) = rest.split_at(*length);
+            rest = behind;
+            // SAFETY: the view outlives the text.
+            text == &*unsafe { place.read(0, *length) }
+        };
+        read == found.len() as isize && places.iter().all(is_same)
+    };
+    // A store of another thread may fall between the two reads: a difference counts if it stays.
+    places.chunks(AT_ONCE).all(|places| (0..3).any(|_| are_there(places)))
 }
 
 /// How many bytes [`unshare`] copies; 0 when it would not copy at all.
