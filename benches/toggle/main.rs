@@ -5,7 +5,9 @@
 //!    it costs to discover them (section 8.2).
 //! 3. In the same run, what other ways of changing code are made of: mprotect, membarrier, writes to /proc/self/mem, and
 //!    `wordpatch::patch` with its INT3 protocol.
+//! 4. Patches of many sites: as a batch, and asynchronously.
 mod application;
+mod batches;
 mod call_sites;
 mod peers;
 
@@ -22,6 +24,8 @@ fn main() {
     let mut report = Report::new("What does it cost, in ticks, to switch a probe on and off?");
     options.progress("peers");
     report.push(peers::table(&options));
+    options.progress("batches");
+    report.push(batches::table(&options));
     options.progress("call sites");
     let [quiet, executed] = call_sites::tables(&options);
     report.push(quiet);
@@ -42,6 +46,9 @@ extern "C" fn callee() {
 fn callee_address() -> usize {
     callee as *const () as usize
 }
+
+/// A call of five bytes, switched off.
+const E8_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
 /// The window that the cases are made for.
 fn window() -> FetchWindow {

@@ -14,9 +14,7 @@ use benches::sites::{self, Case, Code, SiteFunction};
 use callpatch::{Shape, Toggle};
 use wordpatch::{Split, serialize_all_cores};
 
-use crate::{callee_address, code_at, window};
-
-const E8_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+use crate::{E8_NOP, callee_address, code_at, window};
 
 /// Each way, with and without another thread that runs.
 pub(crate) fn table(options: &Options) -> Table {

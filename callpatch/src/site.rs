@@ -1,5 +1,6 @@
 //! A call site: decoded and verified once, toggled for ever.
 
+use wordpatch::text::TwoForms;
 use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
 
 use crate::encoding::{self, Shape};
@@ -25,9 +26,18 @@ pub enum Toggle {
     Unchanged,
 }
 
+/// Numbers of a site's forms.
+const ACTIVE: usize = 0;
+const INACTIVE: usize = 1;
+
+const _: () = assert!(size_of::<TwoForms>() <= 64, "a toggle looks at one cache line");
+
 /// A call that can be switched on and off. Copies are handles of the same site.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub struct CallSite {
+    /// All that a toggle looks at, in one cache line. The first form is the active one.
+    forms: TwoForms,
     pub(crate) text: TextRef,
     pub(crate) window: FetchWindow,
     pub(crate) shape: Shape,
@@ -98,7 +108,8 @@ impl CallSite {
             _ => None,
         };
         let edit = Edit::new(strategy, shape, &instruction, island.as_ref());
-        Ok(Self { text, window, shape, clobbers, strategy, instruction, edit })
+        let forms = TwoForms::new(&text, window, edit.offset, [&edit.active, &edit.inactive]);
+        Ok(Self { forms, text, window, shape, clobbers, strategy, instruction, edit })
     }
 
     /// Where the instruction starts.
@@ -132,24 +143,27 @@ impl CallSite {
     ///
     /// # Errors
     /// [`Error::Foreign`] when the site holds neither form.
+    #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
-        self.toggle(&self.edit.inactive, &self.edit.active)
+        self.toggle(ACTIVE)
     }
 
     /// Makes the call be skipped from now on. As [`CallSite::activate`].
     ///
     /// # Errors
     /// [`Error::Foreign`] when the site holds neither form.
+    #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
-        self.toggle(&self.edit.active, &self.edit.inactive)
+        self.toggle(INACTIVE)
     }
 
-    fn toggle(&self, from: &Bytes, to: &Bytes) -> Result<Toggle, Error> {
+    #[inline]
+    fn toggle(&self, to: usize) -> Result<Toggle, Error> {
         // SAFETY: the site was decoded under the contract of `decode`; an edit keeps inside the window, and both its forms are
         // valid for every executing thread.
-        match unsafe { self.text.compare_exchange(self.window, self.edit.offset, from, to) } {
-            Ok(()) => Ok(Toggle::Changed),
-            Err(wordpatch::Error::Mismatch { found, .. }) if found == *to => Ok(Toggle::Unchanged),
+        match unsafe { self.forms.exchange(to) } {
+            Ok(true) => Ok(Toggle::Changed),
+            Ok(false) => Ok(Toggle::Unchanged),
             Err(error) => Err(error.into()),
         }
     }

@@ -84,10 +84,11 @@ typedef enum {
     FASTINST_ERROR_FOREIGN_BYTES = -5,
     /* The address is not mapped, or not readable and executable. */
     FASTINST_ERROR_NOT_TEXT = -6,
-    /* Another thread is patching the same instruction, or too many patches are under way: try again. In a child that was not
-       made by fork(): the code is shared with the parent. */
+    /* Another thread is patching the same instruction: try again. An earlier patch of the same array has it. In a child that was
+       not made by fork(): the code is shared with the parent. In any child: the patch was begun by the parent. */
     FASTINST_ERROR_CONTENDED = -7,
-    /* A patch replaces one instruction by one of the same length, 1 to 8 bytes of it. */
+    /* A patch replaces 1 to 8 bytes by as many, and an instruction by one of the same length; of several instructions only
+       in one store. */
     FASTINST_ERROR_LAYOUT = -8,
     /* The target, or free memory for a piece of code, is out of reach of a 32-bit displacement. */
     FASTINST_ERROR_OUT_OF_REACH = -9,
@@ -97,7 +98,7 @@ typedef enum {
     FASTINST_ERROR_IMMOVABLE = -11,
     /* A discovery callback has called fastinst_register_callback. */
     FASTINST_ERROR_IN_CALLBACK = -12,
-    /* The system has refused a mapping, a protection, membarrier, a signal handler or a thread. */
+    /* The system has refused a mapping, a protection, membarrier, a signal handler or a thread; or a table is full. */
     FASTINST_ERROR_SYSTEM = -13
 } fastinst_error;
 
@@ -231,6 +232,44 @@ const char *fastinst_strerror(int error);
  * FASTINST_ERROR_SYSTEM.
  */
 int wordpatch_patch(void *address, const uint8_t *expected, const uint8_t *replacement, size_t length);
+
+/* One patch of many: see wordpatch_patch. */
+typedef struct {
+    void *address;
+    const uint8_t *expected;
+    const uint8_t *replacement;
+    size_t length;
+} wordpatch_patch_request;
+
+/*
+ * Does what wordpatch_patch does for `count` patches, and pays for its two waits once. `results`, unless null, receives what
+ * wordpatch_patch would have returned for each. A patch that is refused leaves the others done and its own instruction as it
+ * was. The second of two patches that have bytes in common is FASTINST_ERROR_CONTENDED.
+ *
+ * Gives 0, or the first error among the results. FASTINST_ERROR_ARGUMENT with nothing done: `patches`, or a member of
+ * one, is null, or a `length` is not 1 to 8. Otherwise as wordpatch_patch.
+ */
+int wordpatch_patch_all(const wordpatch_patch_request *patches, size_t count, int *results);
+
+/*
+ * Begins what wordpatch_patch does, and returns after the first store: at the end where the bytes that differ lie in one
+ * fetch window. Otherwise the instruction is an INT3 until wordpatch_finish_patch has been called often enough; any number of
+ * patches may be outstanding, from any threads. The memory may be unmapped meanwhile.
+ *
+ * Conditions and errors are those of wordpatch_patch.
+ */
+int wordpatch_start_patch(void *address, const uint8_t *expected, const uint8_t *replacement, size_t length);
+
+/*
+ * Furthers the patch of `address` that was begun, by whichever thread. Gives 1 when nothing is left of it to be done, also
+ * when there is none; 0 when it is not finished yet, or another thread is at it: call again. Waits for no other thread, but
+ * for one call of membarrier.
+ *
+ * Errors, each told once: FASTINST_ERROR_FOREIGN_BYTES (somebody else has written the instruction), FASTINST_ERROR_NOT_TEXT (it
+ * was unmapped, or other memory mapped there), FASTINST_ERROR_CONTENDED (it was begun by the parent of this forked child),
+ * FASTINST_ERROR_SYSTEM (membarrier was allowed and is not any more).
+ */
+int wordpatch_finish_patch(void *address);
 
 /*
  * Has the call at `address` be made from now on. The site is one of

@@ -29,6 +29,6 @@ pub mod service;
 pub use discovery::register_callback;
 pub use error::Error;
 pub use probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
-pub use registry::{activate, deactivate, metadata, probe_count, toggle_count};
+pub use registry::{activate, activate_all, deactivate, deactivate_all, metadata, probe_count, toggle_count};
 pub use segments::Segments;
 pub use wordpatch::{TextAccess, text::set_access};

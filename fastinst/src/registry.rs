@@ -64,20 +64,42 @@ fn discovered(id: ProbeId) -> Result<&'static Probe, Error> {
     if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
 }
 
+/// Gives whether code was changed.
+#[inline]
 fn switch(
     probe: &Probe,
     toggle: impl Fn(&CallSite) -> Result<Toggle, callpatch::Error>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     loop {
         let site = probe.site()?;
         match toggle(site) {
-            Ok(Toggle::Changed) => TOGGLES.fetch_add(1, Ordering::Relaxed),
-            Ok(Toggle::Unchanged) => 0,
+            Ok(toggle) => return Ok(toggle == Toggle::Changed),
             // The library went away in between: the site's pages were given back. Each turn takes another unloading.
-            Err(_) if !std::ptr::eq(probe.site()?, site) => continue,
+            Err(_) if !std::ptr::eq(probe.site()?, site) => {}
             Err(error) => return Err(error.into()),
-        };
-        return Ok(());
+        }
+    }
+}
+
+#[inline]
+fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
+    let probe = discovered(id)?;
+    // Release, and before the code: a thread that executes the new code finds the new function.
+    probe.function_cell.store(function as usize, Ordering::Release);
+    probe.wanted.store(true, Ordering::Release);
+    switch(probe, CallSite::activate)
+}
+
+#[inline]
+fn switch_off(id: ProbeId) -> Result<bool, Error> {
+    let probe = discovered(id)?;
+    probe.wanted.store(false, Ordering::Release);
+    switch(probe, CallSite::deactivate)
+}
+
+fn count(toggles: u64) {
+    if toggles > 0 {
+        TOGGLES.fetch_add(toggles, Ordering::Relaxed);
     }
 }
 
@@ -95,11 +117,8 @@ fn switch(
 /// # Safety
 /// `function` must stay callable for as long as any thread may execute the site, and keep the contract of [`ProbeFn`].
 pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
-    let probe = discovered(id)?;
-    // Release, and before the code: a thread that executes the new code finds the new function.
-    probe.function_cell.store(function as usize, Ordering::Release);
-    probe.wanted.store(true, Ordering::Release);
-    switch(probe, CallSite::activate)
+    count(switch_on(id, function)?.into());
+    Ok(())
 }
 
 /// Has the probe's site call nothing from now on. One atomic store, otherwise as [`activate`].
@@ -107,9 +126,31 @@ pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
 /// # Errors
 /// As [`activate`].
 pub fn deactivate(id: ProbeId) -> Result<(), Error> {
-    let probe = discovered(id)?;
-    probe.wanted.store(false, Ordering::Release);
-    switch(probe, CallSite::deactivate)
+    count(switch_off(id)?.into());
+    Ok(())
+}
+
+/// [`activate`] for many probes, in order; says for each what it would say. A probe that fails leaves the others switched.
+/// There is nothing to wait for, so this saves little: the calls are not atomic as a whole. Allocates the results: not for
+/// signal handlers.
+///
+/// # Safety
+/// As [`activate`], for each.
+pub unsafe fn activate_all(probes: &[(ProbeId, ProbeFn)]) -> Vec<Result<(), Error>> {
+    all(probes.iter().map(|(id, function)| switch_on(*id, *function)))
+}
+
+/// [`deactivate`] for many probes, as [`activate_all`].
+pub fn deactivate_all(probes: &[ProbeId]) -> Vec<Result<(), Error>> {
+    all(probes.iter().map(|id| switch_off(*id)))
+}
+
+/// The results of many switches, counted at once.
+fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Error>> {
+    let mut toggles = 0;
+    let results = switches.map(|switched| switched.map(|changed| toggles += u64::from(changed))).collect();
+    count(toggles);
+    results
 }
 
 /// How many ids were given out; ids are below this number.

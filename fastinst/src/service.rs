@@ -1,14 +1,13 @@
 //! The service thread: discovers probes of libraries that are loaded later, and gives a tool a regular tick.
 //!
-//! It blocks every signal, so that the program's handlers never run on it. At a fork it is between two rounds of work (see
-//! [`before_fork`]), so a child inherits no lock of its; the child starts its own.
+//! It blocks every signal, so that the program's handlers never run on it; all but that of a locked site, which it may itself run
+//! through. At a fork it is between two rounds of work (see [`before_fork`]), so a child inherits no lock of its; the child starts
+//! its own.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -79,13 +78,9 @@ pub struct Tick {
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here, not by the thread: who notifies before it runs is heard.
     let seen = NEWS.load(Ordering::Acquire);
-    let mut before = SigSet::empty();
-    let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before));
-    let spawned = std::thread::Builder::new().name("fastinst".into()).spawn(move || run(tick, seen));
-    if blocked.is_ok() {
-        // Cannot fail: the mask is one that was in force.
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    }
+    let spawned = wordpatch::with_signals_blocked(|| {
+        std::thread::Builder::new().name("fastinst".into()).spawn(move || run(tick, seen))
+    });
     spawned.map(drop).map_err(|source| Error::Thread { source })
 }
 

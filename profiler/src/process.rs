@@ -48,6 +48,8 @@ pub fn started_at() -> SystemTime {
 /// Follows this process from now on: fork handlers and fatal signals. Once, after [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // First, so that its handlers hold nothing while ours wait for the service thread.
+    wordpatch::text::follow_forks();
     // SAFETY: the three functions are never unloaded, and keep to what may be done around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     FATAL.iter().for_each(|signal| watch_signal(*signal));

@@ -34,6 +34,9 @@
     _(fastinst_probe_count)                                                                                            \
     _(fastinst_strerror)                                                                                               \
     _(wordpatch_patch)                                                                                                 \
+    _(wordpatch_patch_all)                                                                                             \
+    _(wordpatch_start_patch)                                                                                           \
+    _(wordpatch_finish_patch)                                                                                          \
     _(callpatch_activate_call)                                                                                         \
     _(callpatch_deactivate_call)
 

@@ -131,7 +131,7 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -5 other bytes than expected stand at the address
 -6 the address is not mapped readable and executable
 -7 another thread is patching the same instruction; try again
--8 a patch replaces one instruction by one of the same length, 1 to 8 bytes of it
+-8 a patch replaces 1 to 8 bytes, and each instruction by one of the same length
 -9 the target, or memory for a stub, is out of reach of a 32-bit displacement
 -10 no call that can be toggled stands at the address
 -11 the instruction crosses a fetch window and cannot be run out of line
@@ -157,6 +157,11 @@ fn probes_of_a_library_that_comes_and_goes() {
 #[test]
 fn instructions_at_every_offset_of_mapped_pages_patched_while_executing() {
     check("patch.c", &[], USUAL);
+}
+
+#[test]
+fn instructions_patched_together_and_asynchronously_while_executing() {
+    check("many_patches.c", &[], USUAL);
 }
 
 #[test]

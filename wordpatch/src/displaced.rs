@@ -14,11 +14,10 @@ use iced_x86::{
     Register,
 };
 
-use crate::near::NearBlock;
-use crate::{Error, serialize};
+use crate::Error;
 
-/// Room for one copy: three instructions of at most 15 bytes, and what the encoder appends for far branches.
-const COPY_SIZE: usize = 64;
+/// The longest copy: three instructions of at most 15 bytes, and what the encoder appends for far branches.
+pub(crate) const MAX_COPY: usize = 64;
 
 fn immovable(instruction: &Instruction, reason: &'static str) -> Error {
     Error::Immovable { address: instruction.ip() as usize, reason }
@@ -69,19 +68,17 @@ fn stand_in(instruction: &Instruction) -> Result<Vec<Instruction>, Error> {
     }
 }
 
-/// Writes a copy of `instruction` near it and returns its address. The copy lives as long as the process.
-pub(crate) fn copy_out_of_line(instruction: &Instruction) -> Result<usize, Error> {
+/// The code of a copy of `instruction` that will stand at `address`.
+///
+/// # Errors
+/// [`Error::Immovable`], perhaps only at this address.
+pub(crate) fn copy_at(instruction: &Instruction, address: usize) -> Result<Vec<u8>, Error> {
     let instructions = stand_in(instruction)?;
-    let site = instruction.ip() as usize;
-    let mut block = NearBlock::allocate(&(site..site + instruction.len()), COPY_SIZE, 0)?;
-    let place = InstructionBlock::new(&instructions, block.code_address() as u64);
+    let place = InstructionBlock::new(&instructions, address as u64);
     let encoded = BlockEncoder::encode(64, place, BlockEncoderOptions::NONE)
         .map_err(|_| immovable(instruction, "it cannot be encoded at another address"))?;
-    block.code_mut()[..encoded.code_buffer.len()].copy_from_slice(&encoded.code_buffer);
-    let sealed = block.seal()?;
-    // The pages are new to every core, but the address may have held other code before.
-    serialize::serialize_all_cores()?;
-    Ok(sealed.code)
+    assert!(encoded.code_buffer.len() <= MAX_COPY);
+    Ok(encoded.code_buffer)
 }
 
 #[cfg(test)]

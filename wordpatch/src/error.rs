@@ -1,7 +1,7 @@
 //! Why a patch was not made.
 //!
 //! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused, and the text is
-//! not what it should be. Every variant leaves the text as it was.
+//! not what it should be. Every variant leaves the text as it was, but for a rare case of [`Error::MembarrierRefused`].
 
 use std::io;
 
@@ -35,7 +35,7 @@ pub enum Error {
 
     /// The new bytes would change where the next instruction starts (paper section 4, layout equivalence).
     #[error(
-        "the patch at {address:#x} would turn an instruction of {old_length} bytes into one of {new_length}; patch one instruction by one of the same length"
+        "the patch would turn the instruction of {old_length} bytes at {address:#x} into one of {new_length}; instructions must start where they did"
     )]
     LayoutChanged {
         /// Where the instruction starts.
@@ -44,6 +44,22 @@ pub enum Error {
         old_length: usize,
         /// Length of the instruction that the new bytes make.
         new_length: usize,
+    },
+
+    /// Several instructions change, and not in one store: a thread between them would run one of the old and one of the new.
+    #[error(
+        "the patch at {address:#x} changes several instructions across a fetch window; patch them one at a time"
+    )]
+    SeveralInstructions {
+        /// The first instruction that changes.
+        address: usize,
+    },
+
+    /// An earlier patch of the same batch changes some of the same bytes.
+    #[error("the batch has an earlier patch of the bytes at {address:#x}")]
+    Overlap {
+        /// Where the refused patch was to go.
+        address: usize,
     },
 
     /// The text holds other bytes than the caller expects.
@@ -105,11 +121,47 @@ pub enum Error {
         length: usize,
     },
 
-    /// More straddlers are being patched at once than the trap handler's table holds.
-    #[error("too many patches in flight at once; try again")]
+    /// More different straddlers were patched than the tables hold: millions of sites, or of old instructions.
+    #[error("the tables for straddling instructions are full")]
     TableFull,
 
-    /// After a fork, the text is still shared with the parent process.
+    /// The text was unmapped, or replaced, while an asynchronous patch was under way. Nothing else was changed.
+    #[error("the text at {address:#x} went away while it was being patched")]
+    TextGone {
+        /// The site.
+        address: usize,
+    },
+
+    /// The patch was begun by the process that this one was forked from. Here, the old instruction stands.
+    #[error("the patch of {address:#x} was begun by the parent process, and is not made in this one")]
+    Forked {
+        /// The site.
+        address: usize,
+    },
+
+    /// A thread has SIGTRAP blocked: the kernel would kill the process if it met a locked site.
+    #[error("thread {thread} has SIGTRAP blocked")]
+    SigtrapBlocked {
+        /// Its id, as the kernel numbers threads.
+        thread: i32,
+    },
+
+    /// The process's threads could not be looked at.
+    #[error("/proc/self/task could not be read: {source}")]
+    ThreadsUnknown {
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// A thread could not be started.
+    #[error("no thread for finishing patches: {source}")]
+    ThreadRefused {
+        /// The system call's error.
+        source: io::Error,
+    },
+
+    /// After a fork, the text, or the table of locked sites, is still shared with the parent process: call
+    /// [`unshare`](crate::text::unshare).
     #[error("the text at {address:#x} is still shared with the parent process")]
     SharedWithParent {
         /// The site.
@@ -136,7 +188,9 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
+    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing was changed; unless it was allowed up to the second
+    /// wait of a patch (another thread has installed a seccomp filter): then there is no safe way on, nor back, and the site stays
+    /// locked. Threads run the old instruction there, at the cost of a trap, and no other patch gets the site.
     #[error(
         "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
     )]
@@ -160,4 +214,16 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The same error once more, for another site that the same refusal concerns.
+    pub(crate) fn of_refusal(refusal: &Self) -> Self {
+        let errno = |source: &io::Error| io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(0));
+        match refusal {
+            Self::TrapRefused { source } => Self::TrapRefused { source: errno(source) },
+            Self::MembarrierRefused { source } => Self::MembarrierRefused { source: errno(source) },
+            other => unreachable!("not a refusal of the whole batch: {other}"),
+        }
+    }
 }

@@ -69,6 +69,12 @@ impl FetchWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TMax(pub u32);
 
+impl TMax {
+    /// For how long a core that runs a forked child is taken to execute stale bytes, where T_max is unknown: `membarrier` does
+    /// not reach other processes. Assumed: no vendor promises a bound. Measured T_max are 600 to 3,000 ticks.
+    pub(crate) const OF_CHILDREN: Self = Self(50_000);
+}
+
 /// How the *wait* of a protocol is made, where one is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -18,7 +18,7 @@
 //! 5. store the front part, which also unlocks the site.
 //!
 //! A thread that meets the INT3 does not spin. The trap handler sends it on through an out-of-line copy of the
-//! old instruction ([`patch`] makes the copy before it locks the site), so a patcher that is stopped in the
+//! old instruction (a patch makes the copy before it locks the site), so a patcher that is stopped in the
 //! middle stops nobody.
 //!
 //! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the processor's
@@ -26,29 +26,55 @@
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
 //!
+//! # Drivers
+//! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
+//! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.
+//!
 //! # Absent by design
 //! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues membarrier.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("wordpatch patches x86-64 code under Linux");
 
+mod batch;
 mod bytes;
 pub mod calibration;
+mod copies;
 mod displaced;
 mod error;
+#[doc(hidden)]
+pub mod fault;
 mod fetch_model;
+mod finisher;
+mod layout;
 pub mod near;
+mod outstanding;
 pub mod protocol;
 mod serialize;
+mod site_table;
 mod store;
-mod synchronous;
 pub mod text;
 mod trap;
 pub mod tsc;
+mod way;
 
+pub use batch::{patch, patch_all};
 pub use bytes::{Bytes, MAX_PATCH};
 pub use error::Error;
 pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax, WaitPolicy};
+pub use finisher::Finisher;
+pub use outstanding::{Outstanding, State, finish_patch, start_patch, start_patch_all};
 pub use serialize::{serialize_all_cores, wait_for_visibility};
-pub use synchronous::patch;
 pub use text::{TextAccess, TextRef};
+pub use trap::{check_sigtrap_unblocked, with_signals_blocked};
+
+/// One patch of a batch: see [`patch`] for what the three mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patch<'a> {
+    /// The start of an instruction.
+    pub address: usize,
+    /// What stands there.
+    pub expected: &'a [u8],
+    /// What is to stand there, as many bytes.
+    pub replacement: &'a [u8],
+}

@@ -16,7 +16,7 @@
 //! compares the first byte too if that lies in the same window, so it fails on a site that is locked. A store to the back part
 //! alone cannot, and needs the site for itself ([`Protocol::needs_site`]).
 
-use crate::{Bytes, FetchWindow, Split};
+use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
 /// The one-byte breakpoint instruction.
 pub const INT3: u8 = 0xcc;
@@ -37,10 +37,14 @@ pub enum Step {
     Wait,
 }
 
-/// The steps of one patch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The longest protocol: three stores and the two waits between them.
+const MAX_STEPS: usize = 5;
+
+/// The steps of one patch. A value without an allocation: it is made for each patch.
+#[derive(Clone, Debug)]
 pub struct Protocol {
-    steps: Vec<Step>,
+    steps: [Step; MAX_STEPS],
+    length: usize,
 }
 
 impl Protocol {
@@ -52,46 +56,51 @@ impl Protocol {
         assert_eq!(old.len(), new.len());
         let differs = |i: &usize| old[*i] != new[*i];
         let (Some(first), Some(last)) = ((0..old.len()).find(differs), (0..old.len()).rfind(differs)) else {
-            return Self { steps: Vec::new() };
+            return Self { steps: [Step::Wait; MAX_STEPS], length: 0 };
         };
         let part = |bytes: &[u8]| Bytes::new(bytes).expect("parts of 1 to 8 bytes");
         let store =
             |offset: usize, old: &[u8], new: &[u8]| Step::Store { offset, old: part(old), new: part(new) };
         let end = last + 1;
-        let steps = match window.split(address, end) {
-            Split::Inside => vec![store(0, &old[..end], &new[..end])],
+        match window.split(address, end) {
+            Split::Inside => Self::of_one(store(0, &old[..end], &new[..end])),
             Split::Crossing { front } if first >= front => {
-                vec![store(first, &old[first..end], &new[first..end])]
+                Self::of_one(store(first, &old[first..end], &new[first..end]))
             }
             Split::Crossing { front } => {
-                let mut locked = old.to_vec();
+                let mut locked = [0; MAX_PATCH];
+                locked[..front].copy_from_slice(&old[..front]);
                 locked[0] = INT3;
-                vec![
+                let steps = [
                     store(0, &old[..front], &locked[..front]),
                     Step::Wait,
                     store(front, &old[front..end], &new[front..end]),
                     Step::Wait,
                     store(0, &locked[..front], &new[..front]),
-                ]
+                ];
+                Self { length: steps.len(), steps }
             }
-        };
-        Self { steps }
+        }
+    }
+
+    fn of_one(store: Step) -> Self {
+        Self { steps: [store, Step::Wait, Step::Wait, Step::Wait, Step::Wait], length: 1 }
     }
 
     /// The steps in order.
     pub fn steps(&self) -> &[Step] {
-        &self.steps
+        &self.steps[..self.length]
     }
 
     /// Whether the site is locked with INT3 on the way.
     pub fn uses_int3(&self) -> bool {
-        self.steps.contains(&Step::Wait)
+        self.steps().contains(&Step::Wait)
     }
 
     /// Whether no other patch of the site may go on meanwhile: when there is more than one store, or the store does
     /// not compare the first byte.
     pub fn needs_site(&self) -> bool {
-        self.uses_int3() || matches!(self.steps.first(), Some(Step::Store { offset: 1.., .. }))
+        self.uses_int3() || matches!(self.steps().first(), Some(Step::Store { offset: 1.., .. }))
     }
 }
 
@@ -104,7 +113,7 @@ mod tests {
 
     fn protocol(address: usize, old: &[u8], new: &[u8]) -> Vec<Step> {
         let bytes = |b| Bytes::new(b).unwrap();
-        Protocol::new(FetchWindow::Bytes32, address, &bytes(old), &bytes(new)).steps
+        Protocol::new(FetchWindow::Bytes32, address, &bytes(old), &bytes(new)).steps().to_vec()
     }
 
     fn store(offset: usize, old: &[u8], new: &[u8]) -> Step {

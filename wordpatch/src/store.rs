@@ -20,6 +20,75 @@ fn base_of(window: FetchWindow, address: usize, length: usize) -> usize {
     }
 }
 
+/// Where the eight bytes of a store lie, and which of them are the patch's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quadword {
+    /// Distance from the patch back to the eight bytes' start.
+    pub(crate) back: usize,
+    mask: u64,
+    shift: u32,
+}
+
+impl Quadword {
+    /// For `length` bytes at `address`.
+    ///
+    /// # Panics
+    /// When they cross a boundary of `window`.
+    pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
+        assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
+        let back = address - base_of(window, address, length);
+        let shift = back as u32 * 8;
+        Self { back, mask: (u64::MAX >> (64 - length * 8)) << shift, shift }
+    }
+
+    /// `bytes` in their place, the rest zero.
+    pub(crate) fn word(&self, bytes: &Bytes) -> u64 {
+        let mut quad = [0; MAX_PATCH];
+        quad[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(quad) << self.shift
+    }
+
+    /// The patch's bytes of such a word.
+    pub(crate) fn bytes(&self, word: u64) -> Bytes {
+        let length = 8 - (self.mask >> self.shift).leading_zeros() as usize / 8;
+        Bytes::new(&(word >> self.shift).to_le_bytes()[..length]).expect("1 to 8 bytes")
+    }
+
+    /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what does. One atomic store.
+    ///
+    /// # Safety
+    /// The eight bytes must be mapped readable and writable, and lie in one cache line.
+    #[inline(always)]
+    pub(crate) unsafe fn exchange(&self, base: *mut u64, old: u64, new: u64) -> Result<(), u64> {
+        let mut current: u64;
+        // A plain eight-byte load inside a cache line is atomic on x86-64.
+        // SAFETY: the caller's obligation. Other threads change these bytes, so the load is spelled as the one instruction it
+        // must be.
+        unsafe { asm!("mov {}, qword ptr [{}]", out(reg) current, in(reg) base, options(nostack, readonly)) };
+        loop {
+            if current & self.mask != old {
+                return Err(current & self.mask);
+            }
+            let wanted = current & !self.mask | new;
+            let seen: u64;
+            // SAFETY: as above; CMPXCHG takes an unaligned operand, and inside a cache line it is no split lock.
+            unsafe {
+                asm!(
+                    "lock cmpxchg qword ptr [{base}], {wanted}",
+                    base = in(reg) base,
+                    wanted = in(reg) wanted,
+                    inout("rax") current => seen,
+                    options(nostack),
+                );
+            }
+            if seen == current {
+                return Ok(());
+            }
+            current = seen;
+        }
+    }
+}
+
 /// Replaces `old` by `new` at `address` if `old` stands there, else says what does. One atomic store for data and,
 /// inside `window`, for instruction fetch.
 ///
@@ -32,46 +101,12 @@ pub(crate) unsafe fn compare_exchange(
     old: &Bytes,
     new: &Bytes,
 ) -> Result<(), Bytes> {
-    let address = writable as usize;
     assert_eq!(old.len(), new.len());
-    assert_eq!(window.split(address, old.len()), Split::Inside, "a store must not cross a fetch window");
-    let base = base_of(window, address, old.len());
-    let shift = (address - base) * 8;
-    let mask = (u64::MAX >> (64 - old.len() * 8)) << shift;
-    let word = |bytes: &Bytes| {
-        let mut quad = [0; MAX_PATCH];
-        quad[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(quad) << shift
-    };
-    let (old_word, new_word) = (word(old), word(new));
-
-    // `base` is inside the window by `base_of`. A plain eight-byte load inside a cache line is atomic on x86-64.
-    let base = writable.with_addr(base).cast::<u64>();
-    let mut current: u64;
-    // SAFETY: obligation 1. Other threads change these bytes, so the load is spelled as the one instruction it must be.
-    unsafe { asm!("mov {}, qword ptr [{}]", out(reg) current, in(reg) base, options(nostack, readonly)) };
-    loop {
-        if current & mask != old_word {
-            let found = ((current & mask) >> shift).to_le_bytes();
-            return Err(Bytes::new(&found[..old.len()]).expect("as long as `old`"));
-        }
-        let wanted = current & !mask | new_word;
-        let seen: u64;
-        // SAFETY: obligation 1; CMPXCHG takes an unaligned operand, and inside a cache line it is no split lock.
-        unsafe {
-            asm!(
-                "lock cmpxchg qword ptr [{base}], {wanted}",
-                base = in(reg) base,
-                wanted = in(reg) wanted,
-                inout("rax") current => seen,
-                options(nostack),
-            );
-        }
-        if seen == current {
-            return Ok(());
-        }
-        current = seen;
-    }
+    let quadword = Quadword::of(window, writable as usize, old.len());
+    let base = writable.wrapping_sub(quadword.back).cast();
+    // SAFETY: obligation 1; the eight bytes are inside the window by `base_of`.
+    unsafe { quadword.exchange(base, quadword.word(old), quadword.word(new)) }
+        .map_err(|found| quadword.bytes(found))
 }
 
 #[cfg(test)]

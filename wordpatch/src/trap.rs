@@ -3,124 +3,38 @@
 //! Runs in signal context, on any thread, at any instruction: atomics on fixed memory only; no locks, no allocation.
 //!
 //! # A trap is
-//! 1. on a site in the table: the thread goes on in the out-of-line copy of the old instruction;
+//! 1. on a site that is locked in the [`site_table`]: the thread goes on in the out-of-line copy of the old instruction;
 //! 2. on a byte that is no INT3 any more: the patch was finished between the trap and the handler, the thread runs the new
 //!    instruction;
 //! 3. else not ours: the previous handler gets it.
 //!
-//! A thread with SIGTRAP blocked is killed by the kernel when it meets an INT3: see the contract of [`crate::patch`].
+//! # Other people's handlers
+//! A handler that was there before ours gets what is not ours. One that the program installs later replaces ours: the next
+//! patch that needs INT3 notices ([`own_sigtrap`]) and puts ours in front of it. A thread that meets a site which was locked
+//! before, in that short time, comes to the program's handler: a program should install its handler first.
+//!
+//! A thread with SIGTRAP blocked is killed by the kernel when it meets an INT3: see [`check_sigtrap_unblocked`].
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::Error;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+
 use crate::protocol::INT3;
-
-/// How many sites can be locked at once.
-const SLOTS: usize = 64;
-
-struct Slot {
-    /// The owned site, 0 when the slot is free.
-    site: AtomicUsize,
-    /// Where threads go on.
-    copy: AtomicUsize,
-}
-
-static SLOT_TABLE: [Slot; SLOTS] =
-    [const { Slot { site: AtomicUsize::new(0), copy: AtomicUsize::new(0) } }; SLOTS];
-
-/// The right to be the only multi-step patch of a site, for as long as the guard lives. Threads may find the site locked.
-pub(crate) struct OwnedSite {
-    slot: &'static Slot,
-}
-
-impl OwnedSite {
-    /// Takes the site. Threads that meet an INT3 there go on at `copy`; without one, the patch must not store any.
-    ///
-    /// # Errors
-    /// [`Error::Contended`] when another patch owns the site, [`Error::TableFull`], [`Error::TrapRefused`].
-    pub(crate) fn take(site: usize, copy: Option<usize>) -> Result<Self, Error> {
-        let _taking = TAKING.lock().unwrap_or_else(|e| e.into_inner());
-        if copy.is_some() {
-            own_sigtrap()?;
-        }
-        if is_owned(site) {
-            return Err(Error::Contended { address: site });
-        }
-        let slot =
-            SLOT_TABLE.iter().find(|slot| slot.site.load(Ordering::Relaxed) == 0).ok_or(Error::TableFull)?;
-        slot.copy.store(copy.unwrap_or(0), Ordering::Release);
-        // Release: pairs with the handler's Acquire load; whoever sees the site sees its copy.
-        slot.site.store(site, Ordering::Release);
-        // Between the slot and the INT3: see `meaning_of_int3`.
-        TAKEN.fetch_add(1, Ordering::SeqCst);
-        Ok(Self { slot })
-    }
-}
-
-impl Drop for OwnedSite {
-    fn drop(&mut self) {
-        self.slot.site.store(0, Ordering::Release);
-    }
-}
-
-/// Whether a patch owns `site`.
-fn is_owned(site: usize) -> bool {
-    SLOT_TABLE.iter().any(|slot| slot.site.load(Ordering::Acquire) == site)
-}
-
-/// How often a site was taken.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-/// What an INT3 that was met at a site means.
-pub(crate) enum Int3 {
-    /// A patch holds the site; threads go on at `copy`.
-    Locked {
-        /// Where the old instruction stands out of line.
-        copy: usize,
-    },
-    /// It is gone: the patch was finished meanwhile.
-    Gone,
-    /// Somebody else's breakpoint.
-    Foreign,
-}
-
-/// Tells whose the INT3 at `site` is; `is_int3` reads the site.
-///
-/// A patch takes its slot, counts itself in `TAKEN`, stores INT3, ..., unlocks, and gives the slot back. So an INT3 that is
-/// read after the slots were searched in vain is ours only if its patch counted itself since the search began.
-pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
-    loop {
-        let taken = TAKEN.load(Ordering::SeqCst);
-        if let Some(slot) = SLOT_TABLE.iter().find(|slot| slot.site.load(Ordering::Acquire) == site) {
-            let copy = slot.copy.load(Ordering::Acquire);
-            // The slot may have been given back, and taken for another site, before its copy was read.
-            if slot.site.load(Ordering::Acquire) == site {
-                return Int3::Locked { copy };
-            }
-            continue;
-        }
-        if !is_int3() {
-            return Int3::Gone;
-        }
-        if TAKEN.load(Ordering::SeqCst) == taken {
-            return Int3::Foreign;
-        }
-    }
-}
-
-/// Held while a slot, or SIGTRAP itself, is taken.
-static TAKING: Mutex<()> = Mutex::new(());
+use crate::site_table::{Int3, meaning_of_int3};
+use crate::text::fork;
+use crate::{Error, copies};
 
 /// The handler that had SIGTRAP before us: address of its function and its flags.
 static PREVIOUS_FUNCTION: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static PREVIOUS_FLAGS: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes sure that SIGTRAP comes to us, also when the program has installed a handler since the last call. The caller
-/// holds `TAKING`.
-fn own_sigtrap() -> Result<(), Error> {
+/// Makes sure that SIGTRAP comes to us, also when the program has installed a handler since the last call. Without a lock: two
+/// threads at once find the same previous handler.
+pub(crate) fn own_sigtrap() -> Result<(), Error> {
     let refused = || Error::TrapRefused { source: io::Error::last_os_error() };
     let mut current = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the current action into memory of the right type.
@@ -166,13 +80,34 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         let is_int3 = || unsafe { text.read_volatile() } == INT3;
         // SAFETY: inside the page of the byte that was executed.
         let is_two_byte_form = site & 4095 != 0 && unsafe { text.sub(1).read_volatile() } == INT_IMM8;
-        match meaning_of_int3(site, is_int3) {
+        match meaning_here(site, is_int3) {
             Int3::Locked { copy } => return *instruction_pointer = copy as i64,
             Int3::Gone if !is_two_byte_form => return *instruction_pointer = site as i64,
             Int3::Gone | Int3::Foreign => {}
         }
     }
     pass_on(signal, info, context);
+}
+
+/// How often a child looks again whether its parent's patch is over, with a yield between two looks. Bounded: the parent may
+/// be stopped, or gone.
+const LOOKS: usize = 1 << 20;
+
+/// [`meaning_of_int3`], for a thread that has met one.
+///
+/// A forked child may meet a lock whose copy stands in a page that its parent has made since: it waits for the end of the
+/// patch.
+fn meaning_here(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
+    for _ in 0..LOOKS {
+        match meaning_of_int3(site, &is_int3) {
+            Int3::Locked { copy } if fork::is_unprepared_child() && !copies::is_here(copy) => {
+                // SAFETY: async-signal-safe, and touches no memory.
+                unsafe { libc::sched_yield() };
+            }
+            meaning => return meaning,
+        }
+    }
+    Int3::Foreign
 }
 
 /// Gives the trap to the handler that was there before us, or lets it have its default effect.
@@ -199,4 +134,57 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
             function(signal);
         }
     }
+}
+
+/// Has `act` run with every signal blocked but the trap: for making a thread that the program's handlers never run on, and
+/// that can still run through a locked site.
+pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
+    let mut mask = SigSet::all();
+    mask.remove(Signal::SIGTRAP);
+    let mut before = SigSet::empty();
+    let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), Some(&mut before));
+    let result = act();
+    if blocked.is_ok() {
+        // Cannot fail: the mask is one that was in force.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    }
+    result
+}
+
+/// For how long a thread must have the trap blocked before it counts: the C library blocks every signal while a thread begins and
+/// ends, which takes as long as the thread has to wait for a processor.
+const LONG_BLOCKED: Duration = Duration::from_millis(200);
+
+/// Whether every thread of this process can take a trap: says which one has SIGTRAP blocked, and would be killed by the
+/// kernel if it met a locked site. Reads `/proc/self/task`, some ten microseconds for each thread, so no patch does it by
+/// itself; 200 ms where it finds one. What a thread blocks later is not seen.
+///
+/// # Errors
+/// [`Error::SigtrapBlocked`], or [`Error::ThreadsUnknown`] when `/proc` cannot be read.
+pub fn check_sigtrap_unblocked() -> Result<(), Error> {
+    let unreadable = |source| Error::ThreadsUnknown { source };
+    for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
+        let folder = task.map_err(unreadable)?.path();
+        let begin = Instant::now();
+        let mut blocked = blocks_sigtrap(&folder);
+        while blocked && begin.elapsed() < LONG_BLOCKED {
+            std::thread::yield_now();
+            blocked = blocks_sigtrap(&folder);
+        }
+        if blocked {
+            let name = folder.file_name().and_then(|name| name.to_str());
+            return Err(Error::SigtrapBlocked {
+                thread: name.and_then(|name| name.parse().ok()).unwrap_or(0),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the thread of this folder has the signal blocked; not if it has ended.
+fn blocks_sigtrap(folder: &Path) -> bool {
+    let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    blocked.is_some_and(|blocked| blocked & 1 << (libc::SIGTRAP - 1) != 0)
 }

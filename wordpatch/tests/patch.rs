@@ -1,42 +1,13 @@
 //! `patch` on real text, while another thread executes it.
 
+mod common;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
+use common::{A, B, call, check_two_forms, mov_eax, text, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
-use wordpatch::{Error, FetchModel, FetchWindow, WaitPolicy, near::NearBlock, patch};
-
-/// The fetch model is global: tests that force one run one at a time.
-fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
-    static MODEL: Mutex<()> = Mutex::new(());
-    let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute concurrently.
-    unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
-    guard
-}
-
-/// A sealed block of text that begins with `code` at `offset`.
-fn text(offset: usize, code: &[u8]) -> usize {
-    let anchor = text as *const () as usize;
-    let mut block = NearBlock::allocate(&(anchor..anchor), 4096, 0).unwrap();
-    block.code_mut()[offset..offset + code.len()].copy_from_slice(code);
-    block.seal().unwrap().code + offset
-}
-
-const fn mov_eax(value: u32) -> [u8; 5] {
-    let [a, b, c, d] = value.to_le_bytes();
-    [0xb8, a, b, c, d]
-}
-
-fn call(address: usize) -> u32 {
-    // SAFETY: the tests write `mov eax, imm32; ret` there.
-    let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(address) };
-    function()
-}
-
-const A: u32 = 0x1111_1111;
-const B: u32 = 0xeeee_eeee;
+use wordpatch::{Error, FetchWindow, patch};
 
 /// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns one of the two.
 fn patch_while_executing(offset: usize, rounds: usize) {
@@ -147,7 +118,7 @@ fn what_does_not_stand_there_or_would_move_instructions_is_refused() {
     check(site, &[], &[], "Length");
     check(site, &[0xb8], &[0xb8, 1], "Length");
     check(site, &[0xb8], &[0x90], "LayoutChanged");
-    check(site, &[0xb8, 0x11, 0x11, 0x11, 0x11, 0xc3], &[0xb8, 0, 0, 0, 0, 0xc3], "LayoutChanged");
+    check(site, &[0xb8, 0x11, 0x11, 0x11, 0x11, 0xc3], &[0x90, 0x0f, 0x1f, 0x40, 0, 0xc3], "LayoutChanged");
     check(site, &[0xb8], &[0x06], "Undecodable");
     check(site + 6, &[0x90], &[0xc3], "ForeignBreakpoint");
     check(8, &[0x90], &[0xc3], "NotMapped");
@@ -210,4 +181,11 @@ fn no_mapping_is_writable_and_executable() {
     patch_while_executing(61, 200);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains(" rwx"), "{maps}");
+}
+
+#[test]
+fn two_forms_are_exchanged_and_nothing_else() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = text(8, &[mov_eax(A).as_slice(), &[0xc3]].concat());
+    check_two_forms(site);
 }

@@ -8,7 +8,7 @@ use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
-use wordpatch::calibration;
+use wordpatch::{Outstanding, Patch, calibration};
 
 const OK: c_int = 0;
 
@@ -39,7 +39,7 @@ const TEXTS: [(Code, &CStr); 13] = [
     (Code::ForeignBytes, c"other bytes than expected stand at the address"),
     (Code::NotText, c"the address is not mapped readable and executable"),
     (Code::Contended, c"another thread is patching the same instruction; try again"),
-    (Code::Layout, c"a patch replaces one instruction by one of the same length, 1 to 8 bytes of it"),
+    (Code::Layout, c"a patch replaces 1 to 8 bytes, and each instruction by one of the same length"),
     (Code::OutOfReach, c"the target, or memory for a stub, is out of reach of a 32-bit displacement"),
     (Code::NotACall, c"no call that can be toggled stands at the address"),
     (Code::Immovable, c"the instruction crosses a fetch window and cannot be run out of line"),
@@ -51,10 +51,15 @@ impl From<&wordpatch::Error> for Code {
     fn from(error: &wordpatch::Error) -> Self {
         use wordpatch::Error as E;
         match error {
-            E::Length { .. } | E::LayoutChanged { .. } | E::Undecodable { .. } => Self::Layout,
+            E::Length { .. }
+            | E::LayoutChanged { .. }
+            | E::SeveralInstructions { .. }
+            | E::Undecodable { .. } => Self::Layout,
             E::Mismatch { .. } | E::ForeignBreakpoint { .. } => Self::ForeignBytes,
-            E::Contended { .. } | E::TableFull | E::SharedWithParent { .. } => Self::Contended,
-            E::NotMapped { .. } | E::NotExecutable { .. } => Self::NotText,
+            E::Contended { .. } | E::Overlap { .. } | E::SharedWithParent { .. } | E::Forked { .. } => {
+                Self::Contended
+            }
+            E::NotMapped { .. } | E::NotExecutable { .. } | E::TextGone { .. } => Self::NotText,
             E::Immovable { .. } => Self::Immovable,
             E::OutOfReach { .. } => Self::OutOfReach,
             _ => Self::System,
@@ -104,6 +109,7 @@ pub(crate) fn start(options: &Options) -> Result<(), Error> {
     if let Some(warning) = calibration::status().warning() {
         session::say(&warning);
     }
+    wordpatch::text::follow_forks();
     // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())
@@ -205,6 +211,35 @@ extern "C" fn fastinst_strerror(error: c_int) -> *const c_char {
     text.as_ptr()
 }
 
+/// `wordpatch_patch_request` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Request {
+    address: *mut c_void,
+    expected: *const u8,
+    replacement: *const u8,
+    length: usize,
+}
+
+impl Request {
+    /// The patch that is asked for, if nothing of it is null or out of range.
+    ///
+    /// # Safety
+    /// `length` bytes must be readable at both, for as long as the patch is used.
+    unsafe fn patch<'a>(&self) -> Option<Patch<'a>> {
+        let Self { address, expected, replacement, length } = *self;
+        let is_null = address.is_null() || expected.is_null() || replacement.is_null();
+        if is_null || !(1..=wordpatch::MAX_PATCH).contains(&length) {
+            return None;
+        }
+        // SAFETY: the caller's obligation.
+        let (expected, replacement) = unsafe {
+            (std::slice::from_raw_parts(expected, length), std::slice::from_raw_parts(replacement, length))
+        };
+        Some(Patch { address: address.expose_provenance(), expected, replacement })
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wordpatch_patch(
     address: *mut c_void,
@@ -212,19 +247,56 @@ unsafe extern "C" fn wordpatch_patch(
     replacement: *const u8,
     length: usize,
 ) -> c_int {
-    if address.is_null()
-        || expected.is_null()
-        || replacement.is_null()
-        || !(1..=wordpatch::MAX_PATCH).contains(&length)
-    {
+    // SAFETY: the header asks for `length` readable bytes at both.
+    let patch = unsafe { Request { address, expected, replacement, length }.patch() };
+    let Some(Patch { address, expected, replacement }) = patch else { return Code::Argument as c_int };
+    // SAFETY: the header's conditions are those of `patch`.
+    code(unsafe { wordpatch::patch(address, expected, replacement) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wordpatch_patch_all(
+    requests: *const Request,
+    count: usize,
+    results: *mut c_int,
+) -> c_int {
+    if requests.is_null() {
         return Code::Argument as c_int;
     }
+    // SAFETY: the header asks for `count` requests.
+    let requests = unsafe { std::slice::from_raw_parts(requests, count) };
+    // SAFETY: the header asks for `length` readable bytes at both of each.
+    let patches: Option<Vec<_>> = requests.iter().map(|request| unsafe { request.patch() }).collect();
+    let Some(patches) = patches else { return Code::Argument as c_int };
+    // SAFETY: the header's conditions are those of `patch_all`.
+    let codes: Vec<_> = unsafe { wordpatch::patch_all(&patches) }.into_iter().map(code).collect();
+    if !results.is_null() {
+        // SAFETY: the header asks for room for `count` results.
+        unsafe { results.copy_from_nonoverlapping(codes.as_ptr(), count) };
+    }
+    codes.into_iter().find(|code| *code != OK).unwrap_or(OK)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wordpatch_start_patch(
+    address: *mut c_void,
+    expected: *const u8,
+    replacement: *const u8,
+    length: usize,
+) -> c_int {
     // SAFETY: the header asks for `length` readable bytes at both.
-    let (expected, replacement) = unsafe {
-        (std::slice::from_raw_parts(expected, length), std::slice::from_raw_parts(replacement, length))
-    };
-    // SAFETY: the header's conditions are those of `patch`.
-    code(unsafe { wordpatch::patch(address.expose_provenance(), expected, replacement) })
+    let patch = unsafe { Request { address, expected, replacement, length }.patch() };
+    let Some(Patch { address, expected, replacement }) = patch else { return Code::Argument as c_int };
+    // SAFETY: the header's conditions are those of `start_patch`.
+    code(unsafe { wordpatch::start_patch(address, expected, replacement) }.map(Outstanding::detach))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wordpatch_finish_patch(address: *mut c_void) -> c_int {
+    match wordpatch::finish_patch(address.addr()) {
+        Ok(is_finished) => is_finished.into(),
+        Err(error) => Code::from(&error) as c_int,
+    }
 }
 
 #[unsafe(no_mangle)]

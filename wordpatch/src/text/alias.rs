@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mprotect, mremap, munmap};
 
-use crate::Error;
+use crate::{Bytes, Error, MAX_PATCH, site_table};
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 const READ_EXECUTE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_EXEC);
@@ -92,6 +92,29 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
+/// Up to eight bytes that another process may be writing, read until they are the same twice.
+///
+/// # Safety
+/// They must be mapped.
+unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
+    let read = || {
+        let mut bytes = [0; MAX_PATCH];
+        for (i, byte) in bytes[..length].iter_mut().enumerate() {
+            // SAFETY: the caller's obligation.
+            *byte = unsafe { start.add(i).read_volatile() };
+        }
+        bytes
+    };
+    let mut seen = read();
+    loop {
+        let again = read();
+        if again == seen {
+            return Bytes::new(&seen[..length]).expect("1 to 8 bytes");
+        }
+        seen = again;
+    }
+}
+
 /// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and returns the file's
 /// writable view.
 ///
@@ -124,6 +147,17 @@ pub(super) unsafe fn replace_in_child(range: &Range<usize>, writable: NonNull<u8
     let copy = map_shared(&file, range.len(), READ_WRITE).map_err(refused)?;
     // SAFETY: both are mapped and as long as `range`.
     unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
+    // The parent may have been patching while its text was copied: its INT3s, and the halves behind them, stay out.
+    let shared = |site: usize, length: usize| {
+        let start = writable.as_ptr().cast_const().wrapping_add(site - range.start);
+        // SAFETY: a patched site lies in its mapping as a whole.
+        unsafe { read_settled(start, length) }
+    };
+    site_table::settled(range, shared, |site, bytes| {
+        let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
+        // SAFETY: as above; nobody knows the copy yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    });
     // SAFETY: the file holds the text as it was executed at one moment.
     unsafe { map_over_text(&file, range) }.map_err(refused)?;
     // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.

@@ -5,7 +5,8 @@
 //! its text is the parent's.
 
 use std::io;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -16,8 +17,12 @@ static MARK: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
 const OWN: u8 = 1;
 
-/// Sets the mark up. The caller holds the lock of the mappings.
-pub(super) fn watch() -> Result<(), Error> {
+/// Held while the mark is set up.
+static WATCHING: Mutex<()> = Mutex::new(());
+
+/// Sets the mark up.
+pub(crate) fn watch() -> Result<(), Error> {
+    let _watching = WATCHING.lock().unwrap_or_else(|e| e.into_inner());
     if !MARK.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
@@ -38,19 +43,55 @@ pub(super) fn watch() -> Result<(), Error> {
     Ok(())
 }
 
+#[inline]
 fn mark() -> Option<&'static AtomicU8> {
     // SAFETY: null, or the page of `watch`, which is never unmapped.
     unsafe { MARK.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether this is a forked child that still shares its text with the parent.
-pub(super) fn is_unprepared_child() -> bool {
+#[inline]
+pub(crate) fn is_unprepared_child() -> bool {
     mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != OWN)
 }
 
 /// The child has text of its own from now on.
 pub(super) fn child_is_prepared() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    HAS_FORKED.store(false, Ordering::Release);
     if let Some(mark) = mark() {
         mark.store(OWN, Ordering::Release);
+    }
+}
+
+/// Set when this process forks, and then for good: nobody tells when a child has text of its own, runs another program, or ends.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// This process is about to fork.
+pub(super) fn about_to_fork() {
+    HAS_FORKED.store(true, Ordering::Release);
+}
+
+/// Whether children of this process may be executing its text.
+pub(crate) fn may_have_children() -> bool {
+    HAS_FORKED.load(Ordering::Acquire)
+}
+
+/// How often this process's line has forked and gone on with text of its own.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// The process in which something was begun, for its forked children to know that it is not theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generation(u32);
+
+impl Generation {
+    /// This process.
+    pub(crate) fn now() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Whether this is still the same process. A child that is not prepared yet is not.
+    pub(crate) fn is_current(self) -> bool {
+        !is_unprepared_child() && self == Self::now()
     }
 }

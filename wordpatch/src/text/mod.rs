@@ -15,18 +15,24 @@
 //!
 //! # Fork
 //! The pages behind an alias are shared with forked children. A child must not write through it before [`unshare`] has given
-//! it pages of its own; until then stores fail with [`Error::SharedWithParent`] (`fork` tells how a child is known).
+//! it pages of its own; until then stores fail with [`Error::SharedWithParent`] (`fork` tells how a child is known). It takes
+//! no INT3 of its parent's along: `unshare` puts the old bytes where a patch of the parent is under way. In text whose pages the
+//! child does not share, `atfork` has done so before `fork` returned.
 
 mod alias;
-mod fork;
+pub(crate) mod atfork;
+pub(crate) mod fork;
 mod protect;
+mod two_forms;
 
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-use crate::{Bytes, Error, FetchWindow, store};
+use crate::{Bytes, Error, FetchWindow, site_table, store};
+pub use atfork::follow as follow_forks;
+pub use two_forms::TwoForms;
 
 /// How text is made writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ pub(crate) struct TextMapping {
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
+    /// Whether a forked child has its own copy of the pages from the first.
+    private: bool,
 }
 
 /// Every mapping that was made writable and not forgotten.
@@ -105,6 +113,12 @@ impl TextRef {
         Ok(place)
     }
 
+    /// The place `offset` bytes behind, in the same mapping.
+    pub(crate) fn behind(&self, offset: usize) -> Self {
+        let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
+        Self { address: self.address + offset, writable, copied: self.copied }
+    }
+
     /// The address at which the bytes are executed.
     pub fn address(&self) -> usize {
         self.address
@@ -140,13 +154,11 @@ impl TextRef {
     /// The bytes must be mapped readable at the address where they are executed.
     pub unsafe fn is_stale(&self, length: usize) -> bool {
         let text = std::ptr::with_exposed_provenance::<u8>(self.address);
+        let view = self.writable.map_or(text, |view| view.as_ptr().cast_const());
         // A store of another thread may fall between the two reads: a difference counts if it stays.
         (0..3).all(|_| {
             // SAFETY: the caller's obligation; the view outlives the text.
-            unsafe {
-                let view = self.read(0, length);
-                (0..length).any(|i| text.add(i).read_volatile() != view[i])
-            }
+            (0..length).any(|i| unsafe { text.add(i).read_volatile() != view.add(i).read_volatile() })
         })
     }
 
@@ -190,6 +202,28 @@ impl TextRef {
     }
 }
 
+impl TextRef {
+    /// Writes `bytes` at the place, with no atomicity at all.
+    ///
+    /// # Safety
+    /// 1. As [`TextRef::compare_exchange`].
+    /// 2. No thread executes these bytes meanwhile.
+    unsafe fn put_back(&self, bytes: &Bytes) {
+        for (i, byte) in bytes.iter().enumerate() {
+            let (to, _writable) = match self.writable {
+                Some(writable) => (writable.as_ptr().wrapping_add(i), None),
+                None => {
+                    let address = self.address + i;
+                    let Ok(guard) = protect::PageGuard::new(address) else { return };
+                    (std::ptr::with_exposed_provenance_mut(address), Some(guard))
+                }
+            };
+            // SAFETY: the caller's obligations; the guard makes the page writable.
+            unsafe { to.write_volatile(*byte) };
+        }
+    }
+}
+
 impl TextMapping {
     /// Makes the mapping around `wanted` writable.
     ///
@@ -205,6 +239,7 @@ impl TextMapping {
         if !mapping.is_executable() || !mapping.is_readable() {
             return Err(Error::NotExecutable { address: wanted.start });
         }
+        let private = !mapping.is_shared();
         let (writable, copied) = if mapping.is_writable() {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
@@ -214,10 +249,12 @@ impl TextMapping {
             (Some(unsafe { alias::duplicate_shared(&range)? }), false)
         } else {
             fork::watch()?;
+            // Before a child can share this text, and with it the sites that will be locked.
+            site_table::reserve()?;
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
         };
-        Ok(Self { range, writable, copied })
+        Ok(Self { range, writable, copied, private: private && !copied })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -259,28 +296,100 @@ pub unsafe fn release(range: &Range<usize>) {
 /// Gives a forked child text pages of its own, so that patches of parent and child no longer reach each other. To be called
 /// in the child; does nothing where nothing is shared. Blocks for the copy of the patched mappings.
 ///
+/// Sites that the parent was patching hold their old instruction in the child. A patch that the parent had begun is not the
+/// child's to finish: its [`Outstanding`](crate::Outstanding) says [`Error::Forked`].
+///
 /// # Errors
-/// [`Error::AliasRefused`], or [`Error::Contended`] when the parent forked while another of its threads was looking text up: the
-/// child then cannot patch.
+/// [`Error::AliasRefused`], or [`Error::Contended`] when the child was made without `fork`'s handlers while another thread of
+/// the parent was looking text up: the child then cannot patch.
 ///
 /// # Safety
 /// No thread of the child uses a [`TextRef`] or unmaps text during the call.
 pub unsafe fn unshare() -> Result<(), Error> {
-    // Held for ever, if another thread of the parent was at work when it forked.
+    atfork::in_child_at_last();
+    // Held for ever, if a raw `clone` was made while another thread of the parent was at work.
     let mappings = match MAPPINGS.try_lock() {
         Ok(mappings) => mappings,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => return Err(Error::Contended { address: 0 }),
     };
+    if !fork::is_unprepared_child() {
+        return Ok(());
+    }
     for mapping in mappings.iter().filter(|m| m.copied) {
         let writable = mapping.writable.expect("a copied mapping has a writable view");
         // SAFETY: both views are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
         unsafe { alias::replace_in_child(&mapping.range, writable)? };
     }
-    if mappings.iter().any(|m| m.copied) {
-        fork::child_is_prepared();
-    }
+    // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
+    site_table::renew_in_child()?;
+    fork::child_is_prepared();
     Ok(())
+}
+
+/// Puts the old bytes of each of these sites back, in text of which this process has pages of its own; the others are left
+/// to [`unshare`]. For a forked child, of the sites that were locked when its parent forked.
+///
+/// # Safety
+/// No other thread of this process writes text; the old bytes are those that the patches under way found.
+pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usize, Bytes)]) {
+    // Its holder, if any, was a thread of the parent.
+    protect::release_in_child();
+    for (site, old) in sites {
+        let wanted = *site..site + old.len();
+        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
+        let place = mapping.at(*site);
+        // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
+        unsafe { place.put_back(old) };
+    }
+}
+
+/// Whether the text of all these places, so many bytes each, is what was written there. Unlike [`TextRef::is_stale`], asks the
+/// kernel for the bytes, a thousand places at a time, so the text need not be mapped. Text that is written where it is executed
+/// cannot be told.
+pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
+    /// As many as the kernel takes in one call (UIO_MAXIOV).
+    const AT_ONCE: usize = 1024;
+    let can_be_told = |(place, _): &&(TextRef, usize)| {
+        place.writable.is_some_and(|view| view.addr().get() != place.address)
+    };
+    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_told).collect();
+    let are_there = |places: &[&(TextRef, usize)]| {
+        let remote: Vec<libc::iovec> = places
+            .iter()
+            .map(|(place, length)| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(place.address),
+                iov_len: *length,
+            })
+            .collect();
+        let mut found = vec![0_u8; places.iter().map(|(_, length)| length).sum()];
+        let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
+        // SAFETY: writes at most `found.len()` bytes there; an address that is not mapped ends the reading.
+        let read = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &local,
+                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        if read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
+            // The system call is refused: nothing can be told.
+            return true;
+        }
+        let mut rest = &found[..];
+        let is_same = |(place, length): &&(TextRef, usize)| {
+            let (text, behind) = rest.split_at(*length);
+            rest = behind;
+            // SAFETY: the view outlives the text.
+            text == &*unsafe { place.read(0, *length) }
+        };
+        read == found.len() as isize && places.iter().all(is_same)
+    };
+    // A store of another thread may fall between the two reads: a difference counts if it stays.
+    places.chunks(AT_ONCE).all(|places| (0..3).any(|_| are_there(places)))
 }
 
 /// How many bytes [`unshare`] copies; 0 when it would not copy at all.

@@ -31,6 +31,11 @@ fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
     }
 }
 
+/// In a forked child, which has inherited the mark of a guard but not the thread that holds it.
+pub(super) fn release_in_child() {
+    HELD.store(false, Ordering::Release);
+}
+
 impl PageGuard {
     pub(super) fn new(address: usize) -> Result<Self, Error> {
         let page = address & !(PAGE - 1);

@@ -1,0 +1,159 @@
+//! What a patch of many sites costs each of them: each wait is paid once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use benches::clock::ticks;
+use benches::executor::Executor;
+use benches::options::Options;
+use benches::report::Table;
+use benches::sites::{Case, Code};
+use callpatch::{CallSite, Clobbers, Shape, Toggle};
+use wordpatch::{
+    FetchModel, Finisher, Outstanding, Patch, Split, State, TMax, WaitPolicy, patch, patch_all, start_patch,
+    start_patch_all,
+};
+
+use crate::{E8_NOP, callee_address, code_at, window};
+
+/// Sites in a batch.
+const SITES: usize = 1000;
+
+/// The paper's T_max for a machine of one socket; enough where nobody executes the sites.
+const T_MAX: TMax = TMax(600);
+
+struct Sites {
+    addresses: Vec<usize>,
+    calls: Vec<[u8; 5]>,
+}
+
+impl Sites {
+    fn new(split: Split) -> Self {
+        let is_wanted = |case: &Case| {
+            case.shape == Shape::Call && case.split == split && case.clobbers == Clobbers::Nothing
+        };
+        let case = Case::all(window()).into_iter().find(is_wanted).expect("every split is there");
+        let mut code = Code::near(callee_address(), SITES);
+        let addresses: Vec<_> =
+            (0..SITES).map(|_| code.function_with(&case, callee_address()).site).collect();
+        code.finish();
+        let calls = addresses.iter().map(|site| code_at(*site)).collect();
+        Self { addresses, calls }
+    }
+
+    fn patches(&self, to_nop: bool) -> Vec<Patch<'_>> {
+        let forms = self.addresses.iter().zip(&self.calls);
+        forms
+            .map(|(address, call)| {
+                let (expected, replacement): (&[u8], &[u8]) =
+                    if to_nop { (call, &E8_NOP) } else { (&E8_NOP, call) };
+                Patch { address: *address, expected, replacement }
+            })
+            .collect()
+    }
+
+    /// Passes there and back; what one site takes in each.
+    fn passes(&self, rounds: usize, pass: impl Fn(&[Patch<'_>])) -> Vec<f64> {
+        let (off, on) = (self.patches(true), self.patches(false));
+        let times = (0..2 * rounds).map(|round| ticks(|| pass(if round % 2 == 0 { &off } else { &on })).0);
+        let times = times.map(|time| time / SITES as f64).collect();
+        assert!(self.addresses.iter().zip(&self.calls).all(|(site, call)| code_at::<5>(*site) == *call));
+        times
+    }
+}
+
+fn one_by_one(patches: &[Patch<'_>]) {
+    for one in patches {
+        // SAFETY: instructions of our own text, right with and without the call; no thread blocks SIGTRAP. Here and below.
+        unsafe { patch(one.address, one.expected, one.replacement) }.expect("it is patched");
+    }
+}
+
+fn as_a_batch(patches: &[Patch<'_>]) {
+    // SAFETY: see `one_by_one`.
+    assert!(unsafe { patch_all(patches) }.iter().all(Result::is_ok));
+}
+
+fn start(one: &Patch<'_>) -> Outstanding {
+    // SAFETY: see `one_by_one`.
+    unsafe { start_patch(one.address, one.expected, one.replacement) }.expect("it is begun")
+}
+
+fn outstanding(patches: &[Patch<'_>]) {
+    let all: Vec<Outstanding> = patches.iter().map(start).collect();
+    for one in &all {
+        while one.try_finish().expect("it is furthered") != State::Finished {}
+    }
+}
+
+fn outstanding_as_a_batch(patches: &[Patch<'_>]) {
+    // SAFETY: see `one_by_one`.
+    let all = unsafe { start_patch_all(patches) };
+    while all.try_finish().expect("it is furthered") != State::Finished {}
+    assert!(all.finish_all().iter().all(Result::is_ok));
+}
+
+fn by_finisher(finisher: &Finisher, patches: &[Patch<'_>]) {
+    let all: Vec<Outstanding> = patches.iter().map(start).collect();
+    all.iter().for_each(|one| finisher.take_over(one).expect("it is taken over"));
+    for one in &all {
+        while one.state() != State::Finished {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Each way, by membarrier and by T_max.
+pub(crate) fn table(options: &Options) -> Table {
+    let rounds = options.either(50, 5);
+    let mut table = Table::of_distributions(
+        "Batches",
+        format!(
+            "Ticks per site. Each measurement is a pass over {SITES} sites, CALL to NOP or back, executed by nobody. T_max is taken \
+             to be {} ticks.",
+            T_MAX.0
+        ),
+    );
+    let single = Sites::new(Split::Inside);
+    let straddling = Sites::new(Split::Crossing { front: 3 });
+    table.push_distribution("patch, single stores one by one", single.passes(rounds, one_by_one));
+    table.push_distribution("patch_all, single stores", single.passes(rounds, as_a_batch));
+    let finisher = Finisher::start().expect("a thread");
+    let vendors = FetchModel::VENDOR_GUARANTEE;
+    for (name, t_max, wait) in
+        [("membarrier", None, WaitPolicy::Membarrier), ("T_max", Some(T_MAX), WaitPolicy::TMax)]
+    {
+        // SAFETY: the vendors' window; nobody executes the sites, so that no T_max is too short.
+        unsafe { FetchModel::force(vendors.window, t_max, wait) };
+        let mut push = |what: &str, times| table.push_distribution(&format!("{what}, by {name}"), times);
+        push("patch, straddlers one by one", straddling.passes(rounds, one_by_one));
+        push("patch_all, straddlers", straddling.passes(rounds, as_a_batch));
+        push("start_patch all, then finish all", straddling.passes(rounds, outstanding));
+        push("start_patch_all, then finish", straddling.passes(rounds, outstanding_as_a_batch));
+        push(
+            "start_patch all, by the finisher",
+            straddling.passes(rounds, |all| by_finisher(&finisher, all)),
+        );
+    }
+    // SAFETY: what was in force before.
+    unsafe { FetchModel::force(vendors.window, vendors.t_max, vendors.wait) };
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let other = || _ = RUNS.fetch_add(1, Ordering::Relaxed);
+    let while_running = Executor::during(other, |_| straddling.passes(rounds, as_a_batch));
+    table.push_distribution("patch_all, straddlers, by membarrier, another thread running", while_running);
+    let sites: Vec<CallSite> = straddling
+        .addresses
+        .iter()
+        // SAFETY: a call of our own text, right with and without it; only callpatch writes it from now on.
+        .map(|site| unsafe { CallSite::decode(*site, Clobbers::Nothing) }.expect("a call site"))
+        .collect();
+    let toggle = |on: bool| {
+        let toggle = |site: &CallSite| if on { site.activate() } else { site.deactivate() };
+        let (time, ()) = ticks(|| {
+            assert!(sites.iter().all(|site| matches!(toggle(site), Ok(Toggle::Changed))));
+        });
+        time / SITES as f64
+    };
+    let toggles = (0..2 * rounds).map(|round| toggle(round % 2 == 1)).collect();
+    table.push_distribution("CallSite toggles of the same straddlers", toggles);
+    table
+}

@@ -1,0 +1,64 @@
+//! `fastinst` as a Rust program uses it, on a library that is loaded into the test.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fastinst::provider::cyg_profile;
+use fastinst::{Error, ProbeFn, ProbeId, activate_all, deactivate, deactivate_all};
+use tests::{Compiler, compile};
+
+static FIRED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_: ProbeId, _: usize, _: usize) {
+    FIRED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Loads the library and gives its function that runs everything so many times.
+fn load() -> extern "C" fn(u32) -> u32 {
+    let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);
+    let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
+    // SAFETY: the strings are valid; the library has this function.
+    unsafe {
+        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null(), "{name:?} cannot be loaded");
+        let run = libc::dlsym(handle, c"plugin_run".as_ptr());
+        assert!(!run.is_null(), "no plugin_run");
+        std::mem::transmute(run)
+    }
+}
+
+#[test]
+fn all_probes_of_a_library_switched_in_one_call() {
+    let run = load();
+    cyg_profile::start().expect("the provider starts");
+    let found: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
+    let list = found.clone();
+    fastinst::register_callback(move |probe| list.lock().expect("no panic").push(probe.id)).expect("told");
+    let probes = std::mem::take(&mut *found.lock().expect("no panic"));
+    // Three functions, one of which is called once, one ten times, and one twenty times.
+    assert!(probes.len() >= 6, "{} probes", probes.len());
+    let fired = || {
+        FIRED.store(0, Ordering::Relaxed);
+        run(10);
+        FIRED.load(Ordering::Relaxed)
+    };
+    assert_eq!(fired(), 0);
+
+    let unknown = ProbeId(u32::MAX);
+    let mut on: Vec<(ProbeId, ProbeFn)> = probes.iter().map(|id| (*id, count as ProbeFn)).collect();
+    on.insert(1, (unknown, count));
+    let toggles = fastinst::toggle_count();
+    // SAFETY: `count` stays, and has no probes of its own.
+    let results = unsafe { activate_all(&on) };
+    assert!(matches!(results[1], Err(Error::UnknownProbe { id }) if id == unknown));
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), probes.len());
+    assert_eq!(fastinst::toggle_count() - toggles, probes.len() as u64);
+    assert_eq!(fired(), 2 * (1 + 10 + 20), "each call passes an entry and an exit");
+
+    deactivate(probes[0]).expect("switched off");
+    let toggles = fastinst::toggle_count();
+    assert!(deactivate_all(&probes).iter().all(Result::is_ok));
+    assert_eq!(fastinst::toggle_count() - toggles, probes.len() as u64 - 1, "one was off already");
+    assert_eq!(fired(), 0);
+}

@@ -1,0 +1,196 @@
+//! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid once. One patch is a batch
+//! of one.
+//!
+//! 1. Every patch is checked; those that may be, are taken: the straddlers' sites are locked in the table.
+//! 2. All of them make their stores up to their next wait: the single stores are done, the straddlers have INT3.
+//! 3. One wait, from the last of these stores.
+//! 4. On with 2, until none has to wait.
+//!
+//! A patch that is refused or fails drops out, as if it had not been in the batch.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::text::atfork;
+use crate::way::Way;
+use crate::{Error, Patch, serialize, text, trap, tsc};
+
+/// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread that executes it
+/// runs the old or the new instruction, never a mixture.
+///
+/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. Where the changed bytes lie in one fetch
+/// window, this is one atomic store, and some hundred ticks for looking the address up and decoding. Otherwise the caller blocks for
+/// two waits: T_max each where it is known, some 1,000 to 25,000 ticks of membarrier otherwise. Threads that execute the
+/// instruction meanwhile take a trap of a few thousand ticks and go on; they never wait for the caller. When the
+/// function returns, other cores may still execute the old instruction for T_max ([`serialize_all_cores`] ends that).
+///
+/// The bytes may be several instructions, if as many start at the same places after the patch. Where more than one of them
+/// changes, the bytes that do must lie in one fetch window.
+///
+/// Concurrent patches of one site are safe: one of them succeeds, the others get an error and have changed nothing. Not to be
+/// called from a signal handler or a probe function.
+///
+/// # Errors
+/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] and
+/// [`Error::ForeignBreakpoint`] when an INT3 does; [`Error::LayoutChanged`] when an instruction would be longer or
+/// shorter; [`Error::SeveralInstructions`]; [`Error::Immovable`] when the site must be locked and the instruction cannot be run
+/// out of line; and the errors of the environment. None leaves a site half patched.
+///
+/// # Safety
+/// 1. `address` must be the start of an instruction of text that stays mapped during the call, and only this crate may
+///    write it.
+/// 2. The new instruction must be right for every thread that executes it.
+/// 3. When the patch crosses a fetch window, no thread that may execute it has SIGTRAP blocked
+///    ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the instruction.
+///
+/// [`serialize_all_cores`]: crate::serialize_all_cores
+/// [`check_sigtrap_unblocked`]: crate::check_sigtrap_unblocked
+pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<(), Error> {
+    let patch = Patch { address, expected, replacement };
+    // SAFETY: the caller's obligations.
+    let mut way = [unsafe { Way::check(&patch) }];
+    // SAFETY: as above.
+    unsafe { finish_all(std::slice::from_ref(&patch), &mut way) };
+    let [way] = way;
+    way.map(drop)
+}
+
+/// Makes many patches, of any kind, and pays each of the two waits once for all of them. Returns for each, in order, what
+/// [`patch`] would return. A patch that is refused leaves the others done and its own site untouched. The second of two patches
+/// that have bytes in common is refused with [`Error::Overlap`].
+///
+/// Blocks for two waits if any patch crosses a fetch window, however many do. The straddlers stay locked for that time, so threads that
+/// execute them take traps. The patches become visible in no particular order.
+///
+/// # Safety
+/// The obligations of [`patch`], for each.
+pub unsafe fn patch_all(patches: &[Patch<'_>]) -> Vec<Result<(), Error>> {
+    // SAFETY: the caller's obligations.
+    let mut ways = unsafe { check_all(patches) };
+    // SAFETY: as above.
+    unsafe { finish_all(patches, &mut ways) };
+    ways.into_iter().map(|way| way.map(drop)).collect()
+}
+
+/// Step 1, first half: checks each patch, and refuses the later of those that overlap.
+///
+/// # Safety
+/// The obligations of [`patch`], for each, until its way's end.
+pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>> {
+    let mut ends_by_start: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut overlaps = |bytes: Range<usize>| {
+        let before = ends_by_start.range(..bytes.end).next_back();
+        let overlaps = before.is_some_and(|(_, end)| *end > bytes.start);
+        if !overlaps {
+            ends_by_start.insert(bytes.start, bytes.end);
+        }
+        overlaps
+    };
+    let check = |patch: &Patch<'_>| {
+        if patches.len() > 1
+            && overlaps(patch.address..patch.address.saturating_add(patch.expected.len().max(1)))
+        {
+            return Err(Error::Overlap { address: patch.address });
+        }
+        // SAFETY: the caller's obligations.
+        unsafe { Way::check(patch) }
+    };
+    patches.iter().map(check).collect()
+}
+
+/// Steps 1, second half, to 4; and once more for text that was mapped anew.
+///
+/// # Safety
+/// The obligations of [`patch`], for each.
+unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) {
+    take_all(ways);
+    run(ways);
+    // SAFETY: the caller's obligations.
+    if unsafe { renew_stale(patches, ways) } {
+        take_all(ways);
+        run(ways);
+    }
+}
+
+/// Takes every site that must be taken.
+pub(crate) fn take_all(ways: &mut [Result<Way, Error>]) {
+    let is_new = |way: &Way| way.uses_int3() && !way.is_finished();
+    let needs_int3 = ways.iter().flatten().any(is_new);
+    let refusal =
+        if needs_int3 { trap::own_sigtrap().and_then(|()| serialize::may_wait()).err() } else { None };
+    for way in ways {
+        let taken = match way {
+            Ok(way) if way.is_finished() => continue,
+            Ok(way) => match &refusal {
+                Some(refusal) if way.uses_int3() => Err(Error::of_refusal(refusal)),
+                _ => way.take(),
+            },
+            Err(_) => continue,
+        };
+        if let Err(error) = taken {
+            *way = Err(error);
+        }
+    }
+}
+
+/// Step 2. Returns a time after the last of these stores, if any patch has to wait now.
+pub(crate) fn store_all(ways: &mut [Result<Way, Error>]) -> Option<u64> {
+    let mut waiting = false;
+    let _step = ways.iter().flatten().any(Way::uses_int3).then(atfork::step);
+    for way in ways {
+        if let Ok(going) = way {
+            match going.store() {
+                Ok(()) => waiting |= going.is_waiting(),
+                Err(error) => *way = Err(error),
+            }
+        }
+    }
+    waiting.then(tsc::now_after_all)
+}
+
+/// Step 3 is over.
+pub(crate) fn have_waited(ways: &mut [Result<Way, Error>]) {
+    ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(Way::has_waited);
+}
+
+/// Step 3 is refused: those that have to wait are given up.
+pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
+    let _step = atfork::step();
+    for way in ways {
+        if let Ok(waiting) = way
+            && waiting.is_waiting()
+        {
+            waiting.give_up();
+            *way = Err(Error::of_refusal(refusal));
+        }
+    }
+}
+
+/// Steps 2 to 4.
+fn run(ways: &mut [Result<Way, Error>]) {
+    while let Some(stored_at) = store_all(ways) {
+        match serialize::wait_since(stored_at) {
+            Ok(()) => have_waited(ways),
+            Err(refusal) => give_up(ways, &refusal),
+        }
+    }
+}
+
+/// What was mapped anew at a site may hold the same bytes: then it shows only now that the stores went elsewhere. Checks these
+/// patches again, in the new text; returns whether there are any.
+///
+/// # Safety
+/// The obligations of [`patch`], for each patch that is finished.
+pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) -> bool {
+    let mut any = false;
+    for (patch, way) in patches.iter().zip(ways) {
+        // SAFETY: the caller's obligations.
+        if way.as_ref().is_ok_and(|way| way.is_finished() && unsafe { way.is_stale() }) {
+            text::forget(&(patch.address..patch.address + patch.expected.len()));
+            // SAFETY: as above.
+            *way = unsafe { Way::check(patch) };
+            any = true;
+        }
+    }
+    any
+}

@@ -1,0 +1,190 @@
+//! The pool of out-of-line copies: pages near the text, filled from the front, and an index of what is there.
+//!
+//! # A copy is
+//! 1. looked up by the site and the whole instruction: a site that is toggled for ever needs two;
+//! 2. encoded for the next free place of a page within reach, or of a new one;
+//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill a free place.
+//!
+//! A copy is never taken back: a thread may be on its way through it at any time.
+//!
+//! # Why no core has to be serialized
+//! The address may have held other code long ago, and nothing has made the other cores forget it. But a thread comes to a copy in
+//! one way only: the trap handler reads the address in the site's record, which was stored after the copy, and the return
+//! from the signal goes through the kernel, which resumes the thread with IRET (or ERETU). That is the vendors' protocol to the
+//! letter: see the flag, execute a serializing instruction, run the new code.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+
+use crate::near::NearBlock;
+use crate::protocol::INT3;
+use crate::text::TextRef;
+use crate::{Bytes, Error, FetchWindow, MAX_PATCH, displaced};
+
+/// The longest x86 instruction, in bytes.
+pub(crate) const MAX_INSTRUCTION: usize = 15;
+
+/// Code bytes of a page of copies: some thousand copies.
+const PAGE_OF_COPIES: usize = 1 << 16;
+
+/// Copies begin at multiples of this.
+const ALIGNMENT: usize = 16;
+
+/// An instruction as it stands at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Original {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    /// Zero behind the length.
+    pub(crate) bytes: [u8; MAX_INSTRUCTION],
+}
+
+impl Original {
+    fn decode(&self) -> Instruction {
+        let code = &self.bytes[..self.length];
+        Decoder::with_ip(64, code, self.address as u64, DecoderOptions::NONE).decode()
+    }
+}
+
+/// Pages of copies and their index.
+#[derive(Default)]
+pub(crate) struct Pool {
+    copies: Option<HashMap<Original, usize>>,
+    pages: Vec<Page>,
+}
+
+struct Page {
+    text: TextRef,
+    /// Bytes that are used up.
+    used: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { copies: None, pages: Vec::new() });
+
+/// The most pages: four million copies.
+const MAX_PAGES: usize = 4096;
+
+/// Where this process's pages start; for the trap handler.
+static PAGES: [AtomicUsize; MAX_PAGES] = [const { AtomicUsize::new(0) }; MAX_PAGES];
+
+/// The pool, kept from every other thread across a fork.
+pub(crate) type Hold = MutexGuard<'static, Pool>;
+
+pub(crate) fn hold() -> Hold {
+    POOL.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Where a copy of the instruction stands.
+///
+/// # Errors
+/// [`Error::Immovable`], [`Error::OutOfReach`], [`Error::TableFull`], or no memory for a page.
+pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
+    let mut pool = hold();
+    let Pool { copies, pages } = &mut *pool;
+    let copies = copies.get_or_insert_default();
+    if let Some(copy) = copies.get(original) {
+        return Ok(*copy);
+    }
+    let instruction = &original.decode();
+    // The newest is the nearest to sites that are patched together.
+    let copy = match pages.iter_mut().rev().find_map(|page| page.write(instruction)) {
+        Some(copy) => copy,
+        None => {
+            // Says what is wrong with the instruction, if it can stand nowhere.
+            displaced::copy_at(instruction, original.address)?;
+            let mut page = Page::new(original)?;
+            let immovable = Error::Immovable {
+                address: original.address,
+                reason: "what it refers to is out of reach of every free place",
+            };
+            let copy = page.write(instruction).ok_or(immovable)?;
+            let number = pages.len();
+            PAGES.get(number).ok_or(Error::TableFull)?.store(page.text.address(), Ordering::Release);
+            pages.push(page);
+            copy
+        }
+    };
+    copies.insert(*original, copy);
+    Ok(copy)
+}
+
+impl Page {
+    fn new(original: &Original) -> Result<Self, Error> {
+        let near = original.address..original.address + original.length;
+        let sealed = NearBlock::allocate(&near, PAGE_OF_COPIES, 0)?.seal()?;
+        // SAFETY: the block is mapped for ever, and only this module writes it.
+        let text = unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES)? };
+        Ok(Self { text, used: 0 })
+    }
+
+    /// Writes a copy into the next free place, if there is one that the instruction can be moved to.
+    fn write(&mut self, instruction: &Instruction) -> Option<usize> {
+        while self.used + displaced::MAX_COPY <= PAGE_OF_COPIES {
+            let start = self.used;
+            let copy = displaced::copy_at(instruction, self.text.address() + start).ok()?;
+            self.used += ALIGNMENT;
+            // In a forked child, the place may hold a copy that the parent has made since: the next one, then.
+            if self.fill(start, &copy) {
+                self.used = start + copy.len().next_multiple_of(ALIGNMENT);
+                return Some(self.text.address() + start);
+            }
+        }
+        None
+    }
+
+    /// Writes the code if the place is free.
+    fn fill(&self, start: usize, code: &[u8]) -> bool {
+        let free = Bytes::new(&[INT3; MAX_PATCH]).expect("eight bytes");
+        (0..code.len()).step_by(MAX_PATCH).all(|offset| {
+            let mut word = [INT3; MAX_PATCH];
+            let part = &code[offset..code.len().min(offset + MAX_PATCH)];
+            word[..part.len()].copy_from_slice(part);
+            let word = Bytes::new(&word).expect("eight bytes");
+            // SAFETY: inside the page, whose text stays mapped; nobody executes a place before its address is known.
+            unsafe { self.text.compare_exchange(FetchWindow::Bytes8, start + offset, &free, &word) }.is_ok()
+        })
+    }
+}
+
+/// Whether this process has the page that `copy` stands in: not so in a forked child whose parent has made the page since.
+/// For the trap handler: atomics only.
+pub(crate) fn is_here(copy: usize) -> bool {
+    let starts = PAGES.iter().map(|page| page.load(Ordering::Acquire));
+    starts.take_while(|start| *start != 0).any(|start| (start..start + PAGE_OF_COPIES).contains(&copy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(address: usize, code: &[u8]) -> usize {
+        let mut bytes = [0; MAX_INSTRUCTION];
+        bytes[..code.len()].copy_from_slice(code);
+        copy_of(&Original { address, length: code.len(), bytes }).unwrap()
+    }
+
+    /// One test: the pool is the process's.
+    #[test]
+    fn copies_share_pages_and_a_second_look_finds_the_first() {
+        let site = copies_share_pages_and_a_second_look_finds_the_first as fn() as usize;
+        let mov = |value: u32| [&[0xb8][..], &value.to_le_bytes()].concat();
+        let first = copy(site, &mov(0));
+        let second = copy(site + 1, &mov(0));
+        assert_eq!(second - first, ALIGNMENT);
+        assert!(!is_here(site));
+        // SAFETY: the copy is sealed text.
+        let code = unsafe { std::slice::from_raw_parts(first as *const u8, 6) };
+        assert_eq!(code, [0xb8, 0, 0, 0, 0, 0xe9]);
+
+        let more_than_a_page = (PAGE_OF_COPIES / ALIGNMENT) as u32 + 1;
+        let mut copies: Vec<usize> = (0..more_than_a_page).map(|value| copy(site, &mov(value))).collect();
+        assert_eq!(copies[0], first, "made once");
+        assert!(copies.iter().all(|copy| is_here(*copy)));
+        copies.sort_unstable();
+        assert!(copies[copies.len() - 1] - copies[0] > PAGE_OF_COPIES, "one page only");
+        assert!(copies.windows(2).all(|pair| pair[0] < pair[1]), "a place was given twice");
+    }
+}

@@ -1,0 +1,37 @@
+//! Where a test can stop a patch: a hook that is called between the steps of every patch.
+//!
+//! Not part of the interface. Without a hook, a step costs one load more.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Where a patch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Checked; nothing was stored, and the site is not its own.
+    Checked,
+    /// The site is its own, if it needs it.
+    Taken,
+    /// So many of its steps are made.
+    Made(usize),
+    /// All steps are made, and the site was given back.
+    Released,
+}
+
+/// What is called, on the patching thread, with the address of the instruction.
+pub type Hook = fn(usize, Point);
+
+static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has every patch call `hook`, or none.
+pub fn set_hook(hook: Option<Hook>) {
+    HOOK.store(hook.map_or(std::ptr::null_mut(), |hook| hook as *mut ()), Ordering::SeqCst);
+}
+
+pub(crate) fn reached(address: usize, point: Point) {
+    let hook = HOOK.load(Ordering::Relaxed);
+    if !hook.is_null() {
+        // SAFETY: `set_hook` stores functions of this type only.
+        let hook = unsafe { std::mem::transmute::<*mut (), Hook>(hook) };
+        hook(address, point);
+    }
+}

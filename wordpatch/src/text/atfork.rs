@@ -1,0 +1,87 @@
+//! What is done around a `fork`: no patch takes a step in the very moment, and the child finds no lock held.
+//!
+//! 1. Before: the forking thread keeps every patch from its next step ([`STEPS`]) and holds the locks of this crate's tables. It
+//!    notes the sites that are locked.
+//! 2. In the parent: it lets go.
+//! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes back. (Text that it shares with
+//!    its parent stays as it is: the child meets the INT3s, and finds them in the shared table.) Then it lets go.
+//!
+//! A patch is never waited for, only the stores that it makes between two waits. A child that a raw `clone` has made runs none of this.
+
+use std::cell::UnsafeCell;
+use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages};
+use crate::{Bytes, copies, outstanding, site_table};
+
+/// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
+static STEPS: RwLock<()> = RwLock::new(());
+
+/// Keeps forks out for the time of a step. Not to be called by a thread that does so already.
+pub(crate) fn step() -> RwLockReadGuard<'static, ()> {
+    STEPS.read().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What the forking thread holds, in the order in which it was taken; dropped in this order too.
+struct Held {
+    _steps: RwLockWriteGuard<'static, ()>,
+    _outstanding: outstanding::Hold,
+    _copies: copies::Hold,
+    mappings: MutexGuard<'static, Vec<TextMapping>>,
+    _table: MutexGuard<'static, ()>,
+    locked: Vec<(usize, Bytes)>,
+}
+
+struct HeldByFork(UnsafeCell<Option<Held>>);
+
+// SAFETY: only the thread that forks touches it, and in the child its one thread; `STEPS` keeps a second fork out.
+unsafe impl Sync for HeldByFork {}
+
+static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
+
+/// Registers the handlers, once. A program whose own handlers wait for a thread that patches must register them after this
+/// call: those that come last are called first.
+pub fn follow() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
+    ONCE.call_once(|| _ = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) });
+}
+
+extern "C" fn prepare() {
+    let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
+    // Before the child is there: the next wait is one that covers it.
+    fork::about_to_fork();
+    let held = Held {
+        _steps: steps,
+        _outstanding: outstanding::hold(),
+        _copies: copies::hold(),
+        mappings: MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()),
+        _table: site_table::hold(),
+        locked: site_table::locked(),
+    };
+    // SAFETY: see `HeldByFork`.
+    unsafe { *HELD.0.get() = Some(held) };
+}
+
+fn take() -> Option<Held> {
+    // SAFETY: see `HeldByFork`. Taken out before it is dropped: dropping lets the next fork in.
+    unsafe { (*HELD.0.get()).take() }
+}
+
+extern "C" fn in_parent() {
+    drop(take());
+}
+
+extern "C" fn in_child() {
+    if let Some(held) = take() {
+        // SAFETY: the child has this one thread; no patch was in the middle of a step when it was made.
+        unsafe { roll_back_own_pages(&held.mappings, &held.locked) };
+    }
+}
+
+/// For a handler of the program that runs in the child before ours.
+pub(super) fn in_child_at_last() {
+    if fork::is_unprepared_child() {
+        in_child();
+    }
+}

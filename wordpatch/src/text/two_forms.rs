@@ -1,0 +1,94 @@
+//! Two forms of the same bytes of text, to be exchanged for each other again and again: everything that does not change from
+//! one time to the next is looked up beforehand. What is left is a load, a comparison and one LOCK CMPXCHG.
+
+use std::ptr::NonNull;
+
+use super::{TextRef, fork};
+use crate::store::Quadword;
+use crate::{Bytes, Error, FetchWindow};
+
+/// A place in text and the two forms that it can have. Copies are cheap.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoForms {
+    /// The eight bytes in the writable view; none where each store changes the protection.
+    base: Option<NonNull<u64>>,
+    /// The forms in their place in the eight bytes.
+    words: [u64; 2],
+    quadword: Quadword,
+    /// Where the forms are executed.
+    address: usize,
+    window: FetchWindow,
+    copied: bool,
+}
+
+// SAFETY: a `TwoForms` gives access through atomic stores only.
+unsafe impl Send for TwoForms {}
+// SAFETY: as above.
+unsafe impl Sync for TwoForms {}
+
+impl TwoForms {
+    /// The bytes `offset` behind `place`, which can be either of `forms`.
+    ///
+    /// # Panics
+    /// When they cross a boundary of `window`, or the two differ in length.
+    pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
+        assert_eq!(forms[0].len(), forms[1].len());
+        let place = place.behind(offset);
+        let quadword = Quadword::of(window, place.address, forms[0].len());
+        let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back).cast());
+        Self {
+            base: place.writable.and_then(start),
+            words: forms.map(|form| quadword.word(form)),
+            quadword,
+            address: place.address,
+            window,
+            copied: place.copied,
+        }
+    }
+
+    /// Puts form `to` (0 or 1) in the place of the other one. Gives `false` when it stands there already. One atomic store; like
+    /// [`TextRef::compare_exchange`], which has its errors, it may be called from a signal handler.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`], [`Error::Contended`],
+    /// [`Error::ProtectRefused`].
+    ///
+    /// # Safety
+    /// The obligations of [`TextRef::compare_exchange`].
+    #[inline]
+    pub unsafe fn exchange(&self, to: usize) -> Result<bool, Error> {
+        let [new, old] = if to == 0 { self.words } else { [self.words[1], self.words[0]] };
+        if let Some(base) = self.base
+            && !(self.copied && fork::is_unprepared_child())
+        {
+            // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the window, and the view begins at a
+            // page boundary like the text.
+            match unsafe { self.quadword.exchange(base.as_ptr(), old, new) } {
+                Ok(()) => return Ok(true),
+                Err(found) if found == new => return Ok(false),
+                Err(_) => {}
+            }
+        }
+        // SAFETY: the caller's obligations.
+        unsafe { self.exchange_or_explain(old, new) }
+    }
+
+    /// The same in the ordinary way, for text that has no writable view, and for its errors.
+    ///
+    /// # Safety
+    /// As [`TwoForms::exchange`].
+    #[cold]
+    unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
+        let writable = self
+            .base
+            .and_then(|base| NonNull::new(base.as_ptr().cast::<u8>().wrapping_add(self.quadword.back)));
+        let place = TextRef { address: self.address, writable, copied: self.copied };
+        let (old, new) = (self.quadword.bytes(old), self.quadword.bytes(new));
+        // SAFETY: the caller's obligations.
+        match unsafe { place.compare_exchange(self.window, 0, &old, &new) } {
+            Ok(()) => Ok(true),
+            Err(Error::Mismatch { found, .. }) if found == new => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One patch on its way through its protocol.
+//!
+//! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step: by the drivers, which make the
+//! waits between. A patch that fails has changed nothing: before its second store, the lock is taken back.
+
+use crate::copies::{self, MAX_INSTRUCTION};
+use crate::fault::{self, Point};
+use crate::layout::{self, Change, MAX_CODE};
+use crate::protocol::{INT3, Protocol, Step};
+use crate::site_table::{self, Int3, OwnedSite};
+use crate::text::{self, TextRef};
+use crate::{Bytes, Error, FetchModel, FetchWindow, Patch};
+
+/// A patch that was checked, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Way {
+    /// The first instruction that changes.
+    place: TextRef,
+    /// The whole patch.
+    whole: (TextRef, Bytes),
+    change: Option<Change>,
+    window: FetchWindow,
+    protocol: Protocol,
+    /// How many steps are made.
+    made: usize,
+    owned: Option<OwnedSite>,
+}
+
+impl Way {
+    /// Checks a patch. Changes nothing, but that the text becomes writable.
+    ///
+    /// # Errors
+    /// Whatever is wrong with it.
+    ///
+    /// # Safety
+    /// The obligations of [`crate::patch`], which hold until the way's end.
+    pub(crate) unsafe fn check(patch: &Patch<'_>) -> Result<Self, Error> {
+        let Patch { address, expected, replacement } = *patch;
+        let bytes = (Bytes::new(expected), Bytes::new(replacement));
+        let (Some(old), Some(new)) = bytes else {
+            return Err(Error::Length { address, expected: expected.len(), replacement: replacement.len() });
+        };
+        if old.len() != new.len() {
+            return Err(Error::Length { address, expected: old.len(), replacement: new.len() });
+        }
+        // SAFETY: obligation 1.
+        let place = unsafe {
+            let place = TextRef::resolve(address, old.len())?;
+            if place.is_stale(old.len()) { renew(&place, old.len())? } else { place }
+        };
+        // SAFETY: obligation 1.
+        unsafe { check_old(&place, &old)? };
+        let mut code = [0; MAX_CODE];
+        let readable = read_code(&place, &old, &mut code);
+        let change = layout::change(address, &code[..readable], &old, &new)?;
+        let window = FetchModel::in_force().window;
+        let offset = change.map_or(0, |change| change.offset);
+        let (from, to) = change.map_or((old, old), |change| (change.old, change.new));
+        let protocol = Protocol::new(window, address + offset, &from, &to);
+        if protocol.uses_int3() && change.is_some_and(|change| change.several) {
+            return Err(Error::SeveralInstructions { address: address + offset });
+        }
+        let first = place.behind(offset);
+        fault::reached(first.address(), Point::Checked);
+        Ok(Self { place: first, whole: (place, old), change, window, protocol, made: 0, owned: None })
+    }
+
+    /// Where the first instruction that changes starts.
+    pub(crate) fn address(&self) -> usize {
+        self.place.address()
+    }
+
+    pub(crate) fn uses_int3(&self) -> bool {
+        self.protocol.uses_int3()
+    }
+
+    /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand there.
+    ///
+    /// # Errors
+    /// [`Error::Contended`], or a way that [`Way::check`] can fail too: another patch may have been finished since.
+    pub(crate) fn take(&mut self) -> Result<(), Error> {
+        let Some(change) = self.change.filter(|_| self.protocol.needs_site() && self.owned.is_none()) else {
+            return Ok(());
+        };
+        let mut owned = OwnedSite::take(self.address())?;
+        // SAFETY: obligation 1 of `check`.
+        unsafe { check_old(&self.place, &change.old)? };
+        if self.uses_int3() {
+            // The bytes behind the patch, if the instruction is longer.
+            let mut code = [0; MAX_CODE];
+            let readable = read_code(&self.place, &change.old, &mut code);
+            let instruction = &change.original.bytes[..change.original.length];
+            if !code[..readable].starts_with(instruction) {
+                return Err(Error::Contended { address: self.address() });
+            }
+            owned.lock(copies::copy_of(&change.original)?, &change.old);
+        }
+        self.owned = Some(owned);
+        fault::reached(self.address(), Point::Taken);
+        Ok(())
+    }
+
+    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller keeps forks out
+    /// ([`atfork::step`](crate::text::atfork::step)).
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken back.
+    pub(crate) fn store(&mut self) -> Result<(), Error> {
+        while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
+            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a window, and mixtures behind INT3.
+            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
+            if let Err(error) = stored {
+                let at = self.place.behind(*offset);
+                // SAFETY: obligation 1 of `check`.
+                let error = unsafe { explain(&at, old, error) };
+                self.take_lock_back();
+                return Err(error);
+            }
+            self.made += 1;
+            fault::reached(self.address(), Point::Made(self.made));
+        }
+        if self.is_finished() && self.owned.take().is_some() {
+            fault::reached(self.address(), Point::Released);
+        }
+        Ok(())
+    }
+
+    /// Whether a wait comes next.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.protocol.steps().get(self.made), Some(Step::Wait))
+    }
+
+    /// Says that the wait that comes next is over.
+    pub(crate) fn has_waited(&mut self) {
+        assert!(self.is_waiting());
+        self.made += 1;
+        fault::reached(self.address(), Point::Made(self.made));
+    }
+
+    /// Gives the patch up because its next wait is refused. Before the back part was stored, the site is as it was. After that
+    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy. The caller keeps forks out.
+    pub(crate) fn give_up(&mut self) {
+        if self.made <= 1 {
+            self.take_lock_back();
+        } else {
+            std::mem::forget(self.owned.take());
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.made == self.protocol.steps().len()
+    }
+
+    /// Puts the first byte back, if it is all that was stored, and gives the site back; but never while INT3 stands there.
+    fn take_lock_back(&mut self) {
+        let steps = self.protocol.steps();
+        if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
+        {
+            if self.made <= 2 {
+                // SAFETY: as in `store`. A refusal shows in what is read next.
+                let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
+            }
+            // SAFETY: obligation 1 of `check`.
+            if unsafe { self.place.read(0, 1) }[0] == INT3 {
+                std::mem::forget(self.owned.take());
+            }
+        }
+        self.owned = None;
+    }
+
+    /// Whether something else was mapped there since the patch was checked, so that its stores reach nobody.
+    ///
+    /// # Safety
+    /// The text must be mapped.
+    pub(crate) unsafe fn is_stale(&self) -> bool {
+        let (place, old) = &self.whole;
+        // SAFETY: the caller's obligation.
+        unsafe { place.is_stale(old.len()) }
+    }
+
+    /// Whether the stores of all these reach the text that is executed, which may have been unmapped.
+    pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
+        let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
+        text::are_there(&places)
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child that drops what its parent has
+        // begun comes this way too.
+        if self.made > 0 && !self.is_finished() {
+            std::mem::forget(self.owned.take());
+        }
+    }
+}
+
+/// The place again, after something else was mapped there.
+///
+/// # Safety
+/// Obligation 1 of [`crate::patch`].
+unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
+    text::forget(&(place.address()..place.address() + length));
+    // SAFETY: the caller's obligation.
+    unsafe { TextRef::resolve(place.address(), length) }
+}
+
+/// Reads the code that begins with `old` at `place`, and gives how much of it is known: never past a page which may be the last.
+fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
+    let address = place.address();
+    let wanted = old.len() - 1 + MAX_INSTRUCTION;
+    let in_page = 4096 - (address & 4095);
+    // SAFETY: obligation 1 of `check`: nobody changes the mapping meanwhile.
+    let is_text = |length| unsafe { TextRef::resolve(address, length) }.is_ok();
+    let readable = if in_page >= wanted || is_text(wanted) { wanted } else { in_page.max(old.len()) };
+    let text = std::ptr::with_exposed_provenance::<u8>(address);
+    code[..old.len()].copy_from_slice(old);
+    for (i, byte) in code[..readable].iter_mut().enumerate().skip(old.len()) {
+        // SAFETY: in the same page as the first byte, which is text, or found to be text itself.
+        *byte = unsafe { text.add(i).read_volatile() };
+    }
+    readable
+}
+
+/// Says why, if other bytes than `old` stand at `place`.
+///
+/// # Safety
+/// As many bytes of text must be mapped there.
+unsafe fn check_old(place: &TextRef, old: &Bytes) -> Result<(), Error> {
+    // SAFETY: the caller's obligation.
+    let found = unsafe { place.read(0, old.len()) };
+    let Some(differs) = (0..old.len()).find(|i| found[*i] != old[*i]) else { return Ok(()) };
+    if found[differs] == INT3 {
+        let address = place.address() + differs;
+        // SAFETY: the caller's obligation.
+        let is_int3 = || unsafe { place.read(differs, 1) }[0] == INT3;
+        return Err(match site_table::meaning_of_int3(address, is_int3) {
+            Int3::Locked { .. } | Int3::Gone => Error::Contended { address },
+            Int3::Foreign => Error::ForeignBreakpoint { address },
+        });
+    }
+    Err(Error::Mismatch { address: place.address(), expected: *old, found })
+}
+
+/// What a store's `error` means: an INT3 of another patch in the way is no foreign byte.
+///
+/// # Safety
+/// As [`check_old`].
+unsafe fn explain(place: &TextRef, old: &Bytes, error: Error) -> Error {
+    match error {
+        // SAFETY: the caller's obligation.
+        Error::Mismatch { .. } => unsafe { check_old(place, old) }.err().unwrap_or(error),
+        other => other,
+    }
+}

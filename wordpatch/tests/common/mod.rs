@@ -1,0 +1,155 @@
+//! What the tests on real text share.
+
+// Each test binary uses a part, as a module of its own.
+#![allow(dead_code, unreachable_pub)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use wordpatch::near::NearBlock;
+use wordpatch::text::TwoForms;
+use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
+
+/// The fetch model is global: tests that force one run one at a time.
+pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
+    static MODEL: Mutex<()> = Mutex::new(());
+    let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute concurrently. A T_max of the
+    // tests is far more than any processor was found to need, where text is executed meanwhile.
+    unsafe { FetchModel::force(window, t_max, wait) };
+    guard
+}
+
+/// Waits are `membarrier` calls.
+pub fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
+    with_model(window, None, WaitPolicy::Membarrier)
+}
+
+/// More than any processor was found to need, and still only some ten microseconds.
+pub const LONG_T_MAX: TMax = TMax(30_000);
+
+pub const A: u32 = 0x1111_1111;
+pub const B: u32 = 0xeeee_eeee;
+
+pub const fn mov_eax(value: u32) -> [u8; 5] {
+    let [a, b, c, d] = value.to_le_bytes();
+    [0xb8, a, b, c, d]
+}
+
+pub const RET: u8 = 0xc3;
+
+/// A sealed block of text that begins with `code` at `offset`; the rest is INT3. Gives the address of the code.
+pub fn text(offset: usize, code: &[u8]) -> usize {
+    let anchor = text as *const () as usize;
+    let mut block = NearBlock::allocate(&(anchor..anchor), offset + code.len(), 0).unwrap();
+    block.code_mut()[offset..offset + code.len()].copy_from_slice(code);
+    block.seal().unwrap().code + offset
+}
+
+/// Functions `mov eax, A; ret`, one every 64 bytes, `offset` bytes behind the line's start. Gives their addresses.
+pub fn functions(count: usize, offset: usize) -> Vec<usize> {
+    let mut code = vec![0xcc; 64 * (count + 1)];
+    for number in 0..count {
+        let at = 64 * number + offset;
+        code[at..at + 5].copy_from_slice(&mov_eax(A));
+        code[at + 5] = RET;
+    }
+    let start = text(0, &code);
+    (0..count).map(|number| start + 64 * number + offset).collect()
+}
+
+/// Crosses every window.
+pub const STRADDLING: usize = 61;
+/// Crosses none.
+pub const INSIDE: usize = 8;
+
+pub fn call(address: usize) -> u32 {
+    // SAFETY: the tests write `mov eax, imm32; ret` there.
+    let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(address) };
+    function()
+}
+
+/// The patches that lead each site from one `mov eax` to another.
+pub fn patches<'a>(sites: &[usize], old: &'a [u8; 5], new: &'a [u8; 5]) -> Vec<Patch<'a>> {
+    sites.iter().map(|site| Patch { address: *site, expected: old, replacement: new }).collect()
+}
+
+/// Counts of a thread that calls sites round and round.
+#[derive(Default)]
+pub struct Executor {
+    stop: AtomicBool,
+    /// Calls that gave A, and B.
+    pub seen: [AtomicU64; 2],
+    torn: AtomicU64,
+}
+
+impl Executor {
+    pub fn calls(&self) -> u64 {
+        self.seen.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns when so many calls more were made.
+    pub fn wait_for_calls(&self, more: u64) {
+        let until = self.calls() + more;
+        while self.calls() < until {
+            assert_eq!(self.torn.load(Ordering::Relaxed), 0, "torn values were seen");
+            std::thread::yield_now();
+        }
+    }
+
+    fn run(&self, sites: &[usize]) {
+        while !self.stop.load(Ordering::Relaxed) {
+            for site in sites {
+                let count = match call(*site) {
+                    A => &self.seen[0],
+                    B => &self.seen[1],
+                    _ => &self.torn,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+struct Stop<'a>(&'a Executor);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `act` while a thread calls the sites, which hold `mov eax` of A or B. Nothing else must be seen.
+pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> R {
+    let executor = Executor::default();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| executor.run(sites));
+        // Also when `act` panics.
+        let _stop = Stop(&executor);
+        executor.wait_for_calls(sites.len() as u64);
+        act(&executor)
+    });
+    assert_eq!(executor.torn.into_inner(), 0, "torn values were seen");
+    result
+}
+
+/// Exchanges `mov eax` of A and B at a site inside a window, which holds A.
+pub fn check_two_forms(site: usize) {
+    let [a, b, seven] = [A, B, 7].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text stays mapped, and nobody else executes or writes it. Both forms are one instruction.
+    unsafe {
+        let place = TextRef::resolve(site, 5).unwrap();
+        let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+        for (to, changes, value) in [(1, true, B), (1, false, B), (0, true, A), (0, false, A)] {
+            assert_eq!(forms.exchange(to).unwrap(), changes);
+            assert_eq!(call(site), value);
+        }
+        place.compare_exchange(FetchWindow::Bytes8, 0, &a, &seven).unwrap();
+        for (to, expected) in [(0, b), (1, a)] {
+            let error = forms.exchange(to).unwrap_err();
+            let Error::Mismatch { address, expected: wanted, found } = error else { panic!("{error}") };
+            assert_eq!((address, wanted, found), (site, expected, seven));
+        }
+        assert_eq!(call(site), 7);
+    }
+}

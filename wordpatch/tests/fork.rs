@@ -1,0 +1,236 @@
+//! Forks while sites are locked: the child runs on through the copies, and comes to text of its own in which nothing is half
+//! done.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{A, B, RET, STRADDLING, call, functions, mov_eax, patches, with_window};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::wait::{WaitStatus, waitpid};
+use wordpatch::text::{is_shared_with_parent, unshare};
+use wordpatch::{Error, FetchWindow, State, finish_patch, patch, patch_all, start_patch, tsc};
+
+/// Ends a forked child with a line on stderr, whatever the state of the test harness.
+fn fail(line: &str) -> ! {
+    // SAFETY: both are right in a forked child.
+    unsafe {
+        libc::write(2, line.as_ptr().cast(), line.len());
+        libc::write(2, c"\n".as_ptr().cast(), 1);
+        libc::_exit(1)
+    }
+}
+
+fn check(holds: bool, line: &str) {
+    if !holds {
+        fail(line);
+    }
+}
+
+/// Forks; the child runs `child`, the parent `parent` and then sees that the child has ended well.
+#[track_caller]
+fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
+    // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Child => {
+            child();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            parent();
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+}
+
+fn first_byte(site: usize) -> u8 {
+    // SAFETY: text of the test, which stays mapped.
+    unsafe { *(site as *const u8) }
+}
+
+#[test]
+fn a_child_that_is_forked_in_mid_patch_has_the_old_instruction() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for state in [State::FirstWait, State::SecondWait] {
+        let site = functions(1, STRADDLING)[0];
+        // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
+        let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        // Once the test has forked, a wait is not over at the first look.
+        while outstanding.state() < state {
+            outstanding.try_finish().unwrap();
+        }
+        let ours = &outstanding;
+        let child = move || {
+            check(first_byte(site) == 0xcc && call(site) == A, "the child passes through the copy");
+            check(is_shared_with_parent(), "the text is shared");
+            check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is the parent's");
+            // SAFETY: as above.
+            let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
+            check(refused.is_err(), "the parent's text cannot be patched");
+            // SAFETY: the child has one thread.
+            check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
+            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
+            check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is still the parent's");
+            check(matches!(finish_patch(site), Err(Error::Forked { .. })), "by address too");
+            check(matches!(finish_patch(site), Ok(true)), "it is told once");
+            // SAFETY: as above.
+            check(unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok(), "the child patches");
+            check(call(site) == 7, "what the child has patched");
+        };
+        fork(child, || ());
+        assert_eq!((first_byte(site), call(site)), (0xcc, A), "the child changes nothing of the parent's");
+        assert_eq!(outstanding.wait(Instant::now() + Duration::from_secs(60)).unwrap(), State::Finished);
+        assert_eq!(call(site), B);
+    }
+}
+
+#[test]
+fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, STRADDLING)[0];
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+    let mut handle = Some(unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap());
+    let mut finisher = Some(wordpatch::Finisher::start().unwrap());
+    fork(
+        || {
+            let (Some(handle), Some(finisher)) = (handle.take(), finisher.take()) else { return };
+            check(finisher.take_over(&handle).is_err(), "the finisher's thread is the parent's");
+            drop(finisher);
+            let results = handle.finish_all();
+            check(matches!(results[..], [Err(Error::Forked { address })] if address == site), "it is told");
+            check(first_byte(site) == 0xcc, "nothing was stored");
+        },
+        || (),
+    );
+    finisher.as_ref().unwrap().take_over(handle.as_ref().unwrap()).unwrap();
+    drop(finisher);
+    assert_eq!(handle.unwrap().state(), State::Finished);
+    assert_eq!(call(site), B);
+}
+
+/// Ends the patching thread, also when an assertion fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The parent goes on patching while its children execute the shared text, and while they copy it.
+#[test]
+fn children_of_a_parent_that_keeps_patching() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let sites = functions(16, STRADDLING);
+    let (a, b) = (mov_eax(A), mov_eax(B));
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for (old, new) in [(&a, &b), (&b, &a)] {
+                    // SAFETY: each site is one instruction, and SIGTRAP is not blocked here.
+                    let results = unsafe { patch_all(&patches(&sites, old, new)) };
+                    assert!(results.iter().all(Result::is_ok), "{results:?}");
+                }
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _stop = Stop(&stop);
+        let is_whole = |value| value == A || value == B;
+        for _ in 0..60 {
+            let child = || {
+                for _ in 0..200 {
+                    check(sites.iter().all(|site| is_whole(call(*site))), "torn in the shared text");
+                }
+                // SAFETY: the child has one thread.
+                check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
+                for site in &sites {
+                    let value = call(*site);
+                    check(first_byte(*site) == a[0] && is_whole(value), "a lock was taken along");
+                    // SAFETY: as above.
+                    let patched = unsafe { patch(*site, &mov_eax(value), &mov_eax(value ^ 1)) };
+                    check(patched.is_ok() && call(*site) == value ^ 1, "the child patches");
+                }
+            };
+            let before = rounds.load(Ordering::Relaxed);
+            fork(child, || {
+                while rounds.load(Ordering::Relaxed) < before + 2 {
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+}
+
+/// Copies that the parent makes after the fork, in pages that the child does not have.
+#[test]
+fn a_child_meets_locks_whose_copies_it_does_not_have() {
+    const PATCHES: u32 = 9_000;
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, STRADDLING)[0];
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(0)) }.unwrap();
+    fork(
+        || loop {
+            match call(site) {
+                value if value % 0x1_0001 != 0 => fail("torn"),
+                value if value == PATCHES * 0x1_0001 => break,
+                _ => {}
+            }
+        },
+        || {
+            let start = tsc::now();
+            for value in 0..PATCHES {
+                // SAFETY: as above.
+                unsafe { patch(site, &mov_eax(value * 0x1_0001), &mov_eax((value + 1) * 0x1_0001)) }.unwrap();
+            }
+            // Two waits each that cover the child too. Without them, it executes a mixture in one run of ten only.
+            assert!(tsc::now() - start >= u64::from(PATCHES) * 2 * 50_000);
+        },
+    );
+}
+
+/// Text that the caller has mapped writable: the child has its own copy of it from the first, with the lock in it.
+#[test]
+fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
+    // SAFETY: a new mapping.
+    let page = unsafe { mmap_anonymous(None, 4096.try_into().unwrap(), all, MapFlags::MAP_PRIVATE) }.unwrap();
+    let site = page.as_ptr() as usize + STRADDLING;
+    for state in [State::FirstWait, State::SecondWait] {
+        // SAFETY: nobody executes the page yet.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                [mov_eax(A).as_slice(), &[RET]].concat().as_ptr(),
+                site as *mut u8,
+                6,
+            )
+        };
+        // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
+        let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        // Once the test has forked, a wait is not over at the first look.
+        while outstanding.state() < state {
+            outstanding.try_finish().unwrap();
+        }
+        let child = || {
+            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
+            // SAFETY: as above.
+            let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
+            check(matches!(refused, Err(Error::SharedWithParent { .. })), "the table is shared");
+            // SAFETY: the child has one thread.
+            check(unsafe { unshare() }.is_ok(), "the child gets a table of its own");
+            // SAFETY: as above.
+            check(
+                unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok() && call(site) == 7,
+                "the child patches",
+            );
+        };
+        fork(child, || ());
+        outstanding.finish().unwrap();
+        assert_eq!(call(site), B);
+    }
+}

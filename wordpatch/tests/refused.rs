@@ -1,0 +1,122 @@
+//! Where the kernel refuses `membarrier`. Each scenario runs in a process of its own, under a seccomp filter.
+
+mod common;
+
+use std::process::Command;
+
+use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, with_model, with_window};
+use wordpatch::{Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, start_patch, tsc};
+
+const IN_CHILD: &str = "WORDPATCH_TEST_IN_CHILD";
+
+/// Runs the test of this name alone in a new process, which `scenario` then runs in.
+#[track_caller]
+fn alone(name: &str, scenario: impl FnOnce()) {
+    if std::env::var_os(IN_CHILD).is_some() {
+        return scenario();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(IN_CHILD, "1")
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// From now on, every thread's `membarrier` gives EPERM.
+fn refuse_membarrier() {
+    const NUMBER: u32 = libc::SYS_membarrier as u32;
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut filter = [
+        // The system call's number is the first word of seccomp_data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter {
+            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 1,
+            k: NUMBER,
+        },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the filter is valid for the call; the process is the test's own.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let (mode, all_threads) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, all_threads, &program), 0, "no seccomp here");
+    }
+}
+
+fn first_byte(site: usize) -> u8 {
+    // SAFETY: text of the test, which stays mapped.
+    unsafe { *(site as *const u8) }
+}
+
+fn start(site: usize) -> Result<wordpatch::Outstanding, Error> {
+    // SAFETY: each site is one instruction, and SIGTRAP is not blocked here.
+    unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }
+}
+
+#[test]
+fn straddlers_are_refused_untouched_and_single_stores_are_made() {
+    alone("straddlers_are_refused_untouched_and_single_stores_are_made", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        refuse_membarrier();
+        let sites = [functions(1, STRADDLING), functions(2, INSIDE)].concat();
+        // SAFETY: nobody executes the text.
+        let results = unsafe { patch_all(&patches(&sites, &mov_eax(A), &mov_eax(B))) };
+        assert!(matches!(results[0], Err(Error::MembarrierRefused { .. })), "{:?}", results[0]);
+        assert!(results[1].is_ok() && results[2].is_ok());
+        assert_eq!((first_byte(sites[0]), call(sites[0]), call(sites[1])), (mov_eax(A)[0], A, B));
+        assert!(matches!(start(sites[0]), Err(Error::MembarrierRefused { .. })));
+        assert_eq!(first_byte(sites[0]), mov_eax(A)[0]);
+    });
+}
+
+#[test]
+fn t_max_takes_its_place_where_it_is_known() {
+    alone("t_max_takes_its_place_where_it_is_known", || {
+        const T_MAX: TMax = TMax(5_000_000);
+        refuse_membarrier();
+        for wait in [WaitPolicy::Membarrier, WaitPolicy::Both, WaitPolicy::TMax] {
+            let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), wait);
+            let site = functions(1, STRADDLING)[0];
+            let before = tsc::now();
+            // SAFETY: nobody else executes the text.
+            unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+            assert!(tsc::now() - before >= 2 * u64::from(T_MAX.0));
+            assert_eq!(call(site), B);
+        }
+    });
+}
+
+#[test]
+fn a_refusal_that_comes_in_the_first_wait_takes_the_lock_back() {
+    alone("a_refusal_that_comes_in_the_first_wait_takes_the_lock_back", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let site = functions(1, STRADDLING)[0];
+        let outstanding = start(site).unwrap();
+        refuse_membarrier();
+        assert_eq!(outstanding.try_finish().unwrap(), State::Finished);
+        assert!(matches!(outstanding.finish(), Err(Error::MembarrierRefused { .. })));
+        assert_eq!((first_byte(site), call(site)), (mov_eax(A)[0], A));
+    });
+}
+
+/// There is no way back, nor on: see `Error::MembarrierRefused`.
+#[test]
+fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instruction() {
+    alone("a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instruction", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let site = functions(1, STRADDLING)[0];
+        let outstanding = start(site).unwrap();
+        assert_eq!(outstanding.try_finish().unwrap(), State::SecondWait);
+        refuse_membarrier();
+        assert!(matches!(outstanding.finish(), Err(Error::MembarrierRefused { .. })));
+        assert_eq!((first_byte(site), call(site)), (0xcc, A));
+        assert!(matches!(start(site), Err(Error::Contended { .. })));
+    });
+}
