@@ -12,6 +12,8 @@ mod explorer;
 #[allow(dead_code, reason = "shared with the tests of callpatch, which use the rest")]
 #[path = "model/mod.rs"]
 mod model;
+#[path = "model/open.rs"]
+mod open;
 
 use model::program::{Job, Program, Stores};
 use model::scenario::Scenario;
