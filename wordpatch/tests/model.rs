@@ -14,6 +14,8 @@ mod explorer;
 mod model;
 #[path = "model/open.rs"]
 mod open;
+#[path = "model/slots.rs"]
+mod slots;
 
 use model::program::{Job, Program, Stores};
 use model::scenario::Scenario;

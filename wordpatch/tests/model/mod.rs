@@ -13,7 +13,8 @@
 //! # What it leaves out
 //! * The store instruction itself, the choice of the eight bytes around a patch, and the mapping it goes through.
 //! * Instructions: bytes are a complete instruction if the scenario says so. Threads that jump into the middle of one.
-//! * The kernel, except that delivering a trap may take any time; and the slots of the trap handler's table: each site has its own.
+//! * The kernel, except that delivering a trap may take any time; and the slots of the trap handler's table: each site has its own
+//!   (`slots.rs` has the table).
 //! * Processors that fetch bytes which never stood in memory: the paper's second assumption.
 
 pub(crate) mod executor;
