@@ -31,3 +31,8 @@ pub use error::Error;
 pub use retarget::retarget;
 pub use site::{CallSite, State, Toggle};
 pub use strategy::{Clobbers, Strategy};
+
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with the tests of wordpatch, which use all of it")]
+#[path = "../../wordpatch/tests/model/mod.rs"]
+mod model;

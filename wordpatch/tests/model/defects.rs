@@ -1,0 +1,184 @@
+//! Protocols and machines broken on purpose: each must be found out, and the same scenario without the defect must hold.
+
+use wordpatch::{Bytes, FetchWindow};
+
+use super::model::executor::Handler;
+use super::model::explore::Flaw;
+use super::model::program::{Job, Program, Stores};
+use super::model::scenario::{Scenario, Violation};
+use super::{CALL, NOP, OTHER_CALL, Straddler, across, boundary, bytes, windows};
+
+/// The sound scenario holds, the broken one has this flaw.
+#[track_caller]
+fn check(sound: &Scenario, broken: &Scenario, expected: impl Fn(&Flaw<Violation>) -> bool) {
+    println!("sound: {} states", sound.holds());
+    broken.fails(expected);
+}
+
+fn is_mixture(flaw: &Flaw<Violation>) -> bool {
+    matches!(flaw, Flaw::Violation(Violation::Mixture(_)))
+}
+
+/// The front of one instruction with the back of another.
+fn mixture(front: &[u8], back: &[u8], split: usize) -> impl Fn(&Flaw<Violation>) -> bool {
+    let expected: Bytes = bytes(&[&front[..split], &back[split..]].concat());
+    move |flaw| *flaw == Flaw::Violation(Violation::Mixture(expected))
+}
+
+#[test]
+fn first_wait_removed_old_front_runs_with_new_back() {
+    for front in 1..CALL.len() {
+        let site = Straddler { front, ..Straddler::ANY };
+        let patch = || site.patch(&CALL, &NOP);
+        let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
+        check(&scenario(patch()), &scenario(patch().without_wait(0)), mixture(&CALL, &NOP, front));
+    }
+}
+
+#[test]
+fn second_wait_removed_new_front_runs_with_old_back() {
+    for front in 1..CALL.len() {
+        let site = Straddler { front, ..Straddler::ANY };
+        let patch = || site.patch(&CALL, &NOP);
+        let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
+        check(&scenario(patch()), &scenario(patch().without_wait(1)), mixture(&NOP, &CALL, front));
+    }
+}
+
+/// The first wait protects against what the patch before left behind, too.
+#[test]
+fn patched_back_without_the_first_wait() {
+    let site = Straddler::ANY;
+    let scenario = |back| site.scenario(&CALL, 1).patcher(Program::new([site.patch(&CALL, &NOP), back]));
+    let back = || site.patch(&NOP, &CALL);
+    check(&scenario(back()), &scenario(back().without_wait(0)), mixture(&NOP, &CALL, 3));
+}
+
+/// A store that is one for the patcher and two for the processor, wherever their ideas of the window differ; and nowhere else.
+#[test]
+fn window_assumed_too_large_a_single_store_tears() {
+    for (true_window, assumed) in windows().filter(|(true_window, assumed)| assumed > true_window) {
+        for edge in FetchWindow::ALL {
+            println!("true {true_window:?}, assumed {assumed:?}, across a boundary of {edge:?}");
+            let scenario = across(true_window, assumed, edge);
+            if true_window <= edge && edge < assumed {
+                check(&across(true_window, true_window, edge), &scenario, is_mixture);
+            } else {
+                scenario.holds();
+            }
+        }
+    }
+}
+
+/// Two calls five bytes apart share a word; both patchers load it, each stores it with its own bytes new.
+#[test]
+fn neighbours_written_without_care_lose_an_update() {
+    let window = FetchWindow::Bytes32;
+    let (one, other) = (boundary(window), boundary(window) + 5);
+    let scenario = |stores| {
+        let patch = |number, address, old: &[u8], new: &[u8]| {
+            Program::new([Job::patch(window, number, address, &bytes(old), &bytes(new))]).storing(stores)
+        };
+        Scenario::new(window, boundary(window))
+            .site(one, &bytes(&CALL), 1)
+            .site(other, &bytes(&[0x75, 0x10]), 1)
+            .patcher(patch(0, one, &CALL, &NOP))
+            .patcher(patch(1, other, &[0x75, 0x10], &[0x74, 0x20]))
+    };
+    check(&scenario(Stores::CompareExchange), &scenario(Stores::WholeWord), |flaw| {
+        matches!(flaw, Flaw::Violation(Violation::Unexplained(_)))
+    });
+}
+
+/// The lock is still in the store buffer when the wait begins, so the wait is over too soon.
+#[test]
+fn plain_stores_and_waits_that_do_not_drain_the_store_buffer() {
+    let site = Straddler::ANY;
+    let scenario = |waits_drain| {
+        let program = Program::new([site.patch(&CALL, &NOP)]).storing(Stores::Plain);
+        site.scenario(&CALL, 1).patcher(Program { waits_drain, ..program })
+    };
+    check(&scenario(true), &scenario(false), is_mixture);
+}
+
+/// Plain stores compare nothing: of two patchers who own their site in turn, the second one undoes what it did not see.
+#[test]
+fn plain_stores_of_a_site_that_nobody_owns() {
+    let site = Straddler { window: FetchWindow::Bytes8, front: 5 };
+    let scenario = |stores| {
+        let patch = |new: &[u8]| Program::new([site.patch(&CALL, new)]).storing(stores);
+        site.scenario(&CALL, 1).patcher(patch(&NOP)).patcher(patch(&OTHER_CALL))
+    };
+    check(&scenario(Stores::CompareExchange), &scenario(Stores::Plain), |flaw| {
+        matches!(flaw, Flaw::Violation(Violation::Unexplained(_)))
+    });
+}
+
+/// A trapped thread finds nobody who owns the site.
+#[test]
+fn site_not_owned_its_lock_is_taken_for_a_breakpoint() {
+    let site = Straddler::ANY;
+    let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
+    let patch = || site.patch(&CALL, &NOP);
+    check(&scenario(patch()), &scenario(patch().without_owning()), |flaw| {
+        *flaw == Flaw::Violation(Violation::ForeignTrap)
+    });
+}
+
+/// A store to the back part alone does not see the lock in the front part; the owner then finds a back part it does not expect,
+/// gives up, and leaves the site locked for ever.
+#[test]
+fn site_not_owned_a_store_to_the_back_part_breaks_into_the_protocol() {
+    let site = Straddler::ANY;
+    let back = || site.patch(&CALL, &[0xe8, 0x11, 0x22, 0x99, 0x88]);
+    let scenario = |back| {
+        let both = Program::new([site.patch(&CALL, &NOP)]);
+        site.scenario(&CALL, 0).patcher(both).patcher(Program::new([back]))
+    };
+    check(
+        &scenario(back()),
+        &scenario(back().without_owning()),
+        |flaw| matches!(flaw, Flaw::Violation(Violation::Unexplained(left)) if left[0] == 0xcc),
+    );
+}
+
+/// With the paper's handler a thread that meets INT3 depends on the patcher.
+#[test]
+fn handler_that_spins_is_stopped_by_a_stopped_patcher() {
+    let site = Straddler::ANY;
+    let scenario = site.scenario(&CALL, 1).patcher(Program::new([site.patch(&CALL, &NOP)]));
+    check(&scenario.clone(), &scenario.handler(Handler::Spin), |flaw| *flaw == Flaw::Depends(0));
+}
+
+/// Nobody owned the site when the handler looked; then it was taken and locked.
+#[test]
+fn handler_that_does_not_count_takings_sees_a_breakpoint_in_the_next_lock() {
+    let site = Straddler::ANY;
+    let scenario = site.scenario(&CALL, 1).patcher(site.to_and_fro(&CALL, &NOP));
+    check(&scenario.clone(), &scenario.handler(Handler::Hasty), |flaw| {
+        *flaw == Flaw::Violation(Violation::ForeignTrap)
+    });
+}
+
+/// `patch` returns before every executor has seen the end of it: that is what the wait afterwards is for.
+#[test]
+fn no_wait_at_the_end_the_old_instruction_still_runs() {
+    let site = Straddler { window: FetchWindow::Bytes8, front: 5 };
+    let scenario = |rest: &[Job]| {
+        let program = Program::new([&[site.patch(&CALL, &NOP)], rest].concat());
+        site.scenario(&CALL, 1).patcher(program).seen_at_the_end()
+    };
+    check(&scenario(&[Job::wait()]), &scenario(&[]), |flaw| {
+        *flaw == Flaw::Violation(Violation::Stale(bytes(&CALL)))
+    });
+}
+
+/// A patch that expects other bytes fails, and this is noticed.
+#[test]
+fn old_bytes_that_do_not_stand_there() {
+    let site = Straddler::ANY;
+    let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
+    check(&scenario(site.patch(&CALL, &OTHER_CALL)), &scenario(site.patch(&NOP, &OTHER_CALL)), |flaw| {
+        *flaw == Flaw::Violation(Violation::NobodySucceeded(0))
+    });
+}
