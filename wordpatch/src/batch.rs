@@ -18,11 +18,12 @@ use crate::{Error, Patch, serialize, text, trap, tsc};
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread that executes it
 /// runs the old or the new instruction, never a mixture.
 ///
-/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. Where the changed bytes lie in one fetch
-/// window, this is one atomic store, and some hundred ticks for looking the address up and decoding. Otherwise the caller blocks for
-/// two waits: T_max each where it is known, some 1,000 to 25,000 ticks of membarrier otherwise. Threads that execute the
-/// instruction meanwhile take a trap of a few thousand ticks and go on; they never wait for the caller. When the
-/// function returns, other cores may still execute the old instruction for T_max ([`serialize_all_cores`] ends that).
+/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. Where they lie in one fetch window, this is one
+/// atomic store, and some hundred ticks for looking the address up and decoding. Where they cross a window, the caller blocks: for
+/// one wait if bytes change on one side only, for two otherwise; T_max each where it is known, some 600 to 40,000 ticks of
+/// membarrier otherwise. Threads that execute the instruction between two waits take a trap of a few thousand ticks and go on; they
+/// never wait for the caller. When the function returns, other cores may still execute the old instruction for T_max
+/// ([`serialize_all_cores`] ends that, but for a thread that is in the old instruction's copy: it leaves it in its own time).
 ///
 /// The bytes may be several instructions, if as many start at the same places after the patch. Where more than one of them
 /// changes, the bytes that do must lie in one fetch window.
@@ -114,15 +115,15 @@ unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) {
 
 /// Takes every site that must be taken.
 pub(crate) fn take_all(ways: &mut [Result<Way, Error>]) {
-    let is_new = |way: &Way| way.uses_int3() && !way.is_finished();
-    let needs_int3 = ways.iter().flatten().any(is_new);
-    let refusal =
-        if needs_int3 { trap::own_sigtrap().and_then(|()| serialize::may_wait()).err() } else { None };
+    let any = |has: fn(&Way) -> bool| ways.iter().flatten().any(|way| has(way) && !way.is_finished());
+    let no_trap = if any(Way::uses_int3) { trap::own_sigtrap().err() } else { None };
+    let no_wait = if any(Way::waits) { serialize::may_wait().err() } else { None };
     for way in ways {
         let taken = match way {
             Ok(way) if way.is_finished() => continue,
-            Ok(way) => match &refusal {
-                Some(refusal) if way.uses_int3() => Err(Error::of_refusal(refusal)),
+            Ok(way) => match (&no_trap, &no_wait) {
+                (Some(refusal), _) if way.uses_int3() => Err(Error::of_refusal(refusal)),
+                (_, Some(refusal)) if way.waits() => Err(Error::of_refusal(refusal)),
                 _ => way.take(),
             },
             Err(_) => continue,
@@ -153,14 +154,14 @@ pub(crate) fn have_waited(ways: &mut [Result<Way, Error>]) {
     ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(Way::has_waited);
 }
 
-/// Step 3 is refused: those that have to wait are given up.
+/// Step 3 is refused: those that have to wait are given up, unless they only had to keep others from following.
 pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
     let _step = atfork::step();
     for way in ways {
         if let Ok(waiting) = way
             && waiting.is_waiting()
+            && !waiting.give_up()
         {
-            waiting.give_up();
             *way = Err(Error::of_refusal(refusal));
         }
     }

@@ -74,6 +74,10 @@ impl Way {
         self.protocol.uses_int3()
     }
 
+    pub(crate) fn waits(&self) -> bool {
+        self.protocol.waits()
+    }
+
     /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand there.
     ///
     /// # Errors
@@ -137,14 +141,22 @@ impl Way {
         fault::reached(self.address(), Point::Made(self.made));
     }
 
-    /// Gives the patch up because its next wait is refused. Before the back part was stored, the site is as it was. After that
-    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy. The caller keeps forks out.
-    pub(crate) fn give_up(&mut self) {
+    /// Gives the patch up because its next wait is refused; says whether it stands all the same. Before the back part was stored, the
+    /// site is as it was. After that there is no way back, nor on: the site stays locked, and its threads go on in the copy.
+    /// Where only the wait behind the last store is missing, the patch is made, and the site is kept from every other for good. The
+    /// caller keeps forks out.
+    pub(crate) fn give_up(&mut self) -> bool {
+        if !self.uses_int3() {
+            std::mem::forget(self.owned.take());
+            self.made = self.protocol.steps().len();
+            return true;
+        }
         if self.made <= 1 {
             self.take_lock_back();
         } else {
             std::mem::forget(self.owned.take());
         }
+        false
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -12,10 +12,8 @@ mod explorer;
 #[allow(dead_code, reason = "shared with the tests of callpatch, which use the rest")]
 #[path = "model/mod.rs"]
 mod model;
-#[path = "model/open.rs"]
-mod open;
-#[path = "model/slots.rs"]
-mod slots;
+#[path = "model/one_side.rs"]
+mod one_side;
 
 use model::program::{Job, Program, Stores};
 use model::scenario::Scenario;
@@ -130,7 +128,6 @@ fn a_patch_of_the_front_next_to_one_of_both_sides() {
     check(&[NOP, CALL, front, NOP, front, CALL]);
 }
 
-/// The single store of a patch of one side needs no wait before the next one of the same side.
 #[test]
 fn one_side_patched_again_and_again() {
     let site = Straddler::ANY;
@@ -139,15 +136,6 @@ fn one_side_patched_again_and_again() {
         let program = Program::new([&row[..], &row, &[Job::wait()]].concat());
         println!("{} states", site.scenario(&CALL, 2).patcher(program).holds());
     }
-}
-
-/// Two patches in a row of different sides, with the wait between them that `patch` does not make.
-#[test]
-fn one_side_then_the_other_after_a_wait() {
-    let site = Straddler::ANY;
-    let (front, both) = ([0xb8, 0x11, 0x22, 0x33, 0x44], [0xb8, 0x11, 0x22, 0x99, 0x88]);
-    let row = [site.patch(&CALL, &front), Job::wait(), site.patch(&front, &both), Job::wait()];
-    println!("{} states", site.scenario(&CALL, 2).patcher(Program::new(row)).holds());
 }
 
 /// Assuming a smaller window than the processor has costs INT3, not safety.

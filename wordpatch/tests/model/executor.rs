@@ -13,9 +13,9 @@
 //! instruction or abandon it first.
 //!
 //! # The trap
-//! An executor that runs INT3 does what the trap handler does, one access of the shared tables at a time. It reads the counter of
-//! takings; searches the owned sites; goes on in the owner's out-of-line copy if there is one; else reads the site's byte, runs
-//! the site again if that is no INT3, and decides by the counter whether the INT3 was somebody else's. The copy runs
+//! An executor that runs INT3 does what the trap handler does, one access of the site table at a time. It looks at the site's
+//! record, and goes on in the copy if the site is locked; else it reads the site's byte, and runs the site again if that is no
+//! INT3; else it looks at the record again, and takes the INT3 for somebody else's if nothing has changed. The copy runs
 //! whenever the thread gets to it, which no wait of a patcher bounds.
 
 use wordpatch::protocol::INT3;
@@ -41,21 +41,19 @@ pub(crate) enum Position {
     Fetching,
     /// INT3 was executed.
     Trapped,
-    /// The counter of takings was read; `counted` if it has changed since.
-    Searching { counted: bool },
-    /// No patch was found to own the site.
-    NotOwned { counted: bool },
+    /// The site's record was not locked; `changed` if it is another now.
+    NotLocked { changed: bool },
     /// Then an INT3 was read there.
-    StillInt3 { counted: bool },
+    StillInt3 { changed: bool },
     /// Going on in the out-of-line copy of these bytes.
     OutOfLine(Bytes),
 }
 
 impl Position {
-    /// A site is taken: whoever has read the counter will see that it changed.
-    pub(crate) fn count(&mut self) {
-        if let Self::Searching { counted } | Self::NotOwned { counted } | Self::StillInt3 { counted } = self {
-            *counted = true;
+    /// A record changes: whoever looks at it again will see that.
+    pub(crate) fn notice(&mut self) {
+        if let Self::NotLocked { changed } | Self::StillInt3 { changed } = self {
+            *changed = true;
         }
     }
 }
@@ -67,7 +65,7 @@ pub(crate) enum Handler {
     OutOfLine,
     /// As the paper has it: "these threads will go into a signal handler and spin until the patch has been completely applied".
     Spin,
-    /// As the crate's, but an INT3 whose site nobody owns is taken for somebody else's at once.
+    /// As the crate's, but an INT3 whose site is not locked is taken for somebody else's at once.
     Hasty,
 }
 
@@ -172,40 +170,43 @@ fn trap(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<Sta
     };
     match state.executors[me].position {
         Position::Fetching => {}
-        Position::Trapped => {
-            let next = at(Position::Searching { counted: false });
-            out.push_by(me, false, format_args!("executor {me} in the handler reads the counter"), next);
-        }
-        Position::Searching { counted } => match state.owners[number] {
+        Position::Trapped => match state.owners[number].and_then(|owner| owner.copy) {
             None => {
-                let next = at(Position::NotOwned { counted });
-                out.push_by(me, false, format_args!("executor {me} in the handler finds no owner"), next);
-            }
-            Some(_) if scenario.handler == Handler::Spin => {
-                let next = at(Position::Searching { counted });
-                out.push_by(me, false, format_args!("executor {me} spins"), next);
-            }
-            Some(owner) => {
-                let copy = scenario.out_of_line_copy(state, owner);
-                let next = copy.map(Position::OutOfLine).ok_or(Violation::NoCopy).and_then(at);
+                let next = at(Position::NotLocked { changed: false });
                 out.push_by(
                     me,
                     false,
-                    format_args!("executor {me} in the handler finds the owner {owner}"),
+                    format_args!("executor {me} in the handler finds the site not locked"),
+                    next,
+                );
+            }
+            Some(_) if scenario.handler == Handler::Spin => {
+                out.push_by(me, false, format_args!("executor {me} spins"), at(Position::Trapped));
+            }
+            Some(copy) => {
+                let next = at(Position::OutOfLine(copy));
+                out.push_by(
+                    me,
+                    false,
+                    format_args!("executor {me} in the handler finds the copy of {copy}"),
                     next,
                 );
             }
         },
-        Position::NotOwned { counted } => {
+        Position::NotLocked { changed } => {
             let byte = state.memory.read(site.address, 1);
-            let next =
-                if byte[0] != INT3 { at(Position::Fetching) } else { at(Position::StillInt3 { counted }) };
-            out.push_by(me, false, format_args!("executor {me} in the handler reads {byte}"), next);
+            let next = if byte[0] == INT3 { Position::StillInt3 { changed } } else { Position::Fetching };
+            out.push_by(me, false, format_args!("executor {me} in the handler reads {byte}"), at(next));
         }
-        Position::StillInt3 { counted } => {
-            let again = counted && scenario.handler != Handler::Hasty;
+        Position::StillInt3 { changed } => {
+            let again = changed && scenario.handler != Handler::Hasty;
             let next = if again { at(Position::Trapped) } else { Err(Violation::ForeignTrap) };
-            out.push_by(me, false, format_args!("executor {me} in the handler compares the counter"), next);
+            out.push_by(
+                me,
+                false,
+                format_args!("executor {me} in the handler looks at the record again"),
+                next,
+            );
         }
         Position::OutOfLine(bytes) => {
             let next =

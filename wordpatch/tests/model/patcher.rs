@@ -24,7 +24,7 @@ use super::executor::parts;
 use super::explore::Transitions;
 use super::memory::{Write, events};
 use super::program::{Action, Job, Program, Stores};
-use super::scenario::{Scenario, State, Violation};
+use super::scenario::{Owner, Scenario, State, Violation};
 
 /// How far a patcher is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,9 +69,18 @@ impl Patcher {
     }
 }
 
+/// The record of a site has changed: whoever looks twice sees it.
+fn notice(state: &mut State) {
+    state.executors.iter_mut().for_each(|executor| executor.position.notice());
+}
+
 /// Ends the job with an error; the guard gives the site back.
 fn give_up(state: &mut State, me: usize) {
-    state.owners.iter_mut().filter(|owner| **owner == Some(me as u8)).for_each(|owner| *owner = None);
+    let mine = |owner: &&mut Option<Owner>| owner.is_some_and(|owner| owner.patcher == me as u8);
+    if let Some(owner) = state.owners.iter_mut().find(mine) {
+        *owner = None;
+        notice(state);
+    }
     let patcher = &mut state.patchers[me];
     patcher.job += 1;
     patcher.action = 0;
@@ -116,17 +125,24 @@ pub(crate) fn transitions(
         Action::Take(site) => {
             let owner = state.owners[*site];
             if owner.is_none() {
-                next.owners[*site] = Some(me as u8);
-                next.executors.iter_mut().for_each(|executor| executor.position.count());
+                next.owners[*site] = Some(Owner { patcher: me as u8, copy: None });
+                notice(&mut next);
                 next.patchers[me].go_on(program);
             } else {
                 give_up(&mut next, me);
             }
             out.push(format_args!("patcher {me} takes the site, which {owner:?} owns"), Ok(next));
         }
+        Action::Lock(site) => {
+            next.owners[*site] = Some(Owner { patcher: me as u8, copy: job.copy });
+            notice(&mut next);
+            next.patchers[me].go_on(program);
+            out.push(format_args!("patcher {me} locks the site in the table"), Ok(next));
+        }
         Action::Release(site) => {
             if patcher.buffer.is_empty() {
                 next.owners[*site] = None;
+                notice(&mut next);
                 next.patchers[me].go_on(program);
                 out.push(format_args!("patcher {me} gives the site back"), Ok(next));
             }

@@ -1,8 +1,8 @@
 //! Calls of the library, as the actions that a patcher makes one at a time.
 //!
-//! The steps of a patch are those of the real [`Protocol`]. What its driver does around them (`apply` in `synchronous.rs`) is
-//! followed here by hand: compare the old bytes; own the site if the protocol needs it, and compare again; the steps; give the
-//! site back. A comparison sees all bytes at once; the crate reads them one by one.
+//! The steps of a patch are those of the real [`Protocol`]. What its driver does around them (`way.rs`) is
+//! followed here by hand: compare the old bytes; own the site if the protocol needs it, compare again, and lock it in the table if
+//! INT3 will stand there; the steps; give the site back. A comparison sees all bytes at once; the crate reads them one by one.
 
 use wordpatch::protocol::{Protocol, Step};
 use wordpatch::{Bytes, FetchWindow};
@@ -14,6 +14,8 @@ pub(crate) enum Action {
     Check(usize, Bytes),
     /// Takes the site with this number, or gives up.
     Take(usize),
+    /// Says in the table that threads which meet INT3 at this site go on in the job's copy.
+    Lock(usize),
     /// A step of the protocol for the instruction at the address.
     Do(usize, Step),
     /// Gives the site back.
@@ -26,12 +28,12 @@ pub(crate) struct Job {
     /// Site number, and its bytes before and after if the call succeeds.
     pub(crate) changes: Vec<(usize, Bytes, Bytes)>,
     pub(crate) actions: Vec<Action>,
-    /// What trapped threads execute while it owns its site, if it made an out-of-line copy.
+    /// What trapped threads execute while it has locked its site, if it makes an out-of-line copy.
     pub(crate) copy: Option<Bytes>,
 }
 
 impl Job {
-    /// `wordpatch::patch` (`synchronous.rs`) of site `number` at `address`, with the steps of the real protocol.
+    /// `wordpatch::patch` (`batch.rs`) of site `number` at `address`, with the steps of the real protocol.
     pub(crate) fn patch(
         assumed: FetchWindow,
         number: usize,
@@ -43,6 +45,9 @@ impl Job {
         let mut actions = vec![Action::Check(address, *old)];
         if protocol.needs_site() {
             actions.extend([Action::Take(number), Action::Check(address, *old)]);
+        }
+        if protocol.uses_int3() {
+            actions.push(Action::Lock(number));
         }
         actions.extend(protocol.steps().iter().map(|step| Action::Do(address, *step)));
         if protocol.needs_site() {
@@ -83,7 +88,8 @@ impl Job {
 
     /// The same without owning the site.
     pub(crate) fn without_owning(mut self) -> Self {
-        self.actions.retain(|action| !matches!(action, Action::Take(_) | Action::Release(_)));
+        self.actions
+            .retain(|action| !matches!(action, Action::Take(_) | Action::Lock(_) | Action::Release(_)));
         self
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! # Properties
 //! 1. *Safety.* What an executor executes, at the site or out of line, is a complete instruction that was meant to stand there at
-//!    some time ([`Violation::Mixture`]); no INT3 of ours is taken for somebody else's, and whoever meets one has
-//!    somewhere to go on ([`Violation::ForeignTrap`], [`Violation::NoCopy`]).
+//!    some time ([`Violation::Mixture`]); no INT3 of ours is taken for somebody else's
+//!    ([`Violation::ForeignTrap`]).
 //! 2. *Progress.* From every state, every patcher can still finish, and every executor can execute the instruction while all
 //!    others stand still (the [explorer](super::explore) shows both). Of the patches of a site, at least one succeeds
 //!    ([`Violation::NobodySucceeded`]).
@@ -59,8 +59,6 @@ pub(crate) enum Violation {
     Mixture(Bytes),
     /// An INT3 of ours was taken for a debugger's.
     ForeignTrap,
-    /// A thread that met INT3 found a patch owning the site that has no out-of-line copy.
-    NoCopy,
     /// Every patch of this site failed.
     NobodySucceeded(usize),
     /// In the end these bytes stand at a site, which no order of the successful patches explains.
@@ -83,12 +81,19 @@ pub(crate) struct Scenario {
     must_be_seen: bool,
 }
 
+/// A patcher that owns a site, and what trapped threads execute if it has locked it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) patcher: u8,
+    pub(crate) copy: Option<Bytes>,
+}
+
 /// Everything that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) memory: Memory,
-    /// The patcher that owns each site.
-    pub(crate) owners: Vec<Option<u8>>,
+    /// The record of each site in the table: who owns it, if anybody.
+    pub(crate) owners: Vec<Option<Owner>>,
     pub(crate) executors: Vec<Executor>,
     pub(crate) patchers: Vec<Patcher>,
 }
@@ -138,12 +143,6 @@ impl Scenario {
     /// Every executor must have seen the result when the patchers have finished; as it must, too, if all of them wait at their end.
     pub(crate) fn seen_at_the_end(self) -> Self {
         Self { must_be_seen: true, ..self }
-    }
-
-    /// The bytes whose out-of-line copy threads run while this patcher owns the site.
-    pub(crate) fn out_of_line_copy(&self, state: &State, owner: u8) -> Option<Bytes> {
-        let owner = usize::from(owner);
-        state.patchers[owner].job(&self.patchers[owner]).and_then(|job| job.copy)
     }
 
     /// Explores it; nothing must be wrong. Returns the number of states.
