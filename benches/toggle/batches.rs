@@ -18,8 +18,13 @@ use crate::{E8_NOP, callee_address, code_at, window};
 /// Sites in a batch.
 const SITES: usize = 1000;
 
-/// The paper's T_max for a machine of one socket; enough where nobody executes the sites.
-const T_MAX: TMax = TMax(600);
+/// Sizes of the batches that the sites are patched in.
+const SIZES: [usize; 4] = [1, 10, 100, SITES];
+
+/// This machine's T_max if it is calibrated, else the paper's for a machine of one socket: enough where nobody executes the sites.
+fn t_max() -> TMax {
+    FetchModel::in_force().t_max.unwrap_or(TMax(600))
+}
 
 struct Sites {
     addresses: Vec<usize>,
@@ -68,9 +73,15 @@ fn one_by_one(patches: &[Patch<'_>]) {
     }
 }
 
+fn in_batches(size: usize, patches: &[Patch<'_>]) {
+    for batch in patches.chunks(size) {
+        // SAFETY: see `one_by_one`.
+        assert!(unsafe { patch_all(batch) }.iter().all(Result::is_ok));
+    }
+}
+
 fn as_a_batch(patches: &[Patch<'_>]) {
-    // SAFETY: see `one_by_one`.
-    assert!(unsafe { patch_all(patches) }.iter().all(Result::is_ok));
+    in_batches(SITES, patches);
 }
 
 fn start(one: &Patch<'_>) -> Outstanding {
@@ -110,7 +121,7 @@ pub(crate) fn table(options: &Options) -> Table {
         format!(
             "Ticks per site. Each measurement is a pass over {SITES} sites, CALL to NOP or back, executed by nobody. T_max is taken \
              to be {} ticks.",
-            T_MAX.0
+            t_max().0
         ),
     );
     let single = Sites::new(Split::Inside);
@@ -118,15 +129,20 @@ pub(crate) fn table(options: &Options) -> Table {
     table.push_distribution("patch, single stores one by one", single.passes(rounds, one_by_one));
     table.push_distribution("patch_all, single stores", single.passes(rounds, as_a_batch));
     let finisher = Finisher::start().expect("a thread");
-    let vendors = FetchModel::VENDOR_GUARANTEE;
-    for (name, t_max, wait) in
-        [("membarrier", None, WaitPolicy::Membarrier), ("T_max", Some(T_MAX), WaitPolicy::TMax)]
-    {
+    let (before, vendors) = (FetchModel::in_force(), FetchModel::VENDOR_GUARANTEE);
+    let policies = [("membarrier", None, WaitPolicy::Membarrier), ("T_max", Some(t_max()), WaitPolicy::TMax)];
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let other = || _ = RUNS.fetch_add(1, Ordering::Relaxed);
+    for (name, t_max, wait) in policies {
         // SAFETY: the vendors' window; nobody executes the sites, so that no T_max is too short.
         unsafe { FetchModel::force(vendors.window, t_max, wait) };
         let mut push = |what: &str, times| table.push_distribution(&format!("{what}, by {name}"), times);
-        push("patch, straddlers one by one", straddling.passes(rounds, one_by_one));
-        push("patch_all, straddlers", straddling.passes(rounds, as_a_batch));
+        for size in SIZES {
+            let pass = |all: &[Patch<'_>]| in_batches(size, all);
+            push(&format!("straddlers, {size} at once"), straddling.passes(rounds, pass));
+            let while_running = Executor::during(other, |_| straddling.passes(rounds.min(10), pass));
+            push(&format!("straddlers, {size} at once, another thread running"), while_running);
+        }
         push("start_patch all, then finish all", straddling.passes(rounds, outstanding));
         push("start_patch_all, then finish", straddling.passes(rounds, outstanding_as_a_batch));
         push(
@@ -135,11 +151,7 @@ pub(crate) fn table(options: &Options) -> Table {
         );
     }
     // SAFETY: what was in force before.
-    unsafe { FetchModel::force(vendors.window, vendors.t_max, vendors.wait) };
-    static RUNS: AtomicU64 = AtomicU64::new(0);
-    let other = || _ = RUNS.fetch_add(1, Ordering::Relaxed);
-    let while_running = Executor::during(other, |_| straddling.passes(rounds, as_a_batch));
-    table.push_distribution("patch_all, straddlers, by membarrier, another thread running", while_running);
+    unsafe { FetchModel::force(before.window, before.t_max, before.wait) };
     let sites: Vec<CallSite> = straddling
         .addresses
         .iter()

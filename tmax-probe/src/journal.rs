@@ -41,14 +41,16 @@ impl<'a> Journal<'a> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let trials = read(&fs::read_to_string(path).unwrap_or_default(), &header);
-        // Written anew: without the line that was cut off, or another machine's trials.
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(failed)?;
+        // Written anew, without the line that was cut off or another machine's trials, and put in place as a whole.
+        let new = path.with_extension("new");
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&new).map_err(failed)?;
         let mut journal =
             Self { machine, path: path.to_owned(), file: BufWriter::new(file), kept: HashMap::new() };
         journal.line(&header)?;
         for trial in &trials {
             journal.line(trial)?;
         }
+        fs::rename(&new, path).map_err(failed)?;
         for trial in trials.into_iter().rev() {
             journal.kept.entry(trial.spec).or_default().push(trial);
         }

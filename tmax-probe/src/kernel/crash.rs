@@ -70,6 +70,8 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec) -> Result<Trial, Error> 
                 total.executions += trial.executions;
             }
             None if status.signal().is_some() => {
+                // It has toggled once, whatever it has told.
+                let toggles = toggles.max(1);
                 total.toggles += toggles;
                 total.executions += toggles;
                 total.tears += 1;

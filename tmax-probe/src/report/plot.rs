@@ -67,9 +67,10 @@ fn by_wait<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -
     };
     let lines = lines_by_wait(&results.trials).into_iter().map(|(line, points)| {
         let back = LENGTH - line.front;
-        (format!("{} executors, {}|{back}", line.executors, line.front), points)
+        let s = if line.executors == 1 { "" } else { "s" };
+        (format!("{} executor{s}, {}|{back}", line.executors, line.front), points)
     });
-    chart(area, &caption, "wait in TSC ticks", lines.collect())
+    chart(area, &caption, "wait in TSC ticks", lines.collect(), true)
 }
 
 fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -> Result<(), String> {
@@ -86,15 +87,17 @@ fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift
         (name.to_owned(), points)
     });
     let axis = format!("where the instruction is cut: bytes into the cache line of {CACHE_LINE}");
-    chart(area, &caption, &axis, lines.collect())
+    chart(area, &caption, &axis, lines.collect(), false)
 }
 
-/// Points over a logarithmic axis. No tear at all is drawn on the axis' lowest line.
+/// Points over a logarithmic axis, joined by lines where there is something in between. No tear at all is drawn on the axis' lowest
+/// line.
 fn chart<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     caption: &str,
     axis: &str,
     lines: Lines,
+    joined: bool,
 ) -> Result<(), String> {
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
     let torn = || all().map(|(_, rate)| *rate).filter(|rate| *rate > 0.0);
@@ -120,13 +123,14 @@ fn chart<B: DrawingBackend>(
     for (number, (name, points)) in lines.iter().enumerate() {
         let colour = Palette99::pick(number).to_rgba();
         let points: Vec<_> = points.iter().map(|(x, rate)| (*x, rate.max(floor))).collect();
+        let line = if joined { points.clone() } else { Vec::new() };
         chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
+            .draw_series(LineSeries::new(line, colour.stroke_width(2)))
             .map_err(text)?
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         chart
-            .draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))
+            .draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))
             .map_err(text)?;
     }
     chart
@@ -159,7 +163,7 @@ mod tests {
             draw(&results, &path).unwrap();
             let svg = std::fs::read_to_string(path).unwrap();
             assert!(svg.starts_with("<svg") && svg.contains("wait in TSC ticks"), "{svg}");
-            assert!(name == "empty" || svg.contains("1 executors, 4|1"), "{svg}");
+            assert!(name == "empty" || svg.contains("1 executor, 4|1"), "{svg}");
             let path = folder.path().join(format!("{name}.png"));
             draw(&results, &path).unwrap();
             assert!(std::fs::read(path).unwrap().starts_with(b"\x89PNG"));

@@ -1,0 +1,130 @@
+//! The command as a user runs it. Nothing here depends on what this machine's fetch does: findings are those of simulated machines.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The command in a home of its own.
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tmax-probe"));
+    command.args(arguments).env("HOME", home);
+    for name in ["FASTINST_CALIBRATION", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[track_caller]
+fn run(home: &Path, arguments: &[&str], expected: i32) -> (String, String) {
+    let Output { status, stdout, stderr } = command(home, arguments).output().expect("it can be started");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    assert_eq!(status.code(), Some(expected), "{arguments:?}: {stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+fn home() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder can be made")
+}
+
+#[test]
+fn a_simulated_machine_is_recovered_and_nothing_is_kept() {
+    let home = home();
+    let (stdout, stderr) = run(home.path(), &["--quick", "--simulate", "16:500"], 0);
+    assert!(stdout.contains("fetch window   16 bytes"), "{stdout}");
+    assert!(stderr.contains("recovered") && !stderr.contains("NOT"), "{stderr}");
+    assert_eq!(fs::read_dir(home.path()).expect("a folder").count(), 0, "no file in the user's home");
+}
+
+#[test]
+fn json_has_the_promised_keys_and_report_reads_it_again() {
+    let home = home();
+    let file = home.path().join("run.json");
+    let file = file.to_str().expect("UTF-8");
+    let (stdout, _) = run(home.path(), &["--quick", "--simulate=32:800", "--json", "--output", file], 0);
+    let value: Value = serde_json::from_str(&stdout).expect("JSON");
+    for key in ["version", "cpu", "window_bytes", "t_max_ticks", "confidence", "tears"] {
+        assert!(!value[key].is_null(), "{key}");
+    }
+    assert_eq!(value["window_bytes"], 32);
+    let plot = home.path().join("plot.svg");
+    let (report, _) = run(home.path(), &["report", file, "--plot", plot.to_str().expect("UTF-8")], 0);
+    assert!(report.contains("fetch window   32 bytes"), "{report}");
+    assert!(fs::read_to_string(plot).expect("a plot").starts_with("<svg"));
+}
+
+#[test]
+fn what_is_no_result_is_refused_in_one_line() {
+    let home = home();
+    for (text, expected) in [
+        ("", "no results"),
+        ("{}", "no version"),
+        ("[1, 2", "no results"),
+        ("{\"version\": 99}", "version 99"),
+        ("{\"version\": 1}", "missing field"),
+    ] {
+        let file = home.path().join("run.json");
+        fs::write(&file, text).expect("written");
+        let (stdout, stderr) = run(home.path(), &["report", file.to_str().expect("UTF-8")], 1);
+        assert!(stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(expected), "{stderr}");
+    }
+    let (_, stderr) = run(home.path(), &["report", "/nowhere/run.json"], 1);
+    assert!(stderr.contains("/nowhere/run.json"), "{stderr}");
+}
+
+#[test]
+fn show_and_verify_say_what_to_do_without_a_calibration() {
+    let home = home();
+    for verb in ["show", "verify"] {
+        let (stdout, stderr) = run(home.path(), &[verb], 1);
+        assert!(stdout.is_empty() && stderr.contains("run tmax-probe"), "{verb}: {stderr}");
+    }
+    let folder = home.path().join(".config/fastinst");
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(folder.join("calibration.toml"), "window_bytes = 64\n").expect("written");
+    for verb in ["show", "verify"] {
+        let (_, stderr) = run(home.path(), &[verb], 1);
+        assert!(stderr.contains("changed after it was made") && stderr.lines().count() == 1, "{stderr}");
+    }
+}
+
+/// How many trials a journal holds.
+fn trials(journal: &Path) -> usize {
+    fs::read_to_string(journal).map_or(0, |text| text.lines().count().saturating_sub(1))
+}
+
+/// Interrupts a run as a user would, once its journal holds more than so many trials. Returns what it has said.
+fn interrupt(mut child: Child, journal: &Path, more_than: usize) -> (Option<i32>, String) {
+    while trials(journal) <= more_than {
+        assert_eq!(child.try_wait().expect("a child"), None, "it ended by itself");
+        std::thread::yield_now();
+    }
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn the_full_run_goes_on_after_an_interrupt() {
+    let home = home();
+    let journal = home.path().join(".local/state/fastinst/tmax-probe.journal");
+    let start = |arguments: &[&str]| {
+        command(home.path(), arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started")
+    };
+    let (code, stderr) = interrupt(start(&["--full"]), &journal, 0);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("`tmax-probe --full` goes on from"), "{stderr}");
+    let first = trials(&journal);
+
+    let (code, stderr) = interrupt(start(&["--full"]), &journal, first);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains(&format!("going on after {first} trials")), "{stderr}");
+    assert!(trials(&journal) > first);
+}
