@@ -23,7 +23,8 @@ use crate::trial::{
 pub struct Effort {
     /// Milliseconds for each of the parts 1 to 4.
     pub milliseconds: u32,
-    /// Toggles of each trial through `wordpatch::patch`, however long that takes; else the time says.
+    /// Toggles of each trial through `wordpatch::patch`, however long that takes, as in the paper: at the window's own boundary, each split,
+    /// with 2 to 6 executors. Else the time says, and every boundary is tried.
     pub toggles: Option<u64>,
 }
 
@@ -146,9 +147,11 @@ pub fn verify(
             ..base
         }),
     };
-    let every = CLASSES.into_iter().chain([PAGE]);
-    let numbers: &[u8] = if toggles.is_some() { &[2, 3, 4, 5, 6] } else { &[1, 2, 4] };
-    let patches = grid(every, numbers, milliseconds, |boundary, front, executors| Spec {
+    let (boundaries, numbers): (Vec<u32>, &[u8]) = match toggles {
+        None => (CLASSES.into_iter().chain([PAGE]).collect(), &[1, 2, 4]),
+        Some(_) => (vec![window], &[2, 3, 4, 5, 6]),
+    };
+    let patches = grid(boundaries.into_iter(), numbers, milliseconds, |boundary, front, executors| Spec {
         boundary,
         front,
         executors,

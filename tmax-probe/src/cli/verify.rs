@@ -18,7 +18,7 @@ const SHORT: u32 = 6_000;
 /// Check by stress that the calibration in force holds here (or another model): some twenty seconds
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// Toggle each site so often through wordpatch::patch, with 2 to 6 executors; the paper's stress is 50000000
+    /// Toggle each of the 4 splits so often through wordpatch::patch, with 2 to 6 executors each. The paper's stress is 50000000
     #[arg(long, value_name = "N")]
     toggles: Option<u64>,
 
