@@ -55,6 +55,15 @@ impl Shape {
     }
 }
 
+/// Where a one-byte RET begins, of the instructions that follow each other from the start of `code`, which is at `address`.
+pub(crate) fn rets(code: &[u8], address: usize) -> impl Iterator<Item = usize> {
+    let instructions = Decoder::with_ip(64, code, address as u64, DecoderOptions::NONE).into_iter();
+    let known = instructions.take_while(|instruction| !instruction.is_invalid());
+    known
+        .filter(|instruction| instruction.code() == Code::Retnq && instruction.len() == 1)
+        .map(|ret| ret.ip() as usize)
+}
+
 /// Length of the displacement.
 pub(crate) const DISPLACEMENT: usize = 4;
 

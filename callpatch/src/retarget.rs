@@ -32,7 +32,9 @@ use crate::strategy::{Edit, Strategy};
 /// The program must be right when each site calls its new target: a function with the same calling convention, or a
 /// pointer to one, for as long as the site can be executed.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
-    let mut results: Vec<_> = sites.iter().map(|(site, target)| prepare(site, *target)).collect();
+    // SAFETY: the caller's obligation.
+    let prepare = |(site, target): &(CallSite, usize)| unsafe { prepare(site, *target) };
+    let mut results: Vec<_> = sites.iter().map(prepare).collect();
     let dead_operand =
         |result: &Result<CallSite, Error>| result.as_ref().is_ok_and(|new| has_dead_operand(new.strategy));
     if results.iter().any(dead_operand) {
@@ -45,12 +47,16 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
     for ((old, _), result) in sites.iter().zip(&mut results) {
         let stored = result.as_ref().map(|new| store_operand(old, new));
         if let Ok(Err(error)) = stored {
+            take_operand_back(old, result.as_ref().expect("it was stored"));
             *result = Err(error);
         }
     }
     if results.iter().any(dead_operand) {
         // Step 4.
         if let Err(first) = wait_for_visibility() {
+            for ((old, _), result) in sites.iter().zip(&results) {
+                result.iter().for_each(|new| take_operand_back(old, new));
+            }
             return fail_those(results, dead_operand, first);
         }
     }
@@ -58,12 +64,16 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
 }
 
 /// Step 1: the site with its new target; the old one made inactive.
-fn prepare(site: &CallSite, target: usize) -> Result<CallSite, Error> {
+///
+/// # Safety
+/// The site's text must be mapped.
+unsafe fn prepare(site: &CallSite, target: usize) -> Result<CallSite, Error> {
     let address = site.address();
     let displacement =
         encoding::displacement(site.shape, address, target).ok_or(Error::OutOfReach { address, target })?;
-    let new =
-        CallSite::new(site.text, site.shape, encoding::active(site.shape, displacement), site.clobbers)?;
+    let call = encoding::active(site.shape, displacement);
+    // SAFETY: the caller's obligation.
+    let new = unsafe { CallSite::new(site.text, site.shape, call, site.clobbers)? };
     site.deactivate()?;
     Ok(new)
 }
@@ -77,6 +87,16 @@ fn store_operand(old: &CallSite, new: &CallSite) -> Result<(), Error> {
         unsafe { new.text.compare_exchange(new.window, offset, &from, &to)? };
     }
     Ok(())
+}
+
+/// Undoes step 3, as far as it came. The operand is dead, before and after.
+fn take_operand_back(old: &CallSite, new: &CallSite) {
+    for (offset, from, to) in
+        operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit)
+    {
+        // SAFETY: as in `store_operand`. A byte that was not stored holds something else than `to`, and is left alone.
+        let _ = unsafe { new.text.compare_exchange(new.window, offset, &to, &from) };
+    }
 }
 
 /// Whether an inactive site still holds its operand, which then does not matter. In the other two strategies' inactive forms it is

@@ -68,7 +68,8 @@ impl CallSite {
         let code = unsafe { read_code(&first)? };
         let shape = encoding::decode(&code).ok_or(Error::NotACall { address, found: code })?;
         let instruction = encoding::bytes(&code[..shape.len()]);
-        Self::new(first, shape, instruction, clobbers)
+        // SAFETY: as above.
+        unsafe { Self::new(first, shape, instruction, clobbers) }
     }
 
     /// The inactive call to `target` at `address`, where a five-byte NOP stands. Nothing is written to it.
@@ -88,12 +89,17 @@ impl CallSite {
         }
         let displacement = encoding::displacement(Shape::Call, address, target)
             .ok_or(Error::OutOfReach { address, target })?;
-        let site =
-            Self::new(first, Shape::Call, encoding::active(Shape::Call, displacement), Clobbers::Nothing)?;
+        let call = encoding::active(Shape::Call, displacement);
+        // SAFETY: as above.
+        let site = unsafe { Self::new(first, Shape::Call, call, Clobbers::Nothing)? };
         if site.strategy == Strategy::Nop { Ok(site) } else { Err(Error::StraddlingNop { address }) }
     }
 
-    pub(crate) fn new(
+    /// A site whose instruction is known.
+    ///
+    /// # Safety
+    /// Obligation 1 of [`CallSite::decode`].
+    pub(crate) unsafe fn new(
         text: TextRef,
         shape: Shape,
         instruction: Bytes,
@@ -101,9 +107,13 @@ impl CallSite {
     ) -> Result<Self, Error> {
         let window = FetchModel::in_force().window;
         let strategy = Strategy::choose(shape, window, text.address(), clobbers);
+        if strategy == Strategy::Ret {
+            island::note_tail_call(text.address());
+        }
         let island = match strategy {
             Strategy::RetIsland => {
-                Some(encoding::active(shape, island::displacement(shape, text.address())?))
+                // SAFETY: the caller's obligation.
+                Some(encoding::active(shape, unsafe { island::displacement(shape, &text)? }))
             }
             _ => None,
         };

@@ -61,8 +61,8 @@ UNINSTRUMENTED static void patches(void) {
     static const uint8_t syscall_code[] = {0x0f, 0x05}, nop_2[] = {0x66, 0x90};
     uint8_t *pages = map_pages(NULL, 4096);
     memcpy(pages, mov_1, 5);
-    memcpy(pages + 15, syscall_code, 2); /* crosses every window of 8 and 16 bytes */
-    memcpy(pages + 29, nop, 5);          /* crosses every window of 8, 16 and 32 bytes */
+    memcpy(pages + 127, syscall_code, 2); /* these two cross every fetch window */
+    memcpy(pages + 61, nop, 5);
     memcpy(pages + 40, mov_1, 5);
     memcpy(pages + 48, bad, 5);
     seal(pages, 4096);
@@ -77,15 +77,15 @@ UNINSTRUMENTED static void patches(void) {
     GIVES(FASTINST_ERROR_LAYOUT, api.wordpatch_patch(pages, mov_1, short_nops, 5));
     GIVES(FASTINST_ERROR_LAYOUT, api.wordpatch_patch(pages, mov_1, bad, 5));
     GIVES(FASTINST_ERROR_LAYOUT, api.wordpatch_patch(pages + 48, bad, mov_1, 5));
-    GIVES(FASTINST_ERROR_IMMOVABLE, api.wordpatch_patch(pages + 15, syscall_code, nop_2, 2));
-    CHECK(memcmp(pages, mov_1, 5) == 0 && memcmp(pages + 15, syscall_code, 2) == 0, "an error has changed the code");
+    GIVES(FASTINST_ERROR_IMMOVABLE, api.wordpatch_patch(pages + 127, syscall_code, nop_2, 2));
+    CHECK(memcmp(pages, mov_1, 5) == 0 && memcmp(pages + 127, syscall_code, 2) == 0, "an error has changed the code");
 
     GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_activate_call(NULL, 0));
     GIVES(FASTINST_ERROR_ARGUMENT, api.callpatch_deactivate_call(NULL));
     GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_activate_call(pages + 40, 0));
     GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_deactivate_call(pages + 40));
-    GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_activate_call(pages + 29, 0));
-    GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_deactivate_call(pages + 29));
+    GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_activate_call(pages + 61, 0));
+    GIVES(FASTINST_ERROR_NOT_A_CALL, api.callpatch_deactivate_call(pages + 61));
 
     static uint8_t data[] = {0xb8, 1, 1, 1, 1};
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch(data, mov_1, mov_2, 5));

@@ -12,6 +12,10 @@ use tests::{Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 3;
 
+/// Share of the time that neighbours may have the processor. A burst is timed while the program runs, so calls are estimated too high by
+/// this share, of which the stated error knows nothing.
+const PREEMPTED: f64 = 0.05;
+
 /// One measurement at a time.
 static QUIET: Mutex<()> = Mutex::new(());
 
@@ -85,7 +89,7 @@ fn check_calls(variant: &str) {
             if error.abs() > 0.10 {
                 return Err(format!("{name}: {estimate:.0} calls estimated, {calls:.0} made"));
             }
-            if (estimate - calls).abs() > 1.5 * stated {
+            if (estimate - calls).abs() > 1.5 * stated + PREEMPTED * calls {
                 return Err(format!(
                     "{name}: {estimate:.0} calls estimated, {calls:.0} made, error stated as {stated:.0}"
                 ));
