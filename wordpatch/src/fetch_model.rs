@@ -75,7 +75,8 @@ impl TMax {
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 
-/// How the *wait* of a protocol is made, where one is needed.
+/// How the *wait* of a protocol is made, where one is needed. A calibration says which way is the cheaper one on its machine. It is so for
+/// batches of every size, each of which pays a wait once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
