@@ -224,11 +224,14 @@ fn paper(window: u32) -> Vec<Spec> {
 pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
     /// Of a toggle without its waits, under an executor.
     const TOGGLE: f64 = 300.0;
-    let waits = match spec.method {
-        Method::Protocol { wait } => 2.0 * f64::from(wait),
-        Method::Store | Method::LockedStore | Method::Wordpatch => 0.0,
+    /// Of one with its traps and its waits, under several.
+    const PATCH: f64 = 30_000.0;
+    let toggle = match spec.method {
+        Method::Protocol { wait } => TOGGLE + 2.0 * f64::from(wait),
+        Method::Wordpatch => PATCH,
+        Method::Store | Method::LockedStore => TOGGLE,
     };
-    let by_toggles = spec.toggles as f64 * (waits + TOGGLE) / ticks_per_millisecond;
+    let by_toggles = spec.toggles as f64 * toggle / ticks_per_millisecond;
     by_toggles.min(f64::from(spec.milliseconds)) as u64
 }
 
