@@ -10,6 +10,7 @@ use crate::defect;
 use crate::executor;
 use crate::run::{Kind, Run, Worker};
 use crate::sites::{self, Change, Value, bytes_at, execute, holds};
+use crate::unload::{data_over_patched_text, is_untouched};
 
 const SITES: usize = 20;
 
@@ -21,11 +22,12 @@ const LIMIT: libc::c_uint = 25;
 
 /// What a child ends with.
 const FINE: i32 = 0;
-const ENDS: [(i32, Kind, &str); 4] = [
+const ENDS: [(i32, Kind, &str); 5] = [
     (11, Kind::Torn, "executed a mixture"),
     (12, Kind::Lost, "could not get text of its own"),
     (13, Kind::Lost, "found a half patched site in its own text"),
     (14, Kind::Lost, "could not patch its own text"),
+    (15, Kind::Lost, "found its data overwritten by text that is gone"),
 ];
 
 pub(crate) fn run(run: &Run) {
@@ -75,13 +77,14 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
 }
 
 fn fork_round(run: &Run, sites: &[usize]) {
-    let worker = run.worker("the thread that forks");
+    let mut worker = run.worker("the thread that forks");
+    let data = data_over_patched_text(&mut worker);
     while worker.goes_on() {
         // SAFETY: the child calls what this crate allows a child, and ends by `_exit`.
         match unsafe { libc::fork() } {
             -1 => worker.found(Kind::Other, std::io::Error::last_os_error()),
             0 => {
-                let end = live(sites);
+                let end = live(sites, data);
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(end) }
             }
@@ -115,8 +118,8 @@ fn wait_for(worker: &Worker<'_>, child: libc::pid_t, sites: usize) {
 }
 
 /// The child's life; gives its exit code.
-fn live(sites: &[usize]) -> i32 {
-    let [(torn, ..), (shared, ..), (half, ..), (unpatched, ..)] = ENDS;
+fn live(sites: &[usize], data: usize) -> i32 {
+    let [(torn, ..), (shared, ..), (half, ..), (unpatched, ..), (overwritten, ..)] = ENDS;
     // SAFETY: sets a timer.
     unsafe { libc::alarm(LIMIT) };
     for _ in 0..TIMES {
@@ -127,6 +130,9 @@ fn live(sites: &[usize]) -> i32 {
     // SAFETY: the child has this one thread.
     if unsafe { unshare() }.is_err() {
         return shared;
+    }
+    if !is_untouched(data) {
+        return overwritten;
     }
     for site in sites {
         let Some(value) = execute(*site) else { return torn };

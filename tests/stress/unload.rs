@@ -138,6 +138,20 @@ fn map(address: usize, next: Next) -> usize {
     start as usize
 }
 
+/// Data where patched text was.
+pub(crate) fn data_over_patched_text(worker: &mut Worker<'_>) -> usize {
+    let start = map(0, Next::Text(Value::FIRST));
+    let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
+    patch_there_and_back(worker, &sites, Value::FIRST);
+    map(start, Next::Data)
+}
+
+/// Whether all of it is as it was written.
+pub(crate) fn is_untouched(data: usize) -> bool {
+    // SAFETY: callers name memory that `map` has mapped as data.
+    unsafe { std::slice::from_raw_parts(data as *const u8, length()) }.iter().all(|byte| *byte == DATA)
+}
+
 /// Pages at one address that become other text, data, or nothing.
 fn map_round(run: &Run, number: usize) {
     let mut worker = run.worker(format!("mapper {number}"));
@@ -172,11 +186,7 @@ fn check_untouched(worker: &Worker<'_>, start: usize, next: Next) {
     match next {
         Next::Nothing => {}
         Next::Data => {
-            // SAFETY: mapped readable by `map`.
-            let data = unsafe { std::slice::from_raw_parts(start as *const u8, length()) };
-            worker.check(data.iter().all(|byte| *byte == DATA), Kind::Lost, || {
-                format!("data at {start:#x} was written")
-            });
+            worker.check(is_untouched(start), Kind::Lost, || format!("data at {start:#x} was written"));
         }
         Next::Text(value) => {
             for site in (0..SITES).map(|number| start + offset_of(number)) {
