@@ -2,7 +2,7 @@
 
 use std::hint::spin_loop;
 
-use wordpatch::{TextRef, start_patch};
+use wordpatch::{FetchModel, Split, State, TextRef, start_patch};
 
 use crate::options::Defect;
 use crate::run::Run;
@@ -15,7 +15,20 @@ pub(crate) fn plant(run: &Run, sites: &[usize]) {
     match defect {
         Defect::Overwrite => {
             while worker.goes_on() {
-                sites.iter().for_each(|site| overwrite(*site));
+                for site in sites {
+                    let loaded = bytes_at(*site);
+                    (0..2_000).for_each(|_| spin_loop());
+                    write_by_bytes(*site, &loaded);
+                }
+            }
+        }
+        Defect::Tear => {
+            while worker.goes_on() {
+                for site in sites {
+                    let loaded = bytes_at(*site);
+                    write_by_bytes(*site, &Value(loaded[1]).next().form());
+                    write_by_bytes(*site, &loaded);
+                }
             }
         }
         Defect::Lock => while worker.goes_on() && !sites.iter().any(|site| lock(*site)) {},
@@ -34,26 +47,27 @@ pub(crate) fn plant(run: &Run, sites: &[usize]) {
     }
 }
 
-/// Stores what was loaded some time before, as a patcher would that does not look at its neighbours.
-fn overwrite(site: usize) {
+/// Writes a site with no care. That it is wrong is what it is for.
+fn write_by_bytes(site: usize, bytes: &[u8; LENGTH]) {
     // SAFETY: the sites stay mapped.
     let Ok(place) = (unsafe { TextRef::resolve(site, LENGTH) }) else { return };
     let Some(view) = place.writable_view() else { return };
-    let loaded = bytes_at(site);
-    (0..2_000).for_each(|_| spin_loop());
-    for (i, byte) in loaded.into_iter().enumerate() {
-        // SAFETY: inside the writable view of the site. That it is wrong is what it is for.
-        unsafe { view.add(i).write_volatile(byte) };
+    for (i, byte) in bytes.iter().enumerate() {
+        // SAFETY: inside the writable view of the site.
+        unsafe { view.add(i).write_volatile(*byte) };
     }
 }
 
 /// Begins a patch of whatever stands there, and leaves it; whether the site is locked now.
 fn lock(site: usize) -> bool {
+    if FetchModel::in_force().window.split(site, LENGTH) == Split::Inside {
+        return false;
+    }
     let old = bytes_at(site);
     let new = Value(old[1]).next().form();
     // SAFETY: the sites stay mapped, and hold one instruction that may be any of the values.
     match unsafe { start_patch(site, &old, &new) } {
-        Ok(patch) if patch.state() != wordpatch::State::Finished => {
+        Ok(patch) if patch.state() != State::Finished => {
             patch.detach();
             true
         }

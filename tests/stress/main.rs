@@ -136,6 +136,7 @@ fn run_in_child(options: &Options, name: &str) -> Counts {
     ];
     arguments.extend(options.toggles.map(|toggles| format!("--toggles={toggles}")));
     arguments.extend(options.t_max.map(|ticks| format!("--t-max={ticks}")));
+    arguments.extend(options.window.map(|window| format!("--window={}", window.bytes())));
     arguments.extend(options.defect.map(|defect| format!("--defect={defect:?}").to_lowercase()));
     let output = std::env::current_exe()
         .and_then(|program| Command::new(program).args(arguments).stderr(Stdio::inherit()).output());
@@ -153,12 +154,19 @@ fn run_in_child(options: &Options, name: &str) -> Counts {
 
 /// Steps 2 and 3, in this process.
 fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
-    if let Some(ticks) = options.t_max {
-        let window = FetchModel::in_force().window;
-        // SAFETY: the window is what it was. Whether T_max is right is what the run is to tell: a mixture shows in registers, or
-        // crashes a process that was made for that.
-        unsafe { FetchModel::force(window, Some(TMax(ticks)), WaitPolicy::TMax) };
+    if options.t_max.is_some() || options.window.is_some() {
+        let model = FetchModel::in_force();
+        let window = options.window.unwrap_or(model.window);
+        let (t_max, wait) = match options.t_max {
+            Some(ticks) => (Some(TMax(ticks)), WaitPolicy::TMax),
+            None => (model.t_max, model.wait),
+        };
+        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in registers, or crashes a process that was
+        // made for that.
+        unsafe { FetchModel::force(window, t_max, wait) };
     }
+    let FetchModel { window, t_max, wait, .. } = FetchModel::in_force();
+    eprintln!("    window {}, {t_max:?}, {wait:?}", window.bytes());
     let run = Run::new(options);
     let (ends, ended) = mpsc::channel();
     thread::scope(|scope| {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use wordpatch::FetchWindow;
 
 /// What the program is told.
 #[derive(Clone, Debug, Parser)]
@@ -42,6 +43,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TICKS")]
     pub(crate) t_max: Option<u32>,
 
+    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes single stores tear
+    #[arg(long, value_name = "BYTES", value_parser = window)]
+    pub(crate) window: Option<FetchWindow>,
+
     /// Plants a defect, which must be found
     #[arg(long, value_name = "NAME")]
     pub(crate) defect: Option<Defect>,
@@ -62,8 +67,10 @@ pub(crate) struct Options {
 /// What can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Defect {
-    /// Some thread changes the text by load, modify, store
+    /// A thread stores what it has loaded some time before
     Overwrite,
+    /// A thread writes other instructions byte by byte, and takes them back
+    Tear,
     /// A patch is begun and never finished
     Lock,
     /// A page is mapped writable and executable
@@ -75,6 +82,11 @@ pub(crate) enum Defect {
 fn seconds(text: &str) -> Result<f64, String> {
     let parsed = text.parse().ok().filter(|seconds| (0.0..1e6).contains(seconds));
     parsed.ok_or_else(|| "a number of seconds".to_owned())
+}
+
+fn window(text: &str) -> Result<FetchWindow, String> {
+    let window = text.parse().ok().and_then(FetchWindow::from_bytes);
+    window.ok_or_else(|| "8, 16, 32 or 64".to_owned())
 }
 
 impl Options {

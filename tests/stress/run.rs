@@ -29,8 +29,8 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// More lines than these are not kept.
-const LINES: usize = 20;
+/// More lines than these, of each kind, are not kept.
+const LINES: u64 = 5;
 
 /// A run.
 pub(crate) struct Run {
@@ -122,10 +122,8 @@ impl Run {
 
     /// Notes what must not be.
     pub(crate) fn found(&self, kind: Kind, line: impl fmt::Display) {
-        self.found[kind as usize].fetch_add(1, Ordering::Relaxed);
-        let mut lines = lock(&self.lines);
-        if lines.len() < LINES {
-            lines.push(format!("{kind:?}: {line}").to_lowercase());
+        if self.found[kind as usize].fetch_add(1, Ordering::Relaxed) < LINES {
+            lock(&self.lines).push(format!("{kind:?}: {line}").to_lowercase());
         }
     }
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use wordpatch::{patch, patch_all, start_patch};
+use wordpatch::{Error, Patch, patch, patch_all, start_patch};
 
 use crate::defect;
 use crate::executor::run_once;
@@ -138,16 +138,16 @@ fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
             .map(|(site, (old, new))| Change::new(*site, *old, *new))
             .collect();
         let patches: Vec<_> = changes.iter().map(Change::patch).collect();
-        let one_by_one = |act: &dyn Fn(&wordpatch::Patch<'_>) -> Result<(), wordpatch::Error>| {
-            patches.iter().map(act).collect::<Vec<_>>()
+        let one_by_one =
+            |act: &dyn Fn(&Patch<'_>) -> Result<(), Error>| patches.iter().map(act).collect::<Vec<_>>();
+        let begin_and_finish = |one: &Patch<'_>| {
+            // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap.
+            unsafe { start_patch(one.address, one.expected, one.replacement) }?.finish()
         };
         let results = match worker.random.below(3) {
-            // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap. Here and below.
-            0 => one_by_one(&|one| unsafe { patch(one.address, one.expected, one.replacement) }),
             // SAFETY: as above.
-            1 => one_by_one(&|one| {
-                unsafe { start_patch(one.address, one.expected, one.replacement) }?.finish()
-            }),
+            0 => one_by_one(&|one| unsafe { patch(one.address, one.expected, one.replacement) }),
+            1 => one_by_one(&begin_and_finish),
             // SAFETY: as above.
             _ => unsafe { patch_all(&patches) },
         };

@@ -96,7 +96,7 @@ pub(crate) fn holds(site: usize, value: Value) -> bool {
 pub(crate) fn offset_of(number: usize) -> usize {
     const LINE: usize = 64;
     let window = FetchModel::in_force().window.bytes();
-    let end = if number % 2 == 0 { LINE } else { window };
+    let end = if number.is_multiple_of(2) { LINE } else { window };
     let within = match number % LENGTH {
         0 => 8,
         front => end - front,
