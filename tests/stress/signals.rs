@@ -49,7 +49,7 @@ extern "C" fn handle(_: libc::c_int) {
     let count = SITE_COUNT.load(Ordering::Acquire);
     let sites = SITES.load(Ordering::Acquire);
     for number in 0..count {
-        // SAFETY: `run` has stored a slice of this length, which it keeps until the handler is gone.
+        // SAFETY: `run` has stored a slice of this length, which lives for ever.
         if execute(unsafe { *sites.add(number) }).is_none() {
             TORN.fetch_add(1, Ordering::Relaxed);
         }
@@ -68,7 +68,8 @@ fn install(handler: usize) {
 }
 
 pub(crate) fn run(run: &Run) {
-    let mut sites = sites::make(PATCHERS * EACH);
+    // For ever: a thread that has a signal on its way may end later than this function.
+    let sites = sites::make(PATCHERS * EACH).leak();
     SITES.store(sites.as_mut_ptr(), Ordering::Release);
     SITE_COUNT.store(sites.len(), Ordering::Release);
     install(handle as *const () as usize);
@@ -80,7 +81,7 @@ pub(crate) fn run(run: &Run) {
             });
         }
         for number in PATCHERS..THREADS {
-            let sites = &sites;
+            let sites = &*sites;
             scope.spawn(move || {
                 let worker = run.worker(format!("signalled executor {number}"));
                 with_alternate_stack(number, || {
@@ -91,7 +92,7 @@ pub(crate) fn run(run: &Run) {
             });
         }
         scope.spawn(|| send(run, sites.len() as u64));
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::plant(run, sites));
     });
     install(libc::SIG_IGN);
     SITE_COUNT.store(0, Ordering::Release);
