@@ -3,6 +3,8 @@
 //! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step: by the drivers, which make the
 //! waits between. A patch that fails has changed nothing: before its second store, the lock is taken back.
 
+use iced_x86::{Decoder, DecoderOptions};
+
 use crate::copies::{self, MAX_INSTRUCTION};
 use crate::fault::{self, Point};
 use crate::layout::{self, Change, MAX_CODE};
@@ -115,8 +117,9 @@ impl Way {
             let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
             if let Err(error) = stored {
                 let at = self.place.behind(*offset);
+                // An INT3 matters where an instruction starts.
                 // SAFETY: obligation 1 of `check`.
-                let error = unsafe { explain(&at, old, error) };
+                let error = if *offset == 0 { unsafe { explain(&at, old, error) } } else { error };
                 self.take_lock_back();
                 return Err(error);
             }
@@ -234,7 +237,7 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     readable
 }
 
-/// Says why, if other bytes than `old` stand at `place`.
+/// Says why, if other bytes than `old` stand at `place`, where an instruction starts.
 ///
 /// # Safety
 /// As many bytes of text must be mapped there.
@@ -242,7 +245,7 @@ unsafe fn check_old(place: &TextRef, old: &Bytes) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     let found = unsafe { place.read(0, old.len()) };
     let Some(differs) = (0..old.len()).find(|i| found[*i] != old[*i]) else { return Ok(()) };
-    if found[differs] == INT3 {
+    if found[differs] == INT3 && starts_instruction(old, differs) {
         let address = place.address() + differs;
         // SAFETY: the caller's obligation.
         let is_int3 = || unsafe { place.read(differs, 1) }[0] == INT3;
@@ -252,6 +255,19 @@ unsafe fn check_old(place: &TextRef, old: &Bytes) -> Result<(), Error> {
         });
     }
     Err(Error::Mismatch { address: place.address(), expected: *old, found })
+}
+
+/// Whether an instruction starts at `offset` of this code: elsewhere, a byte that looks like INT3 is an operand.
+fn starts_instruction(code: &Bytes, offset: usize) -> bool {
+    let mut start = 0;
+    while start < offset {
+        let decoded = Decoder::new(64, &code[start..], DecoderOptions::NONE).decode();
+        if decoded.is_invalid() {
+            return false;
+        }
+        start += decoded.len();
+    }
+    start == offset
 }
 
 /// What a store's `error` means: an INT3 of another patch in the way is no foreign byte.

@@ -234,3 +234,35 @@ fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
         assert_eq!(call(site), B);
     }
 }
+
+/// Text that was patched and is gone: what is mapped there since is the child's memory like any other.
+#[test]
+fn unshare_leaves_alone_what_was_mapped_over_patched_text() {
+    const DATA: u8 = 0x77;
+    let _model = with_window(FetchWindow::Bytes8);
+    let page = functions(1, 8)[0] & !4095;
+    let sites = [page + 8, functions(1, STRADDLING)[0]];
+    // SAFETY: each site is one instruction, and SIGTRAP is not blocked here; also below.
+    sites.iter().for_each(|site| unsafe { patch(*site, &mov_eax(A), &mov_eax(B)) }.unwrap());
+    let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: the page is the test's own, and nobody executes it any more.
+    let data = unsafe {
+        let data =
+            mmap_anonymous(Some(page.try_into().unwrap()), 4096.try_into().unwrap(), protection, fixed)
+                .unwrap()
+                .cast::<[u8; 4096]>();
+        data.write([DATA; 4096]);
+        data
+    };
+    let child = || {
+        // SAFETY: the child has one thread.
+        check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
+        // SAFETY: mapped above.
+        check(unsafe { data.read() } == [DATA; 4096], "data was overwritten by text that is gone");
+        // SAFETY: as above.
+        check(unsafe { patch(sites[1], &mov_eax(B), &mov_eax(A)) }.is_ok(), "the child patches");
+    };
+    fork(child, || ());
+    assert_eq!(call(sites[1]), B);
+}

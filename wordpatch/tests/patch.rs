@@ -127,6 +127,20 @@ fn what_does_not_stand_there_or_would_move_instructions_is_refused() {
 }
 
 #[test]
+fn an_operand_that_looks_like_int3_is_no_breakpoint() {
+    let _model = with_window(FetchWindow::Bytes8);
+    // Two instructions, with the byte in the operand of the first, or in the place of the second.
+    for (code, expected) in
+        [([0xb0, 0xcc, 0xb3, 2, 0xc3], "Mismatch"), ([0xb0, 1, 0xcc, 2, 0xc3], "ForeignBreakpoint")]
+    {
+        let site = text(0, &code);
+        // SAFETY: nobody executes the text.
+        let error = unsafe { patch(site, &[0xb0, 1, 0xb3, 2], &[0xb0, 3, 0xb3, 4]) }.unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{error:?}, not {expected}");
+    }
+}
+
+#[test]
 fn text_that_was_replaced_at_the_same_address_is_noticed() {
     let _model = with_window(FetchWindow::Bytes8);
     let site = text(0, &[mov_eax(A).as_slice(), &[0xc3]].concat());

@@ -173,6 +173,35 @@ pub(super) unsafe fn replace_in_child(range: &Range<usize>, writable: NonNull<u8
     moved.map(drop).map_err(refused)
 }
 
+/// Which file is mapped where.
+pub(super) struct Files(Vec<(Range<usize>, String)>);
+
+impl Files {
+    /// As the kernel tells it now; none where it does not.
+    pub(super) fn now() -> Option<Self> {
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        // START-END ACCESS OFFSET DEVICE INODE NAME
+        let parse = |line: &str| {
+            let mut fields = line.split(' ');
+            let (start, end) = fields.next()?.split_once('-')?;
+            let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+            let (device, inode) = (fields.nth(2)?, fields.next()?);
+            Some((range, format!("{device} {inode}")))
+        };
+        Some(Self(maps.lines().filter_map(parse).collect()))
+    }
+
+    /// Whether any part of the text at `range` is of the file that the writable view shows, and not of something that was
+    /// mapped there since.
+    pub(super) fn show_text(&self, range: &Range<usize>, writable: NonNull<u8>) -> bool {
+        let view = writable.addr().get();
+        let file = self.0.iter().find(|(mapped, _)| mapped.contains(&view)).map(|(_, file)| file);
+        let mut here =
+            self.0.iter().filter(|(mapped, _)| mapped.start < range.end && range.start < mapped.end);
+        here.any(|(_, other)| Some(other) == file)
+    }
+}
+
 /// A writable view of a shared mapping that the caller made: copying it would cut its other views off, so the mapping is
 /// duplicated (`mremap` of a shared mapping with an old size of zero, see mremap(2)) and the copy made writable.
 ///

@@ -316,8 +316,13 @@ pub unsafe fn unshare() -> Result<(), Error> {
     if !fork::is_unprepared_child() {
         return Ok(());
     }
+    let files = alias::Files::now();
     for mapping in mappings.iter().filter(|m| m.copied) {
         let writable = mapping.writable.expect("a copied mapping has a writable view");
+        if files.as_ref().is_some_and(|files| !files.show_text(&mapping.range, writable)) {
+            // The text was unmapped, and perhaps something else has its place: stores through this view reach nobody.
+            continue;
+        }
         // SAFETY: both views are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
         unsafe { alias::replace_in_child(&mapping.range, writable)? };
     }

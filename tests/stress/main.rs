@@ -1,0 +1,185 @@
+//! The stress program: patches running code from all sides, and looks for torn instructions, lost updates and hangs.
+//!
+//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash there is a torn instruction.
+//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as JSON.
+//! 3. They are added up, round after round in the long form, and printed as a table (`report.rs`).
+//!
+//! Each scenario is a file and a line in [`SCENARIOS`].
+
+mod asynchronous;
+mod batches;
+mod contention;
+mod defect;
+mod executor;
+mod fork;
+mod neighbours;
+mod options;
+mod paper;
+mod random;
+mod report;
+mod run;
+mod signals;
+mod sites;
+mod unload;
+mod watchdog;
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use clap::Parser;
+use wordpatch::{FetchModel, TMax, WaitPolicy};
+
+use options::Options;
+use report::{Counts, table, total};
+use run::Run;
+
+type Scenario = fn(&Run);
+
+/// Every scenario, by name; the last is all others at once.
+const SCENARIOS: [(&str, Scenario); 9] = [
+    ("paper", paper::run),
+    ("neighbours", neighbours::run),
+    ("contention", contention::run),
+    ("batches", batches::run),
+    ("asynchronous", asynchronous::run),
+    ("signals", signals::run),
+    ("fork", fork::run),
+    ("unload", unload::run),
+    ("all", all),
+];
+
+/// What the long form is for.
+const EXECUTIONS: u64 = 1_000_000_000;
+const TOGGLES: u64 = 100_000_000;
+
+fn all(run: &Run) {
+    thread::scope(|scope| {
+        for (_, scenario) in SCENARIOS.iter().take(SCENARIOS.len() - 1) {
+            scope.spawn(|| scenario(run));
+        }
+    });
+}
+
+fn main() -> ExitCode {
+    let mut options = Options::parse();
+    let known = |name: &String| SCENARIOS.iter().any(|(other, _)| other == name);
+    if let Some(unknown) = options.scenario.iter().find(|name| !known(name)) {
+        let names: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
+        eprintln!("stress: no scenario {unknown}; there are {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    if options.in_process {
+        let (name, scenario) =
+            SCENARIOS[SCENARIOS.iter().position(|(name, _)| *name == options.scenario[0]).unwrap_or(0)];
+        let counts = run_here(&options, name, scenario);
+        return print(&options, &[counts]);
+    }
+    let chosen: Vec<&str> = SCENARIOS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| options.scenario.is_empty() || options.scenario.iter().any(|chosen| chosen == name))
+        .collect();
+    let mut results: Vec<Counts> =
+        chosen.iter().map(|name| Counts { scenario: (*name).to_owned(), ..Counts::default() }).collect();
+    loop {
+        for (name, result) in chosen.iter().zip(&mut results) {
+            eprintln!("... {name}, {:?}, seed {}", options.time(), options.seed);
+            result.add(&run_in_child(&options, name));
+        }
+        let sum = total(&results);
+        let is_enough = sum.executions >= EXECUTIONS && sum.toggles >= TOGGLES;
+        if !options.long || is_enough || !sum.is_clean() {
+            return print(&options, &results);
+        }
+        options.seed += 1;
+    }
+}
+
+/// Prints the results, and a line for each violation.
+fn print(options: &Options, results: &[Counts]) -> ExitCode {
+    let text = if options.in_process {
+        format!("{}\n", results[0].json())
+    } else if options.json {
+        let scenarios: Vec<_> = results.iter().map(Counts::json).collect();
+        format!("{:#}\n", serde_json::json!({ "scenarios": scenarios, "total": total(results).json() }))
+    } else {
+        table(results)
+    };
+    // A reader that has gone wants nothing.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if !options.in_process {
+        for counts in results {
+            counts.violations.iter().for_each(|line| eprintln!("stress: {}: {line}", counts.scenario));
+        }
+    }
+    if results.iter().all(Counts::is_clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Step 1: the scenario in a process of its own.
+fn run_in_child(options: &Options, name: &str) -> Counts {
+    let failed = |line: String, torn: bool| Counts {
+        scenario: name.to_owned(),
+        torn: u64::from(torn),
+        other: u64::from(!torn),
+        violations: vec![line],
+        ..Counts::default()
+    };
+    let mut arguments = vec![
+        "--in-process".to_owned(),
+        format!("--scenario={name}"),
+        format!("--seed={}", options.seed),
+        format!("--patience={}", options.patience),
+        format!("--seconds={}", options.time().as_secs_f64()),
+    ];
+    arguments.extend(options.toggles.map(|toggles| format!("--toggles={toggles}")));
+    arguments.extend(options.t_max.map(|ticks| format!("--t-max={ticks}")));
+    arguments.extend(options.window.map(|window| format!("--window={}", window.bytes())));
+    arguments.extend(options.defect.map(|defect| format!("--defect={defect:?}").to_lowercase()));
+    let output = std::env::current_exe()
+        .and_then(|program| Command::new(program).args(arguments).stderr(Stdio::inherit()).output());
+    match output {
+        Err(error) => failed(format!("other: the scenario's process could not be run: {error}"), false),
+        Ok(output) => match Counts::parse(&String::from_utf8_lossy(&output.stdout)) {
+            Some(counts) => counts,
+            None => match output.status.signal() {
+                Some(signal) => failed(format!("torn: the process was ended by signal {signal}"), true),
+                None => failed(format!("other: the process has ended with {}", output.status), false),
+            },
+        },
+    }
+}
+
+/// Steps 2 and 3, in this process.
+fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
+    if options.t_max.is_some() || options.window.is_some() {
+        let model = FetchModel::in_force();
+        let window = options.window.unwrap_or(model.window);
+        let (t_max, wait) = match options.t_max {
+            Some(ticks) => (Some(TMax(ticks)), WaitPolicy::TMax),
+            None => (model.t_max, model.wait),
+        };
+        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in registers, or crashes a process that was
+        // made for that.
+        unsafe { FetchModel::force(window, t_max, wait) };
+    }
+    let FetchModel { window, t_max, wait, .. } = FetchModel::in_force();
+    eprintln!("    window {}, {t_max:?}, {wait:?}", window.bytes());
+    let run = Run::new(options);
+    let (ends, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        let run = &run;
+        scope.spawn(move || {
+            watchdog::watch(run, &ended, || {
+                print(options, &[run.counts(name)]);
+                // SAFETY: ends the process, whatever its other threads hold.
+                unsafe { libc::_exit(1) }
+            });
+        });
+        scenario(run);
+        drop(ends);
+    });
+    run.counts(name)
+}

@@ -1,0 +1,50 @@
+//! The thread that watches a run: how far it is, whether every worker makes progress, and whether a mapping is writable and
+//! executable.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::run::{Kind, Run};
+
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread hangs.
+pub(crate) fn watch(run: &Run, ended: &Receiver<()>, give_up: impl Fn()) {
+    let mut seen: HashMap<String, (u64, Instant)> = HashMap::new();
+    let mut told_of_mapping = false;
+    while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+        run.advance();
+        if let Some(line) = writable_and_executable().filter(|_| !told_of_mapping) {
+            run.found(Kind::Other, format_args!("a mapping is writable and executable: {line}"));
+            told_of_mapping = true;
+        }
+        let now = Instant::now();
+        let mut is_hung = false;
+        for life in run.lives().iter().filter(|life| !life.has_ended.load(Ordering::Relaxed)) {
+            let beats = life.beats.load(Ordering::Relaxed);
+            let (last, since) = seen.entry(life.name.clone()).or_insert((beats, now));
+            if *last != beats {
+                (*last, *since) = (beats, now);
+            } else if now - *since > run.patience {
+                run.found(
+                    Kind::Hung,
+                    format_args!("{} has made no progress for {:?}", life.name, run.patience),
+                );
+                is_hung = true;
+            }
+        }
+        if is_hung {
+            give_up();
+        }
+    }
+}
+
+/// The first such line of the process's memory map.
+fn writable_and_executable() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let is_both = |line: &&str| line.split(' ').nth(1).is_some_and(|access| access.starts_with("rwx"));
+    maps.lines().find(is_both).map(str::to_owned)
+}

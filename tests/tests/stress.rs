@@ -1,0 +1,96 @@
+//! The short form of the stress program: every scenario for a moment, and every planted defect is found.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tests::run;
+
+/// Runs the program with these arguments; its exit code, its total and what it said on stderr.
+fn stress(arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let program = env!("CARGO_BIN_EXE_stress");
+    let run = run(Command::new(program).arg("--json").args(arguments));
+    let text = String::from_utf8_lossy(&run.stdout);
+    let json: Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}\n{}", run.stderr));
+    (run.status.code(), json["total"].clone(), run.stderr)
+}
+
+#[track_caller]
+fn check(scenario: &str) {
+    let (code, total, said) = stress(&["--scenario", scenario, "--seconds", "0.4"]);
+    assert_eq!(code, Some(0), "{said}");
+    for count in ["executions", "toggles"] {
+        assert!(total[count].as_u64() > Some(0), "{total}");
+    }
+    for count in ["torn", "lost", "hung", "other"] {
+        assert_eq!(total[count], 0, "{total}");
+    }
+}
+
+#[test]
+fn paper() {
+    check("paper");
+}
+
+#[test]
+fn neighbours() {
+    check("neighbours");
+}
+
+#[test]
+fn contention() {
+    check("contention");
+}
+
+#[test]
+fn batches() {
+    check("batches");
+}
+
+#[test]
+fn asynchronous() {
+    check("asynchronous");
+}
+
+#[test]
+fn signals() {
+    check("signals");
+}
+
+#[test]
+fn fork() {
+    check("fork");
+}
+
+#[test]
+fn unload() {
+    check("unload");
+}
+
+#[test]
+fn all_at_once() {
+    check("all");
+}
+
+#[test]
+fn planted_defects_are_found() {
+    for (scenario, defect, line) in [
+        ("neighbours", "overwrite", "lost: "),
+        ("neighbours", "tear", "torn: "),
+        ("asynchronous", "lock", "lost: "),
+        ("unload", "writable", "a mapping is writable and executable"),
+        ("contention", "hang", "hung: the planted defect has made no progress"),
+    ] {
+        let arguments = ["--scenario", scenario, "--defect", defect, "--seconds", "0.4", "--patience", "3"];
+        let (code, _, said) = stress(&arguments);
+        assert_eq!(code, Some(1), "{scenario}, {defect}: {said}");
+        assert!(said.contains(line), "{scenario}, {defect}: {said}");
+    }
+}
+
+#[test]
+fn what_is_no_scenario_is_refused() {
+    let run = run(Command::new(env!("CARGO_BIN_EXE_stress")).args(["--scenario", "calm"]));
+    assert_eq!(run.status.code(), Some(2));
+    assert!(run.stderr.contains("no scenario calm; there are paper, neighbours"), "{}", run.stderr);
+}
