@@ -74,17 +74,19 @@ fn all_at_once() {
 
 #[test]
 fn planted_defects_are_found() {
-    for (scenario, defect, line) in [
-        ("neighbours", "overwrite", "lost: "),
-        ("neighbours", "tear", "torn: "),
-        ("asynchronous", "lock", "lost: "),
-        ("unload", "writable", "a mapping is writable and executable"),
-        ("contention", "hang", "hung: the planted defect has made no progress"),
+    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the process.
+    let damage: &[&str] = &["lost: ", "torn: "];
+    for (scenario, defect, lines) in [
+        ("neighbours", "overwrite", damage),
+        ("neighbours", "tear", damage),
+        ("asynchronous", "lock", damage),
+        ("unload", "writable", &["a mapping is writable and executable"]),
+        ("contention", "hang", &["hung: the planted defect has made no progress"]),
     ] {
         let arguments = ["--scenario", scenario, "--defect", defect, "--seconds", "0.4", "--patience", "3"];
         let (code, _, said) = stress(&arguments);
         assert_eq!(code, Some(1), "{scenario}, {defect}: {said}");
-        assert!(said.contains(line), "{scenario}, {defect}: {said}");
+        assert!(lines.iter().any(|line| said.contains(line)), "{scenario}, {defect}: {said}");
     }
 }
 
