@@ -38,18 +38,25 @@ fn memory_file(length: usize) -> nix::Result<OwnedFd> {
     Ok(file)
 }
 
-fn map_shared(file: &OwnedFd, length: usize, protection: ProtFlags) -> nix::Result<NonNull<libc::c_void>> {
+/// Maps `length` bytes of the file, from `offset` on, somewhere.
+fn map_shared(
+    file: &OwnedFd,
+    offset: usize,
+    length: usize,
+    protection: ProtFlags,
+) -> nix::Result<NonNull<libc::c_void>> {
     let length = length.try_into().map_err(|_| Errno::EINVAL)?;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE, file.as_fd(), 0) }
+    unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
 }
 
-/// Moves a read-execute mapping of `file` over the text at `range`.
+/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`.
 ///
 /// # Safety
 /// `file` must hold the bytes that threads may execute at `range`.
-unsafe fn map_over_text(file: &OwnedFd, range: &Range<usize>) -> nix::Result<()> {
-    let executable = map_shared(file, range.len(), READ_EXECUTE)?;
+unsafe fn map_over_text(file: &OwnedFd, offset: usize, range: &Range<usize>) -> nix::Result<()> {
+    let executable = map_shared(file, offset, range.len(), READ_EXECUTE)?;
     let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
     // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's obligation.
     let moved = unsafe {
@@ -123,13 +130,13 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
 pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonNull<u8>, Error> {
     let refused = |errno| refused(range.start, errno);
     let file = memory_file(range.len()).map_err(refused)?;
-    let writable = map_shared(&file, range.len(), READ_WRITE).map_err(refused)?;
+    let writable = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
     // SAFETY: `range` is readable by the caller's obligation, `writable` is new and as long; both begin at a page.
     unsafe {
         copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
     };
     // SAFETY: the file holds a copy of the text, which nobody changed meanwhile.
-    if let Err(errno) = unsafe { map_over_text(&file, range) } {
+    if let Err(errno) = unsafe { map_over_text(&file, 0, range) } {
         // SAFETY: the mapping is ours and nobody knows it.
         let _ = unsafe { munmap(writable, range.len()) };
         return Err(refused(errno));
@@ -137,14 +144,19 @@ pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonN
     Ok(writable.cast())
 }
 
-/// In a forked child: puts a new memory file behind both views of a mapping, at their old addresses.
+/// In a forked child: puts a new memory file behind both views of a mapping, at their old addresses. Of the text, only the parts
+/// in `shown` are still there, and are replaced.
 ///
 /// # Safety
-/// Both views must be mapped and unused by other threads of this process, but for execution.
-pub(super) unsafe fn replace_in_child(range: &Range<usize>, writable: NonNull<u8>) -> Result<(), Error> {
+/// The writable view and the parts must be mapped, and unused by other threads of this process, but for execution.
+pub(super) unsafe fn replace_in_child(
+    range: &Range<usize>,
+    writable: NonNull<u8>,
+    shown: &[Range<usize>],
+) -> Result<(), Error> {
     let refused = |errno| refused(range.start, errno);
     let file = memory_file(range.len()).map_err(refused)?;
-    let copy = map_shared(&file, range.len(), READ_WRITE).map_err(refused)?;
+    let copy = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
     // SAFETY: both are mapped and as long as `range`.
     unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
     // The parent may have been patching while its text was copied: its INT3s, and the halves behind them, stay out.
@@ -158,8 +170,10 @@ pub(super) unsafe fn replace_in_child(range: &Range<usize>, writable: NonNull<u8
         // SAFETY: as above; nobody knows the copy yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     });
-    // SAFETY: the file holds the text as it was executed at one moment.
-    unsafe { map_over_text(&file, range) }.map_err(refused)?;
+    for part in shown {
+        // SAFETY: the file holds the text as it was executed at one moment.
+        unsafe { map_over_text(&file, part.start - range.start, part) }.map_err(refused)?;
+    }
     // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.
     let moved = unsafe {
         mremap(
@@ -191,14 +205,15 @@ impl Files {
         Some(Self(maps.lines().filter_map(parse).collect()))
     }
 
-    /// Whether any part of the text at `range` is of the file that the writable view shows, and not of something that was
-    /// mapped there since.
-    pub(super) fn show_text(&self, range: &Range<usize>, writable: NonNull<u8>) -> bool {
+    /// The parts of `range` that are of the file which the writable view shows, and not of something that was mapped there since.
+    pub(super) fn shown(&self, range: &Range<usize>, writable: NonNull<u8>) -> Vec<Range<usize>> {
         let view = writable.addr().get();
-        let file = self.0.iter().find(|(mapped, _)| mapped.contains(&view)).map(|(_, file)| file);
-        let mut here =
-            self.0.iter().filter(|(mapped, _)| mapped.start < range.end && range.start < mapped.end);
-        here.any(|(_, other)| Some(other) == file)
+        let Some((_, file)) = self.0.iter().find(|(mapped, _)| mapped.contains(&view)) else {
+            return Vec::new();
+        };
+        let of_file = self.0.iter().filter(|(_, other)| other == file);
+        let parts = of_file.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
+        parts.filter(|part| part.start < part.end).collect()
     }
 }
 

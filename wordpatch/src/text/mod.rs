@@ -319,12 +319,17 @@ pub unsafe fn unshare() -> Result<(), Error> {
     let files = alias::Files::now();
     for mapping in mappings.iter().filter(|m| m.copied) {
         let writable = mapping.writable.expect("a copied mapping has a writable view");
-        if files.as_ref().is_some_and(|files| !files.show_text(&mapping.range, writable)) {
-            // The text was unmapped, and perhaps something else has its place: stores through this view reach nobody.
+        // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
+        let shown = match &files {
+            Some(files) => files.shown(&mapping.range, writable),
+            None => vec![mapping.range.clone()],
+        };
+        if shown.is_empty() {
             continue;
         }
-        // SAFETY: both views are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
-        unsafe { alias::replace_in_child(&mapping.range, writable)? };
+        // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
+        // obligation.
+        unsafe { alias::replace_in_child(&mapping.range, writable, &shown)? };
     }
     // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
     site_table::renew_in_child()?;
