@@ -200,7 +200,8 @@ const char *fastinst_strerror(int error);
 
 /*
  * The two layers below probes. They work on any executable memory of the process, also on pages that the caller has mapped
- * and filled; such pages are best mapped read-execute once filled (mmap, write, mprotect). The first patch inside a
+ * and filled; such pages are best mapped read-execute once filled (mmap, write, mprotect). Anonymous pages that touch each other are
+ * one mapping, whoever has mapped them: where their owners map and unmap them apart, keep a page of something else in between. The first patch inside a
  * mapping replaces it by a copy in a memory file, in one step and with the same bytes (about a millisecond for 4 MB).
  *
  * A fetch window is the block of bytes that the processor's instruction fetch is sure to read at once: 8 bytes, aligned.

@@ -111,14 +111,24 @@ enum Next {
 
 const DATA: u8 = 0x77;
 
-/// Maps `next` at `address`, over what is there, or anywhere. Gives the address.
+/// Free address space for the pages, with an inaccessible page on either side: text of others that touches ours would be one mapping
+/// with it, and go when ours is made writable.
+fn reserve() -> usize {
+    const PAGE: usize = 4096;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let start =
+        unsafe { libc::mmap(std::ptr::null_mut(), length() + 2 * PAGE, libc::PROT_NONE, kind, -1, 0) };
+    assert!(start != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    start as usize + PAGE
+}
+
+/// Maps `next` at `address`, which is this thread's own. Gives the address.
 fn map(address: usize, next: Next) -> usize {
-    let none = address == 0;
-    let fixed = if none { 0 } else { libc::MAP_FIXED };
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     let protection = if next == Next::Nothing { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
     let hint = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: a new mapping, or one in the place of a mapping that is this thread's own and that nobody executes.
+    // SAFETY: in the place of a mapping that is this thread's own and that nobody executes.
     let start = unsafe { libc::mmap(hint, length(), protection, kind, -1, 0) };
     assert!(start != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     if next == Next::Nothing {
@@ -140,7 +150,7 @@ fn map(address: usize, next: Next) -> usize {
 
 /// Data where patched text was.
 pub(crate) fn data_over_patched_text(worker: &mut Worker<'_>) -> usize {
-    let start = map(0, Next::Text(Value::FIRST));
+    let start = map(reserve(), Next::Text(Value::FIRST));
     let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
     patch_there_and_back(worker, &sites, Value::FIRST);
     map(start, Next::Data)
@@ -158,7 +168,7 @@ fn map_round(run: &Run, number: usize) {
     let finisher = Finisher::start().expect("a finisher");
     let mut value = Value::FIRST;
     let mut cycles = 0;
-    let start = map(0, Next::Text(value));
+    let start = map(reserve(), Next::Text(value));
     let range = start..start + length();
     let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
     while worker.goes_on() {

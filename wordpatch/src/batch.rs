@@ -39,7 +39,7 @@ use crate::{Error, Patch, serialize, text, trap, tsc};
 ///
 /// # Safety
 /// 1. `address` must be the start of an instruction of text that stays mapped during the call, and only this crate may
-///    write it.
+///    write it. So must what `/proc/self/maps` shows as one mapping with it ([`TextRef::resolve`](crate::TextRef::resolve)).
 /// 2. The new instruction must be right for every thread that executes it.
 /// 3. When the patch crosses a fetch window, no thread that may execute it has SIGTRAP blocked
 ///    ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the instruction.

@@ -99,7 +99,8 @@ impl TextRef {
     ///
     /// # Safety
     /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the call, and nothing but this
-    /// crate writes text in it from now on.
+    /// crate writes text in it from now on. The mapping is what `/proc/self/maps` shows as one: anonymous pages that touch each other
+    /// are, whoever has mapped them. Text of several owners needs a page of something else in between.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         let wanted = address..address + length;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
