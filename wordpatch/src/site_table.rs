@@ -29,7 +29,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -247,8 +247,10 @@ impl OwnedSite {
     pub(crate) fn lock(&mut self, copy: usize, old: &Bytes) {
         let mut word = [0; MAX_PATCH];
         word[..old.len()].copy_from_slice(old);
-        self.record.copy.store(copy, Ordering::Relaxed);
-        self.record.old.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        // Release: whoever reads one of them while it still believes in the lock before, and looks again, sees that the site
+        // was taken since; and the copy is filled.
+        self.record.copy.store(copy, Ordering::Release);
+        self.record.old.store(u64::from_le_bytes(word), Ordering::Release);
         let state = State(self.state);
         let locked = State::new(state.count(), state.reach().max(old.len()), old.len(), Phase::Locked);
         self.state = locked.0;
@@ -299,6 +301,8 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
         if !is_int3() {
             return Int3::Gone;
         }
+        // Acquire, however the byte was read: the store of an INT3 of ours is behind the one that locked the record.
+        fence(Ordering::Acquire);
         if find(site).map(state_of) == before {
             return Int3::Foreign;
         }
@@ -336,6 +340,8 @@ pub(crate) fn settled(
                 let old = record.old.load(Ordering::Acquire).to_le_bytes();
                 bytes[..state.length()].copy_from_slice(&old[..state.length()]);
             }
+            // As in `meaning_of_int3`: what `read` has found of a later lock makes its state visible.
+            fence(Ordering::Acquire);
             if record.state.load(Ordering::Acquire) == state.0 {
                 each(site, Bytes::new(&bytes).expect("as many as were read"));
                 break;
