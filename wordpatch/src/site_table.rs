@@ -28,20 +28,25 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
+use crate::primitive::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence, global};
 use crate::text::{atfork, fork};
 use crate::{Bytes, Error, MAX_PATCH};
 
 /// Records in a set. Few under test, so that segments fill.
-const WAYS: usize = if cfg!(test) { 2 } else { 8 };
-/// Each segment has eight times the sets of the one before; the first has eight.
-const GROWTH_BITS: u32 = 3;
+const WAYS: usize = if cfg!(loom) {
+    1
+} else if cfg!(test) {
+    2
+} else {
+    8
+};
+/// Each segment has eight times the sets of the one before; the first has eight. (Twice and two under loom.)
+const GROWTH_BITS: u32 = if cfg!(loom) { 1 } else { 3 };
 /// As many as the address space allows, but not more: 2.4 million sites, 77 MB of addresses.
-const MAX_SEGMENTS: usize = 6;
+const MAX_SEGMENTS: usize = if cfg!(loom) { 2 } else { 6 };
 
 /// What is known about one site.
 #[repr(C, align(32))]
@@ -104,11 +109,13 @@ struct Header {
     segments: AtomicUsize,
 }
 
-static TABLE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
-/// How many segments the mapping has room for.
-static RESERVED: AtomicUsize = AtomicUsize::new(0);
-/// Held while a record is given to a site.
-static APPENDING: Mutex<()> = Mutex::new(());
+global! {
+    static TABLE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
+    /// How many segments the mapping has room for.
+    static RESERVED: AtomicUsize = AtomicUsize::new(0);
+    /// Held while a record is given to a site.
+    static APPENDING: Mutex<()> = Mutex::new(());
+}
 
 /// Sets in the segment.
 const fn sets(segment: usize) -> usize {
@@ -133,11 +140,38 @@ const fn mapped_length(segments: usize) -> usize {
 const SHARED: MapFlags = MapFlags::MAP_SHARED.union(MapFlags::MAP_NORESERVE);
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
+#[cfg(not(loom))]
 fn map(segments: usize) -> nix::Result<*mut Header> {
     let length = mapped_length(segments).try_into().expect("not empty");
     // SAFETY: a new mapping at an address that the kernel chooses.
     let table = unsafe { mmap_anonymous(None, length, READ_WRITE, SHARED) }?;
     Ok(table.as_ptr().cast())
+}
+
+/// loom's atomics are more than their values: they have to be made, and go away with the execution.
+#[cfg(loom)]
+fn map(segments: usize) -> nix::Result<*mut Header> {
+    #[repr(C)]
+    struct Memory {
+        header: Header,
+        records: [Record; first_record(MAX_SEGMENTS)],
+    }
+    fn record() -> Record {
+        Record {
+            site: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
+            copy: AtomicUsize::new(0),
+            old: AtomicU64::new(0),
+        }
+    }
+    global! {
+        static MEMORY: Memory = Memory {
+            header: Header { segments: AtomicUsize::new(0) },
+            records: std::array::from_fn(|_| record()),
+        };
+    }
+    assert_eq!(segments, MAX_SEGMENTS);
+    Ok(std::ptr::from_ref::<Memory>(&MEMORY).cast_mut().cast())
 }
 
 /// Reserves the table, if that was not done before.
@@ -375,8 +409,10 @@ pub(crate) fn renew_in_child() -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps every other thread from appending, across a fork.
-pub(crate) fn hold() -> std::sync::MutexGuard<'static, ()> {
+/// The table, kept from every other thread that appends, across a fork.
+pub(crate) type Hold = MutexGuard<'static, ()>;
+
+pub(crate) fn hold() -> Hold {
     APPENDING.lock().unwrap_or_else(|e| e.into_inner())
 }
 
