@@ -5,10 +5,9 @@
 //!
 //! The thread blocks every signal but the trap: it may itself run through a locked site.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
-
 use crate::outstanding::{Flight, Outstanding, Shared, State};
+use crate::primitive::thread::{self, JoinHandle};
+use crate::primitive::{Arc, Condvar, Mutex, MutexGuard};
 use crate::text::fork::Generation;
 use crate::{Error, serialize, trap};
 
@@ -48,7 +47,7 @@ impl Finisher {
         let queue = Arc::<Queue>::default();
         let for_thread = Arc::clone(&queue);
         let thread = trap::with_signals_blocked(|| {
-            std::thread::Builder::new().name("wordpatch".into()).spawn(move || run(&for_thread))
+            thread::Builder::new().name("wordpatch".into()).spawn(move || run(&for_thread))
         })
         .map_err(|source| Error::ThreadRefused { source })?;
         Ok(Self { queue, thread: Some(thread), process: Generation::now() })

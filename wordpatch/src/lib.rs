@@ -30,6 +30,10 @@
 //! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
 //! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.
 //!
+//! # Checked
+//! By executing it (`tests/`), by searching every execution of the protocol under the paper's memory model (`tests/model`), and
+//! by running table, handler and asynchronous patches in every interleaving within a bound (`src/interleavings`).
+//!
 //! # Absent by design
 //! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues membarrier.
 
@@ -46,9 +50,12 @@ mod error;
 pub mod fault;
 mod fetch_model;
 mod finisher;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod layout;
 pub mod near;
 mod outstanding;
+mod primitive;
 pub mod protocol;
 mod serialize;
 mod site_table;

@@ -17,11 +17,11 @@
 //! finds it held goes away, as in Figure 7.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::TryLockError;
 use std::time::Instant;
 
 use crate::batch::{check_all, give_up, have_waited, renew_stale, store_all, take_all};
+use crate::primitive::{Arc, AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, global, thread};
 use crate::text::fork::Generation;
 use crate::way::Way;
 use crate::{Error, Patch, serialize};
@@ -73,8 +73,10 @@ pub(crate) struct Flight {
 
 type Table = Option<HashMap<usize, Arc<Shared>>>;
 
-/// Batches that are not finished, or have an error to tell, by the addresses of their patches.
-static TABLE: Mutex<Table> = Mutex::new(None);
+global! {
+    /// Batches that are not finished, or have an error to tell, by the addresses of their patches.
+    static TABLE: Mutex<Table> = Mutex::new(None);
+}
 
 /// The table, kept from every other thread across a fork.
 pub(crate) type Hold = MutexGuard<'static, Table>;
@@ -214,7 +216,7 @@ impl Outstanding {
             if state == State::Finished || Instant::now() >= deadline {
                 return Ok(state);
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 

@@ -28,20 +28,25 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
+use crate::primitive::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence, global};
 use crate::text::{atfork, fork};
 use crate::{Bytes, Error, MAX_PATCH};
 
 /// Records in a set. Few under test, so that segments fill.
-const WAYS: usize = if cfg!(test) { 2 } else { 8 };
-/// Each segment has eight times the sets of the one before; the first has eight.
-const GROWTH_BITS: u32 = 3;
+const WAYS: usize = if cfg!(loom) {
+    1
+} else if cfg!(test) {
+    2
+} else {
+    8
+};
+/// Each segment has eight times the sets of the one before; the first has eight. (Twice and two under loom.)
+const GROWTH_BITS: u32 = if cfg!(loom) { 1 } else { 3 };
 /// As many as the address space allows, but not more: 2.4 million sites, 77 MB of addresses.
-const MAX_SEGMENTS: usize = 6;
+const MAX_SEGMENTS: usize = if cfg!(loom) { 2 } else { 6 };
 
 /// What is known about one site.
 #[repr(C, align(32))]
@@ -104,11 +109,13 @@ struct Header {
     segments: AtomicUsize,
 }
 
-static TABLE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
-/// How many segments the mapping has room for.
-static RESERVED: AtomicUsize = AtomicUsize::new(0);
-/// Held while a record is given to a site.
-static APPENDING: Mutex<()> = Mutex::new(());
+global! {
+    static TABLE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
+    /// How many segments the mapping has room for.
+    static RESERVED: AtomicUsize = AtomicUsize::new(0);
+    /// Held while a record is given to a site.
+    static APPENDING: Mutex<()> = Mutex::new(());
+}
 
 /// Sets in the segment.
 const fn sets(segment: usize) -> usize {
@@ -133,11 +140,38 @@ const fn mapped_length(segments: usize) -> usize {
 const SHARED: MapFlags = MapFlags::MAP_SHARED.union(MapFlags::MAP_NORESERVE);
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
+#[cfg(not(loom))]
 fn map(segments: usize) -> nix::Result<*mut Header> {
     let length = mapped_length(segments).try_into().expect("not empty");
     // SAFETY: a new mapping at an address that the kernel chooses.
     let table = unsafe { mmap_anonymous(None, length, READ_WRITE, SHARED) }?;
     Ok(table.as_ptr().cast())
+}
+
+/// loom's atomics are more than their values: they have to be made, and go away with the execution.
+#[cfg(loom)]
+fn map(segments: usize) -> nix::Result<*mut Header> {
+    #[repr(C)]
+    struct Memory {
+        header: Header,
+        records: [Record; first_record(MAX_SEGMENTS)],
+    }
+    fn record() -> Record {
+        Record {
+            site: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
+            copy: AtomicUsize::new(0),
+            old: AtomicU64::new(0),
+        }
+    }
+    global! {
+        static MEMORY: Memory = Memory {
+            header: Header { segments: AtomicUsize::new(0) },
+            records: std::array::from_fn(|_| record()),
+        };
+    }
+    assert_eq!(segments, MAX_SEGMENTS);
+    Ok(std::ptr::from_ref::<Memory>(&MEMORY).cast_mut().cast())
 }
 
 /// Reserves the table, if that was not done before.
@@ -247,8 +281,10 @@ impl OwnedSite {
     pub(crate) fn lock(&mut self, copy: usize, old: &Bytes) {
         let mut word = [0; MAX_PATCH];
         word[..old.len()].copy_from_slice(old);
-        self.record.copy.store(copy, Ordering::Relaxed);
-        self.record.old.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        // Release: whoever reads one of them while it still believes in the lock before, and looks again, sees that the site
+        // was taken since; and the copy is filled.
+        self.record.copy.store(copy, Ordering::Release);
+        self.record.old.store(u64::from_le_bytes(word), Ordering::Release);
         let state = State(self.state);
         let locked = State::new(state.count(), state.reach().max(old.len()), old.len(), Phase::Locked);
         self.state = locked.0;
@@ -299,6 +335,8 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
         if !is_int3() {
             return Int3::Gone;
         }
+        // Acquire, however the byte was read: the store of an INT3 of ours is behind the one that locked the record.
+        fence(Ordering::Acquire);
         if find(site).map(state_of) == before {
             return Int3::Foreign;
         }
@@ -336,6 +374,8 @@ pub(crate) fn settled(
                 let old = record.old.load(Ordering::Acquire).to_le_bytes();
                 bytes[..state.length()].copy_from_slice(&old[..state.length()]);
             }
+            // As in `meaning_of_int3`: what `read` has found of a later lock makes its state visible.
+            fence(Ordering::Acquire);
             if record.state.load(Ordering::Acquire) == state.0 {
                 each(site, Bytes::new(&bytes).expect("as many as were read"));
                 break;
@@ -369,8 +409,10 @@ pub(crate) fn renew_in_child() -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps every other thread from appending, across a fork.
-pub(crate) fn hold() -> std::sync::MutexGuard<'static, ()> {
+/// The table, kept from every other thread that appends, across a fork.
+pub(crate) type Hold = MutexGuard<'static, ()>;
+
+pub(crate) fn hold() -> Hold {
     APPENDING.lock().unwrap_or_else(|e| e.into_inner())
 }
 

@@ -28,7 +28,7 @@ struct Held {
     _outstanding: outstanding::Hold,
     _copies: copies::Hold,
     mappings: MutexGuard<'static, Vec<TextMapping>>,
-    _table: MutexGuard<'static, ()>,
+    _table: site_table::Hold,
     locked: Vec<(usize, Bytes)>,
 }
 

@@ -1,0 +1,205 @@
+//! Outstanding patches and the finisher, on real text that nobody executes: every patch is made once, by whoever comes first.
+//!
+//! Time passes by being looked at ([`crate::tsc`]), and a wait lasts for two looks, so that "not over yet" is met as well.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use loom::thread;
+
+use super::explore;
+use crate::fault::{self, Point};
+use crate::near::NearBlock;
+use crate::{
+    Bytes, Error, FetchModel, FetchWindow, Finisher, Outstanding, State, TMax, TextRef, WaitPolicy,
+    finish_patch, outstanding, start_patch,
+};
+
+/// `mov eax` of three values.
+const OLD: [u8; 5] = [0xb8, 1, 1, 1, 1];
+const NEW: [u8; 5] = [0xb9, 2, 2, 2, 2];
+const NEWER: [u8; 5] = [0xba, 3, 3, 3, 3];
+
+/// Bytes of the instructions in front of the window's end.
+const FRONT: usize = 2;
+
+/// How often each site was given back by a patch that was made.
+static MADE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Where the two sites are.
+fn site(number: usize) -> usize {
+    static TEXT: OnceLock<usize> = OnceLock::new();
+    let text = TEXT.get_or_init(|| {
+        let anchor = site as *const () as usize;
+        NearBlock::allocate(&(anchor..anchor), 128, 0).unwrap().seal().unwrap().code
+    });
+    text + 64 * number + 8 - FRONT
+}
+
+fn text(number: usize) -> TextRef {
+    // SAFETY: the block stays mapped.
+    unsafe { TextRef::resolve(site(number), OLD.len()) }.unwrap()
+}
+
+fn bytes(number: usize) -> Bytes {
+    // SAFETY: as above.
+    unsafe { text(number).read(0, OLD.len()) }
+}
+
+/// Writes part of an instruction, whatever stands there.
+fn write(number: usize, offset: usize, new: &[u8]) {
+    let text = text(number);
+    // SAFETY: the block stays mapped; nobody executes it.
+    unsafe {
+        let old = text.read(offset, new.len());
+        text.compare_exchange(FetchWindow::Bytes8, offset, &old, &Bytes::new(new).unwrap()).unwrap();
+    }
+}
+
+/// Explores a scenario that has the text for itself.
+fn on_text(preemptions: usize, at_least: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    static TEXT: Mutex<()> = Mutex::new(());
+    let _text = TEXT.lock().unwrap_or_else(|e| e.into_inner());
+    // What a process does once (pages for text and copies, the signal's handler) would make the first execution another than
+    // the rest.
+    explore(0, 1, || {
+        begin();
+        for number in [0, 1] {
+            start(number, &OLD, &NEW).unwrap().finish().unwrap();
+            start(number, &NEW, &NEWER).unwrap().finish().unwrap();
+        }
+    });
+    explore(preemptions, at_least, move || {
+        begin();
+        scenario();
+    });
+}
+
+/// At the start of each execution.
+fn begin() {
+    // SAFETY: the vendors' window; nobody executes what is patched.
+    unsafe { FetchModel::force(FetchWindow::Bytes8, Some(TMax(2)), WaitPolicy::TMax) };
+    for (number, made) in MADE.iter().enumerate() {
+        write(number, 0, &OLD[..FRONT]);
+        write(number, FRONT, &OLD[FRONT..]);
+        made.store(0, Ordering::Relaxed);
+    }
+    fault::set_hook(Some(|address, point| {
+        if point == Point::Released {
+            let number = (0..2).find(|number| site(*number) == address).expect("one of ours");
+            MADE[number].fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+}
+
+fn start(number: usize, old: &[u8], new: &[u8]) -> Result<Outstanding, Error> {
+    // SAFETY: text that stays mapped, and that nobody executes.
+    unsafe { start_patch(site(number), old, new) }
+}
+
+/// What holds at the end: so many patches were made, the last bytes stand there, and the table is empty.
+fn check(number: usize, made: usize, last: &[u8]) {
+    assert!(finish_patch(site(number)).unwrap(), "left undone");
+    assert_eq!(*bytes(number), *last);
+    assert_eq!(MADE[number].load(Ordering::Relaxed), made);
+    assert!(outstanding::hold().as_ref().is_none_or(|table| table.is_empty()), "not forgotten");
+}
+
+/// 4 preemptions: 2,396 executions.
+#[test]
+fn a_patch_is_made_once_by_its_handle_and_passers_by() {
+    on_text(4, 2_396, || {
+        let patch = start(0, &OLD, &NEW).unwrap();
+        let passers_by = [0, 1].map(|_| thread::spawn(|| _ = finish_patch(site(0)).unwrap()));
+        patch.finish().unwrap();
+        for passer_by in passers_by {
+            passer_by.join().unwrap();
+        }
+        check(0, 1, &NEW);
+    });
+}
+
+/// 4 preemptions: 70 executions.
+#[test]
+fn a_patch_that_is_dropped_is_made_by_then() {
+    on_text(4, 70, || {
+        let patch = start(0, &OLD, &NEW).unwrap();
+        let passer_by = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
+        drop(patch);
+        assert_eq!(*bytes(0), NEW);
+        passer_by.join().unwrap();
+        check(0, 1, &NEW);
+    });
+}
+
+/// 3 preemptions: 24,259 executions.
+#[test]
+fn a_finisher_that_is_dropped_has_made_what_it_took_over() {
+    on_text(3, 24_259, || {
+        let finisher = Finisher::start().unwrap();
+        let patches = [0, 1].map(|number| start(number, &OLD, &NEW).unwrap());
+        let passer_by = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
+        patches.iter().for_each(|patch| finisher.take_over(patch).unwrap());
+        drop(patches);
+        drop(finisher);
+        check(1, 1, &NEW);
+        passer_by.join().unwrap();
+        check(0, 1, &NEW);
+    });
+}
+
+/// 2 preemptions: 3,727 executions.
+#[test]
+fn two_finishers_that_are_given_the_same_patches_share_them() {
+    on_text(2, 3_727, || {
+        let finishers = [Finisher::start().unwrap(), Finisher::start().unwrap()];
+        let patches = [0, 1].map(|number| start(number, &OLD, &NEW).unwrap());
+        finishers[0].take_over(&patches[0]).unwrap();
+        finishers[1].take_over(&patches[1]).unwrap();
+        finishers[1].take_over(&patches[0]).unwrap();
+        finishers[0].take_over(&patches[1]).unwrap();
+        drop(finishers);
+        assert!(patches.iter().all(|patch| patch.state() == State::Finished));
+        check(0, 1, &NEW);
+        check(1, 1, &NEW);
+    });
+}
+
+/// Somebody else's byte stands where the back part should.
+/// 4 preemptions: 21,288 executions.
+#[test]
+fn an_error_is_told_to_one_of_those_who_finish_the_patch() {
+    on_text(4, 21_288, || {
+        let patch = start(0, &OLD, &NEW).unwrap();
+        write(0, FRONT, &[9]);
+        let passers_by =
+            [0, 1].map(|_| thread::spawn(|| (0..2).filter(|_| finish_patch(site(0)).is_err()).count()));
+        let told = patch.finish_all().iter().filter(|result| result.is_err()).count();
+        let told = passers_by.map(|thread| thread.join().unwrap()).iter().sum::<usize>() + told;
+        assert_eq!(told, 1);
+        check(0, 0, &[OLD[0], OLD[1], 9, OLD[3], OLD[4]]);
+    });
+}
+
+/// 4 preemptions: 22,171 executions.
+#[test]
+fn a_patch_that_follows_at_once_stays_in_the_table() {
+    on_text(4, 22_171, || {
+        let first = start(0, &OLD, &NEW).unwrap();
+        let follower = thread::spawn(|| match start(0, &NEW, &NEWER) {
+            Ok(second) => {
+                second.detach();
+                true
+            }
+            Err(Error::Contended { .. } | Error::Mismatch { .. }) => false,
+            Err(error) => panic!("{error}"),
+        });
+        first.finish().unwrap();
+        if follower.join().unwrap() {
+            while !finish_patch(site(0)).unwrap() {}
+            check(0, 2, &NEWER);
+        } else {
+            check(0, 1, &NEW);
+        }
+    });
+}
