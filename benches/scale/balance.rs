@@ -4,6 +4,11 @@ use benches::report::{Cell, Table};
 
 use crate::turn::{Measured, Pace, Turn};
 
+/// The part of a turn that saw the site on.
+type Part = fn(&Turn) -> f64;
+
+const PARTS: [(&str, Part); 2] = [("executions", Turn::active_part), ("time", Turn::active_time)];
+
 /// Two rows for each site and number of executors: the parts of the executions, and of their time.
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
@@ -17,9 +22,7 @@ pub(crate) fn table(measured: &[Measured]) -> Table {
     for first in measured.iter().filter(|measured| measured.pace == Pace::ALL[0]) {
         let same = |other: &&Measured| other.site == first.site && other.executors == first.executors;
         let paces = |pace| measured.iter().filter(same).find(move |other: &&Measured| other.pace == pace);
-        let parts: [(&str, fn(&Turn) -> f64); 2] =
-            [("executions", Turn::active_part), ("time", Turn::active_time)];
-        for (name, part) in parts {
+        for (name, part) in PARTS {
             let percent = |pace| match paces(pace) {
                 Some(measured) => Cell::from(100.0 * measured.distribution(part).median),
                 None => Cell::from("-"),
