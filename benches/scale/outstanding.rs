@@ -1,7 +1,5 @@
 //! How many patches one thread completes in a second, by how many it has outstanding.
 
-use std::collections::VecDeque;
-
 use benches::clock::ticks;
 use benches::distribution::Distribution;
 use benches::executor::Executor;
@@ -68,22 +66,24 @@ fn synchronous(patches: &[Patch<'_>]) {
     }
 }
 
-fn complete(one: &Outstanding) {
-    while one.try_finish().expect("it is furthered") != State::Finished {}
+fn is_finished(one: &Outstanding) -> bool {
+    one.try_finish().expect("it is furthered") == State::Finished
 }
 
-/// Each begun on its own; when as many are outstanding, the oldest is finished before another is begun.
+/// Each begun on its own; when as many are outstanding, all are furthered in turns until one is finished: their waits overlap.
 fn outstanding(at_once: usize, patches: &[Patch<'_>]) {
-    let mut begun = VecDeque::with_capacity(at_once);
+    let mut begun = Vec::with_capacity(at_once);
     for one in patches {
-        if begun.len() == at_once {
-            complete(&begun.pop_front().expect("more than none"));
+        while begun.len() == at_once {
+            begun.retain(|one| !is_finished(one));
         }
         // SAFETY: see `synchronous`.
         let one = unsafe { start_patch(one.address, one.expected, one.replacement) };
-        begun.push_back(one.expect("it is begun"));
+        begun.push(one.expect("it is begun"));
     }
-    begun.iter().for_each(complete);
+    while !begun.is_empty() {
+        begun.retain(|one| !is_finished(one));
+    }
 }
 
 /// As many begun as one batch, and finished before the next.
@@ -91,7 +91,7 @@ fn in_batches(at_once: usize, patches: &[Patch<'_>]) {
     for batch in patches.chunks(at_once) {
         // SAFETY: see `synchronous`.
         let begun = unsafe { start_patch_all(batch) };
-        complete(&begun);
+        while !is_finished(&begun) {}
         assert!(begun.finish_all().iter().all(Result::is_ok));
     }
 }
