@@ -4,6 +4,19 @@ use callpatch::{Clobbers, Shape};
 use wordpatch::near::NearBlock;
 use wordpatch::{FetchWindow, Split};
 
+/// A call of five bytes, switched off.
+pub const E8_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+
+/// What stands in the text at `address`.
+///
+/// # Safety
+/// `N` bytes of text are mapped there, and nobody writes them meanwhile.
+pub unsafe fn code_at<const N: usize>(address: usize) -> [u8; N] {
+    let text = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: the caller's obligation.
+    std::array::from_fn(|index| unsafe { text.add(index).read_volatile() })
+}
+
 /// A kind of call site.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {

@@ -11,11 +11,11 @@ mod batches;
 mod call_sites;
 mod peers;
 
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use benches::options::Options;
 use benches::report::Report;
+use benches::sites::{self, E8_NOP};
 use clap::Parser;
 use wordpatch::{FetchModel, FetchWindow};
 
@@ -47,15 +47,12 @@ fn callee_address() -> usize {
     callee as *const () as usize
 }
 
-/// A call of five bytes, switched off.
-const E8_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
-
 /// The window that the cases are made for.
 fn window() -> FetchWindow {
     FetchModel::in_force().window
 }
+
 fn code_at<const N: usize>(address: usize) -> [u8; N] {
-    let text = ptr::with_exposed_provenance::<u8>(address);
     // SAFETY: called with places of text that stays mapped; nobody writes it meanwhile.
-    std::array::from_fn(|index| unsafe { text.add(index).read_volatile() })
+    unsafe { sites::code_at(address) }
 }

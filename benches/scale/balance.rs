@@ -1,0 +1,51 @@
+//! Which part of the executions saw which state.
+
+use benches::report::{Cell, Table};
+
+use crate::turn::{Measured, Pace, Turn};
+
+/// The part of a turn that saw the site on.
+type Part = fn(&Turn) -> f64;
+
+const PARTS: [(&str, Part); 2] = [("executions", Turn::active_part), ("time", Turn::active_time)];
+
+/// Two rows for each site and number of executors: the parts of the executions, and of their time.
+pub(crate) fn table(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Balance between the two states, as the executors saw it (paper, section 8.4: imbalance 2.5 to 2.7, Java's 38.7)",
+        "Percent that saw the site on, by the rate of toggles that was asked for; medians over the turns. The toggling thread leaves \
+         the site in each state for the same time; an execution that calls takes longer than one that does not, so fewer of \
+         them are made: hence the second row, of time. Imbalance: the more frequent state to the less frequent one, \
+         geometric mean over rates and turns; a state that was never seen counts as seen once.",
+        &["site", "executors", "percent of", "1 kHz", "10 kHz", "100 kHz", "1 MHz", "unlimited", "imbalance"],
+    );
+    for first in measured.iter().filter(|measured| measured.pace == Pace::ALL[0]) {
+        let same = |other: &&Measured| other.site == first.site && other.executors == first.executors;
+        let paces = |pace| measured.iter().filter(same).find(move |other: &&Measured| other.pace == pace);
+        for (name, part) in PARTS {
+            let percent = |pace| match paces(pace) {
+                Some(measured) => Cell::from(100.0 * measured.distribution(part).median),
+                None => Cell::from("-"),
+            };
+            let imbalances: Vec<f64> = measured
+                .iter()
+                .filter(same)
+                .flat_map(|measured| &measured.turns)
+                .map(|turn| imbalance(part(turn), turn))
+                .collect();
+            let mean = imbalances.iter().map(|ratio| ratio.ln()).sum::<f64>() / imbalances.len() as f64;
+            let mut row = vec![first.site.as_str().into(), first.executors.into(), name.into()];
+            row.extend(Pace::ALL.map(percent));
+            row.push(mean.exp().into());
+            table.push(row);
+        }
+    }
+    table
+}
+
+/// The larger part to the smaller one, which is taken for one execution at least.
+fn imbalance(active: f64, turn: &Turn) -> f64 {
+    let one = 1.0 / turn.toggled.executions.iter().sum::<u64>() as f64;
+    let least = active.min(1.0 - active).max(one);
+    (1.0 - least) / least
+}

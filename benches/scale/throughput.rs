@@ -1,0 +1,51 @@
+//! Executions in a second, by the rate of toggles.
+
+use benches::report::Table;
+
+use crate::turn::{Measured, Pace};
+
+/// The rate was not what kept the states from being seen.
+///
+/// # Panics
+/// When the executors of a site have seen one state only, in everything that was measured of it.
+pub(crate) fn assert_both_states_were_seen(measured: &[Measured], site: &str) {
+    let turns = measured.iter().filter(|measured| measured.site == site).flat_map(|measured| &measured.turns);
+    let seen =
+        turns.fold([0; 2], |seen, turn| [0, 1].map(|state| seen[state] + turn.toggled.executions[state]));
+    assert!(seen[0] > 0 && seen[1] > 0, "{site}: executors have seen {seen:?}");
+}
+
+/// A row for each site, number of executors and pace; the site left alone in front of the toggled one.
+pub(crate) fn table(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Throughput of the executors (paper, Figures 11 to 13)",
+        "Medians over the turns; `least` and `most` are the extremes. Toggles: asked for, and reached in a second. M/s: million \
+         executions in a second, by all executors. Relative: to as many executions in each state of the site left alone, by time; \
+         and by processor time of the executors, which leaves out what they lose to other threads, and what they sleep.",
+        &["site", "executors", "asked", "reached/s", "M/s", "relative", "least", "most", "by processor time"],
+    );
+    for measured in measured {
+        let Measured { site, executors, pace, turns } = measured;
+        let mut push = |asked: String, reached: f64, throughput: f64, relative: [f64; 4]| {
+            let mut row = vec![site.as_str().into(), (*executors).into(), asked.into()];
+            row.extend([(reached.round() as u64).into(), (throughput / 1e6).into()]);
+            row.extend(relative.map(Into::into));
+            table.push(row);
+        };
+        if *pace == Pace::ALL[0] {
+            for (state, name) in ["never: off", "never: on"].into_iter().enumerate() {
+                let alone = measured.distribution(|turn| turn.untoggled[state].throughput(*executors));
+                push(name.into(), 0.0, alone.median, [1.0; 4]);
+            }
+        }
+        let reached = measured.distribution(|turn| turn.toggled.toggles_per_second());
+        let throughput = measured.distribution(|turn| turn.toggled.throughput(*executors));
+        let relative = turns.iter().map(|turn| turn.relative());
+        let extremes = [relative.clone().fold(f64::MAX, f64::min), relative.fold(f64::MIN, f64::max)];
+        let [least, most] = extremes;
+        let relative = measured.distribution(|turn| turn.relative()).median;
+        let by_processor_time = measured.distribution(|turn| turn.relative_by_processor_time()).median;
+        push(pace.name(), reached.median, throughput.median, [relative, least, most, by_processor_time]);
+    }
+    table
+}

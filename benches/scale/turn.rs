@@ -1,0 +1,224 @@
+//! One measurement: threads execute a site while another toggles it.
+//!
+//! The toggling thread keeps its pace by the time-stamp counter, in a busy wait, and does the same busy wait where it toggles
+//! nothing: what it takes from the executors by being there is taken from all that is compared.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use benches::clock::{self, thread_time_ns};
+use benches::distribution::Distribution;
+use wordpatch::{serialize_all_cores, tsc};
+
+use crate::way::Way;
+
+/// What is measured: a site, how many threads execute it, how often it is toggled. In each turn once.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) site: String,
+    pub(crate) executors: usize,
+    pub(crate) pace: Pace,
+    pub(crate) turns: Vec<Turn>,
+}
+
+impl Measured {
+    /// Over the turns.
+    pub(crate) fn distribution(&self, of: impl Fn(&Turn) -> f64) -> Distribution {
+        Distribution::of(self.turns.iter().map(of).collect())
+    }
+}
+
+/// How many times in a second a site is asked to be toggled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// It is left as it is.
+    Never,
+    /// As often as this.
+    PerSecond(u64),
+    /// Again as soon as the last toggle is complete.
+    Unlimited,
+}
+
+impl Pace {
+    /// The paces that are compared.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::PerSecond(1_000),
+        Self::PerSecond(10_000),
+        Self::PerSecond(100_000),
+        Self::PerSecond(1_000_000),
+        Self::Unlimited,
+    ];
+
+    /// From one toggle to the next.
+    pub(crate) fn interval_ns(self) -> Option<u64> {
+        match self {
+            Self::Never => None,
+            Self::PerSecond(rate) => Some(1_000_000_000 / rate),
+            Self::Unlimited => Some(0),
+        }
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Never => "never".into(),
+            Self::PerSecond(rate) if rate >= 1_000_000 => format!("{} MHz", rate / 1_000_000),
+            Self::PerSecond(rate) => format!("{} kHz", rate / 1_000),
+            Self::Unlimited => "unlimited".into(),
+        }
+    }
+}
+
+/// What the executors of one measurement have done. A state is 0 for off, and 1 for on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    /// How many executions saw each state.
+    pub(crate) executions: [u64; 2],
+    /// For how long they ran, all together.
+    pub(crate) ns: f64,
+    /// How much of that they had a processor.
+    pub(crate) processor_ns: f64,
+    /// How many times the site was toggled.
+    pub(crate) toggles: u64,
+    /// For how long the toggling thread did so.
+    pub(crate) elapsed_ns: f64,
+}
+
+impl Run {
+    /// All executors together, in a second.
+    pub(crate) fn throughput(&self, executors: usize) -> f64 {
+        self.executions.iter().sum::<u64>() as f64 / (self.ns / executors as f64) * 1e9
+    }
+
+    pub(crate) fn toggles_per_second(&self) -> f64 {
+        self.toggles as f64 / self.elapsed_ns * 1e9
+    }
+}
+
+/// A toggled site, and the same site left in each state just before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) untoggled: [Run; 2],
+    pub(crate) toggled: Run,
+}
+
+impl Turn {
+    /// How long the executions would have taken untoggled, by the time that `of` gives for a run.
+    fn untoggled_time(&self, of: fn(&Run) -> f64) -> [f64; 2] {
+        [0, 1].map(|state| {
+            let alone = &self.untoggled[state];
+            self.toggled.executions[state] as f64 * of(alone) / alone.executions[state] as f64
+        })
+    }
+
+    /// Throughput relative to as many executions in each state that nobody toggles, by time.
+    pub(crate) fn relative(&self) -> f64 {
+        self.untoggled_time(|run| run.ns).iter().sum::<f64>() / self.toggled.ns
+    }
+
+    /// The same by processor time: without what other work on the machine takes.
+    pub(crate) fn relative_by_processor_time(&self) -> f64 {
+        self.untoggled_time(|run| run.processor_ns).iter().sum::<f64>() / self.toggled.processor_ns
+    }
+
+    /// The part of its executions that saw the site on.
+    pub(crate) fn active_part(&self) -> f64 {
+        let [off, on] = self.toggled.executions;
+        on as f64 / (on + off) as f64
+    }
+
+    /// The part of their time that the executors spent in executions that saw the site on.
+    pub(crate) fn active_time(&self) -> f64 {
+        let [off, on] = self.untoggled_time(|run| run.processor_ns);
+        on / (on + off)
+    }
+}
+
+/// Ends the executors also when an assertion fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Executions between two looks at whether it is over.
+const CHUNK: u64 = 4096;
+
+/// Measures `way` at `pace`, beginning in `state`, and leaves it there.
+pub(crate) fn run(
+    way: &mut Way,
+    executors: usize,
+    pace: Pace,
+    state: usize,
+    ms: u64,
+    ticks_per_ns: f64,
+) -> Run {
+    way.set(state);
+    serialize_all_cores().expect("membarrier is allowed");
+    let Way { execute, toggler, .. } = way;
+    let (begin, is_over) = (Barrier::new(executors + 1), AtomicBool::new(false));
+    let executor = || {
+        begin.wait();
+        let (mut executions, mut active) = (0, 0);
+        let (since, had) = (clock::now(), thread_time_ns());
+        while !is_over.load(Ordering::Relaxed) {
+            active += execute(CHUNK);
+            executions += CHUNK;
+        }
+        let ns = clock::now().wrapping_sub(since) as f64 / ticks_per_ns;
+        let processor_ns = thread_time_ns() - had;
+        Run { executions: [executions - active, active], ns, processor_ns, ..Run::default() }
+    };
+    let mut total = thread::scope(|scope| {
+        let end = End(&is_over);
+        let threads: Vec<_> = (0..executors).map(|_| scope.spawn(executor)).collect();
+        begin.wait();
+        let interval = pace.interval_ns().map(|ns| (ns as f64 * ticks_per_ns) as u64);
+        let duration = (ms as f64 * 1e6 * ticks_per_ns) as u64;
+        let (toggles, elapsed) = toggle_for(duration, interval, |toggles| {
+            let is_settled = toggler.is_settled();
+            if is_settled && let Some(number) = toggles {
+                toggler.toggle(state ^ (number & 1) as usize);
+            }
+            is_settled
+        });
+        drop(end);
+        let mut total = Run { toggles, elapsed_ns: elapsed as f64 / ticks_per_ns, ..Run::default() };
+        for thread in threads {
+            let run = thread.join().expect("an executor has failed");
+            total.ns += run.ns;
+            total.processor_ns += run.processor_ns;
+            total.executions = [0, 1].map(|seen| total.executions[seen] + run.executions[seen]);
+        }
+        total
+    });
+    way.set(state);
+    if pace == Pace::Never {
+        assert_eq!(total.executions[1 - state], 0, "{} is left alone in state {state}", way.name);
+        total.toggles = 0;
+    }
+    total
+}
+
+/// Calls `act` for `duration` ticks: with the number of a toggle that is due, from 1, or else without one. It says whether it
+/// could be made. A toggle that comes too late is not made up for. Gives how many were made, and in how many ticks.
+fn toggle_for(duration: u64, interval: Option<u64>, mut act: impl FnMut(Option<u64>) -> bool) -> (u64, u64) {
+    let begin = tsc::now();
+    let (mut toggles, mut next) = (0, interval.map(|interval| begin + interval));
+    loop {
+        let now = tsc::now();
+        if now.wrapping_sub(begin) >= duration {
+            return (toggles, now.wrapping_sub(begin));
+        }
+        let is_due = next.is_some_and(|next| now >= next);
+        let is_made = act(is_due.then_some(toggles + 1));
+        if let (true, true, Some(due), Some(interval)) = (is_due, is_made, next, interval) {
+            toggles += 1;
+            next = Some(if now - due > interval { now } else { due } + interval);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
