@@ -57,7 +57,7 @@ fn write(number: usize, offset: usize, new: &[u8]) {
 }
 
 /// Explores a scenario that has the text for itself.
-fn on_text(preemptions: usize, at_least: usize, scenario: impl Fn() + Send + Sync + 'static) {
+fn on_text(preemptions: usize, executions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     static TEXT: Mutex<()> = Mutex::new(());
     let _text = TEXT.lock().unwrap_or_else(|e| e.into_inner());
     // What a process does once (pages for text and copies, the signal's handler) would make the first execution another than
@@ -69,7 +69,7 @@ fn on_text(preemptions: usize, at_least: usize, scenario: impl Fn() + Send + Syn
             start(number, &NEW, &NEWER).unwrap().finish().unwrap();
         }
     });
-    explore(preemptions, at_least, move || {
+    explore(preemptions, executions, move || {
         begin();
         scenario();
     });
@@ -144,6 +144,20 @@ fn a_finisher_that_is_dropped_has_made_what_it_took_over() {
         drop(finisher);
         check(1, 1, &NEW);
         passer_by.join().unwrap();
+        check(0, 1, &NEW);
+    });
+}
+
+/// 3 preemptions: 2,769 executions.
+#[test]
+fn a_finisher_makes_a_patch_that_nobody_else_looks_after() {
+    on_text(3, 2_769, || {
+        let finisher = Finisher::start().unwrap();
+        let patch = start(0, &OLD, &NEW).unwrap();
+        finisher.take_over(&patch).unwrap();
+        while patch.state() != State::Finished {
+            thread::yield_now();
+        }
         check(0, 1, &NEW);
     });
 }

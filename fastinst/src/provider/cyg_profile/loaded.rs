@@ -36,8 +36,8 @@ fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
         unsafe { (*visit.cast::<Visit<'_>>())(&*info) }
     }
     let mut visit: Visit<'_> = &mut visit;
-    // SAFETY: the callback matches, and the closure lives during the call. It does not unwind into the loader: it only reads
-    // and pushes.
+    // SAFETY: the callback matches, and the closure lives during the call. A panic in it does not unwind into the loader: the
+    // callback is `extern "C"`, and aborts.
     unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
 }
 
@@ -59,6 +59,21 @@ pub(super) fn objects() -> Vec<LoadedObject> {
         0
     });
     objects
+}
+
+/// Runs `act` if this object is loaded, and keeps it so meanwhile: the loader calls us with the lock that it takes to unmap objects. `act`
+/// must not call the loader, nor anything of the program's.
+pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
+    let mut act = Some(act);
+    let mut result = None;
+    visit(|info| {
+        let is_wanted = info.dlpi_addr as usize == wanted.bias && object(info).as_ref() == Some(wanted);
+        if is_wanted && let Some(act) = act.take() {
+            result = Some(act());
+        }
+        is_wanted.into()
+    });
+    result
 }
 
 fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {

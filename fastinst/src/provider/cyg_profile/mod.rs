@@ -159,7 +159,8 @@ pub(crate) fn discover(discovery: &Discovery) {
         provider.counters = counters;
         for object in objects {
             if !provider.objects.iter().any(|known| known.loaded == object) {
-                let new = provider.add(object);
+                // A library that has gone since is the next look's business.
+                let new = loaded::while_loaded(&object, || provider.add(object.clone())).unwrap_or_default();
                 new.iter()
                     .filter_map(|id| PROBES.get(id.0 as usize))
                     .for_each(|probe| discovery.announce(probe));
@@ -173,7 +174,7 @@ impl Provider {
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
-            .partition(|object| loaded_now.contains(&object.loaded) && !object.was_replaced());
+            .partition(|object| loaded_now.contains(&object.loaded) && object.is_as_it_was());
         self.objects = stay;
         for object in go.into_iter().filter(|object| !object.probes.is_empty()) {
             for id in object.probes.values() {
@@ -283,13 +284,14 @@ impl Object {
         Self { loaded, probes: BTreeMap::new(), symbols: elf::Symbols::default(), known: None }
     }
 
-    /// Whether the text is not what we made of it: the object was unloaded and loaded again.
-    fn was_replaced(&self) -> bool {
-        self.probes.values().any(|id| {
+    /// Whether it is loaded, and its text is what we made of it: it was not unloaded and loaded again.
+    fn is_as_it_was(&self) -> bool {
+        let is_stale = |id: &ProbeId| {
             let site = PROBES.get(id.0 as usize).map(Probe::site);
-            // SAFETY: the loader says that the object is loaded here, and the site is inside its text.
+            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its text.
             matches!(site, Some(Ok(site)) if unsafe { site.is_stale() })
-        })
+        };
+        loaded::while_loaded(&self.loaded, || !self.probes.values().any(is_stale)).unwrap_or(false)
     }
 }
 
