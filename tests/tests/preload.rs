@@ -475,6 +475,22 @@ fn tool_none_profiles_nothing() {
 }
 
 #[test]
+fn libraries_that_are_closed_while_they_are_looked_at() {
+    let plugin = |name: &str| {
+        let path = compile(&format!("fixtures/{name}"), &["-shared", "-fPIC", "-O2"], Gcc);
+        path.into_os_string().into_string().expect("a UTF-8 path")
+    };
+    let binary = compile("fixtures/dlopen_storm.c", &["-O2"], Gcc);
+    let plugins = [plugin("plugin_a.c"), plugin("plugin_b.c")];
+    let plugins = [plugins[0].as_str(), plugins[1].as_str()];
+    let without = run(&mut bare(&binary, &plugins));
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let output = format!("output={}/storm.json", folder.path().display());
+    let with = run(&mut preloaded(&binary, &plugins, &output));
+    assert_eq!((with.status, &with.stdout), (without.status, &without.stdout), "{}", with.stderr);
+}
+
+#[test]
 fn a_calibration_that_cannot_be_believed_is_one_line_and_harms_nothing() {
     let binary = compile("fixtures/early_end.c", &["-O2"], Gcc);
     let without = run(&mut bare(&binary, &["_exit"]));
