@@ -142,7 +142,7 @@ pub fn calls(depth: Depth) -> Vec<Spec> {
 }
 
 /// The boundaries that the protocol is for when the fetch window is `window` bytes.
-fn straddled(window: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn straddled(window: u32) -> impl Iterator<Item = u32> + Clone {
     CLASSES.into_iter().filter(move |class| *class >= window).chain([PAGE])
 }
 

@@ -17,6 +17,23 @@ pub trait Observer {
     fn trial(&mut self, trial: &Trial) -> Result<(), Error>;
 }
 
+/// Makes the trials of one part, in order.
+pub(crate) fn run_part(
+    machine: &mut dyn Machine,
+    observer: &mut dyn Observer,
+    name: &'static str,
+    specs: &[Spec],
+) -> Result<Vec<Trial>, Error> {
+    observer.part(name, specs);
+    let mut trials = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let trial = machine.run(spec)?;
+        observer.trial(&trial)?;
+        trials.push(trial);
+    }
+    Ok(trials)
+}
+
 /// Makes all trials of a run. Blocks for its whole time.
 ///
 /// # Errors
@@ -28,12 +45,7 @@ pub fn survey(
 ) -> Result<Vec<Trial>, Error> {
     let mut trials = Vec::new();
     let mut run = |name, specs: Vec<Spec>, trials: &mut Vec<Trial>| -> Result<(), Error> {
-        observer.part(name, &specs);
-        for spec in &specs {
-            let trial = machine.run(spec)?;
-            observer.trial(&trial)?;
-            trials.push(trial);
-        }
+        trials.extend(run_part(machine, observer, name, &specs)?);
         Ok(())
     };
     run("fetch window", plan::window(depth), &mut trials)?;

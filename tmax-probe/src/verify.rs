@@ -12,8 +12,8 @@ use wordpatch::FetchModel;
 
 use crate::error::Error;
 use crate::estimate::Count;
-use crate::plan::CLASSES;
-use crate::survey::Observer;
+use crate::plan::{CLASSES, straddled};
+use crate::survey::{Observer, run_part};
 use crate::trial::{
     Approach, CACHE_LINE, Kernel, LENGTH, Machine, Mapping, Method, PAGE, Spacing, Spec, Trial,
 };
@@ -116,17 +116,10 @@ pub fn verify(
     let Effort { milliseconds, toggles } = effort;
     let mut torn = Vec::new();
     let mut run = |name, specs: Vec<Spec>, may_tear: bool| -> Result<Count, Error> {
-        observer.part(name, &specs);
-        let mut trials = Vec::new();
-        for spec in &specs {
-            let trial = machine.run(spec)?;
-            observer.trial(&trial)?;
-            trials.push(trial);
-        }
+        let trials = run_part(machine, observer, name, &specs)?;
         torn.extend(trials.iter().filter(|trial| trial.tears > 0 && !may_tear));
         Ok(Count::of(&trials))
     };
-    let straddled = CLASSES.into_iter().filter(move |class| *class >= window).chain([PAGE]);
     let control = grid([CACHE_LINE].into_iter(), &[1], milliseconds / 10, |boundary, front, executors| {
         Spec { boundary, front, executors, ..base }
     });
@@ -139,7 +132,7 @@ pub fn verify(
     });
     let protocol = match t_max {
         None => Vec::new(),
-        Some(wait) => grid(straddled, &[1, 2], milliseconds, |boundary, front, executors| Spec {
+        Some(wait) => grid(straddled(window), &[1, 2], milliseconds, |boundary, front, executors| Spec {
             boundary,
             front,
             executors,
