@@ -1,0 +1,1 @@
+//! Where arguments and results are.

@@ -1,0 +1,5 @@
+//! Modules: decoded, validated, compiled.
+
+mod info;
+
+pub(crate) use info::ModuleInfo;

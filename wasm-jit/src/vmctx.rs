@@ -1,0 +1,294 @@
+//! What compiled code and the runtime share: the layout of memory that both touch, and the calling convention.
+//!
+//! # Registers
+//! | register | role |
+//! | --- | --- |
+//! | `r14` | the running instance's [`VmContext`]; kept by every callee of the same instance |
+//! | `r15` | base of its memory 0; kept likewise |
+//! | `rsp`, `rbp` | stack and frame pointer; every frame has one |
+//! | `rbx`, `r12`, `r13` | kept by the callee |
+//! | `r11`, `xmm15` | scratch, never live between two Wasm instructions |
+//! | all others | the caller's to save |
+//!
+//! # A call
+//! The first integer and reference arguments are in [`INT_ARGS`](crate::compiler::abi::INT_ARGS), the first floats in
+//! `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference is 64 bits wide. The other arguments are on the
+//! stack, eight bytes each, the first at the lowest address, at `[rsp]` when CALL is executed; their whole size is rounded up
+//! to 16 bytes. **The callee removes them** (`ret n`), so that a tail call may have more of them than its caller had. The stack
+//! is aligned to 16 bytes at every CALL.
+//!
+//! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`. All others are in
+//! [`StoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
+//!
+//! A call of a function of the same instance is a direct CALL. All other calls go through a [`VmFuncRef`]: the caller sets
+//! `rax` to its own context, `r14` to the callee's, `r15` to `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its
+//! frame and then `r15`. A host function looks the same: its code is a trampoline, its context a [`VmContext`] head.
+//!
+//! # A frame
+//! ```text
+//! [rbp + 16 ...]  arguments on the stack
+//! [rbp + 8]       return address
+//! [rbp]           the caller's rbp
+//! [rbp - 8]       this instance's context
+//! [rbp - 16 ...]  rbx, r12, r13, where the function uses them
+//! [rbp - 40 ...]  one slot of eight bytes for each local, then for each operand
+//! [rsp]           arguments of calls
+//! ```
+//! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline ends the walk: its `rbp`
+//! is [`StoreContext::activation_fp`].
+
+use std::mem::offset_of;
+
+use crate::module::ModuleInfo;
+
+/// Most results that a function may have (the limit that wasmparser validates).
+pub(crate) const MAX_RESULTS: usize = 1000;
+
+/// What all instances of a store share with compiled code.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct StoreContext {
+    /// A function whose frame would reach below this address traps.
+    pub stack_limit: usize,
+    /// Frame pointer of the innermost entry trampoline, or 0.
+    pub activation_fp: usize,
+    /// Frame pointer of the host trampoline that the thread left compiled code by; set by that trampoline.
+    pub exit_fp: usize,
+    /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
+    pub raised_pc: usize,
+    /// The frame pointer there.
+    pub raised_fp: usize,
+    /// The stack pointer there.
+    pub raised_sp: usize,
+    /// Results that are not in registers.
+    pub results: [u64; MAX_RESULTS],
+}
+
+pub(crate) const STACK_LIMIT: i32 = offset_of!(StoreContext, stack_limit) as i32;
+pub(crate) const ACTIVATION_FP: i32 = offset_of!(StoreContext, activation_fp) as i32;
+pub(crate) const EXIT_FP: i32 = offset_of!(StoreContext, exit_fp) as i32;
+pub(crate) const RESULTS: i32 = offset_of!(StoreContext, results) as i32;
+
+/// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a host function has the
+/// head only.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct VmContext {
+    pub store: *mut StoreContext,
+    /// Base of memory 0; anything if there is none. It never moves.
+    pub memory0: *mut u8,
+    /// One address for each [`Libcall`].
+    pub libcalls: *const usize,
+    /// One for each function of the module, imports first.
+    pub func_refs: *mut VmFuncRef,
+    /// The runtime's own: the instance, or the host function.
+    pub owner: *mut (),
+    /// Tells the runtime which of the two it is: 0 for an instance, 1 for a host function.
+    pub is_host: usize,
+}
+
+pub(crate) const STORE: i32 = offset_of!(VmContext, store) as i32;
+pub(crate) const MEMORY0: i32 = offset_of!(VmContext, memory0) as i32;
+pub(crate) const LIBCALLS: i32 = offset_of!(VmContext, libcalls) as i32;
+pub(crate) const FUNC_REFS: i32 = offset_of!(VmContext, func_refs) as i32;
+const HEAD: u32 = size_of::<VmContext>() as u32;
+
+/// A function as a value: what tables and `ref.func` hold the address of. Null is address 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VmFuncRef {
+    pub code: *const u8,
+    pub context: *mut VmContext,
+    /// The engine-wide id of the function's type.
+    pub type_id: u32,
+    /// Index in the module of the context, or 0 for a host function.
+    pub index: u32,
+    pub unused: u64,
+}
+
+pub(crate) const FUNC_REF_CODE: i32 = offset_of!(VmFuncRef, code) as i32;
+pub(crate) const FUNC_REF_CONTEXT: i32 = offset_of!(VmFuncRef, context) as i32;
+pub(crate) const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
+pub(crate) const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
+const _: () = assert!(FUNC_REF_SIZE == 32);
+
+/// A memory as an instance sees it. The base never moves: the whole range that an access can name is reserved (8 GiB for the
+/// index and the offset, and a guard).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VmMemory {
+    pub base: *mut u8,
+    /// Its length in bytes, a multiple of the page size of 65,536.
+    pub length: *const std::sync::atomic::AtomicU64,
+}
+
+pub(crate) const MEMORY_BASE: i32 = offset_of!(VmMemory, base) as i32;
+pub(crate) const MEMORY_LENGTH: i32 = offset_of!(VmMemory, length) as i32;
+
+/// A table; an instance has its address. An element is a reference of eight bytes: the address of a [`VmFuncRef`], an
+/// `externref` or an `exnref` as the runtime represents them; null is 0.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct VmTable {
+    pub elements: *mut u64,
+    pub length: u64,
+}
+
+pub(crate) const TABLE_ELEMENTS: i32 = offset_of!(VmTable, elements) as i32;
+pub(crate) const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
+
+/// An exception: what an `exnref` is the address of.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct VmException {
+    /// Identity of its tag: what [`VmLayout::tag`] holds for that tag.
+    pub tag: usize,
+    /// How many values follow.
+    pub count: u64,
+    /// The values, eight bytes each.
+    pub values: [u64; 0],
+}
+
+pub(crate) const EXCEPTION_VALUES: i32 = offset_of!(VmException, values) as i32;
+
+/// Where the parts of an instance lie behind the head of its context, as offsets from `r14`.
+#[derive(Clone, Debug)]
+pub(crate) struct VmLayout {
+    memories: u32,
+    tables: u32,
+    globals: u32,
+    tags: u32,
+    /// Size of the whole.
+    pub size: u32,
+}
+
+impl VmLayout {
+    pub(crate) fn new(module: &ModuleInfo) -> Self {
+        let memories = HEAD;
+        let tables = memories + 16 * module.memories.len() as u32;
+        let globals = tables + 8 * module.tables.len() as u32;
+        let tags = globals + 8 * module.globals.len() as u32;
+        let size = tags + 8 * module.tags.len() as u32;
+        Self { memories, tables, globals, tags, size }
+    }
+
+    /// A [`VmMemory`].
+    pub(crate) fn memory(&self, index: u32) -> i32 {
+        (self.memories + 16 * index) as i32
+    }
+
+    /// The address of a [`VmTable`].
+    pub(crate) fn table(&self, index: u32) -> i32 {
+        (self.tables + 8 * index) as i32
+    }
+
+    /// For an imported global, the address of its value; for one of the module's own, the value itself (eight bytes, an
+    /// `i32` or `f32` in the lower four, the upper four zero).
+    pub(crate) fn global(&self, index: u32) -> i32 {
+        (self.globals + 8 * index) as i32
+    }
+
+    /// The identity of a tag: the same number for the same tag, in every instance of the store that has it. Not 0.
+    pub(crate) fn tag(&self, index: u32) -> i32 {
+        (self.tags + 8 * index) as i32
+    }
+}
+
+/// A fallible libcall's answer, in `rax` and `rdx`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub value: u64,
+    /// 0; or 1 when it failed: the reason is noted in the store, and compiled code calls [`Libcall::Raise`].
+    pub failed: u64,
+}
+
+/// Routines of the runtime that compiled code calls through the table in its context.
+///
+/// Except for the last three they are `extern "sysv64"` functions of integers of 64 bits (an `i32` is zero-extended). The
+/// first argument is the context, `two(a, b)` is `a | b << 32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Libcall {
+    /// `(context, memory, pages) -> u64`: the old size in pages, or `u32::MAX`.
+    MemoryGrow,
+    /// `(context, two(to_memory, from_memory), to, from, length) -> Answer`
+    MemoryCopy,
+    /// `(context, memory, to, byte, length) -> Answer`
+    MemoryFill,
+    /// `(context, two(memory, segment), to, from, length) -> Answer`
+    MemoryInit,
+    /// `(context, segment)`
+    DataDrop,
+    /// `(context, table, value, elements) -> u64`: the old size, or `u32::MAX`.
+    TableGrow,
+    /// `(context, table, at, value, length) -> Answer`
+    TableFill,
+    /// `(context, two(to_table, from_table), to, from, length) -> Answer`
+    TableCopy,
+    /// `(context, two(table, segment), to, from, length) -> Answer`
+    TableInit,
+    /// `(context, segment)`
+    ElemDrop,
+    /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address has the offset added; it may be
+    /// beyond the memory, and misaligned.
+    AtomicWait32,
+    /// The same, 64 bits.
+    AtomicWait64,
+    /// `(context, memory, address, count) -> Answer`
+    AtomicNotify,
+    /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`].
+    NewException,
+    /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null reference). Continues at its
+    /// handler, or leaves the activation. The frame is `rbp`, the place is the return address. Never returns.
+    Throw,
+    /// The same: leaves the activation for the reason that a failed libcall has noted. Never returns.
+    Raise,
+    /// The same: as `Raise` or `Throw`, whichever the host function's failure asks for. Called by host trampolines only.
+    RaiseFromHost,
+}
+
+/// How many there are.
+pub(crate) const LIBCALLS_COUNT: usize = Libcall::RaiseFromHost as usize + 1;
+
+/// Why compiled code traps by itself: the byte after UD2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum TrapCode {
+    Unreachable,
+    StackOverflow,
+    TableOutOfBounds,
+    /// `call_indirect`: index out of bounds.
+    UndefinedElement,
+    /// `call_indirect` of a null element.
+    UninitializedElement,
+    IndirectCallType,
+    NullReference,
+    IntegerOverflow,
+    InvalidConversion,
+    UnalignedAtomic,
+    IntegerDivisionByZero,
+    MemoryOutOfBounds,
+}
+
+impl TrapCode {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Unreachable,
+        Self::StackOverflow,
+        Self::TableOutOfBounds,
+        Self::UndefinedElement,
+        Self::UninitializedElement,
+        Self::IndirectCallType,
+        Self::NullReference,
+        Self::IntegerOverflow,
+        Self::InvalidConversion,
+        Self::UnalignedAtomic,
+        Self::IntegerDivisionByZero,
+        Self::MemoryOutOfBounds,
+    ];
+}
+
+// How the hardware tells traps that compiled code does not check for:
+// - SIGSEGV at an address below FUNC_REF_SIZE: a null element was called. Elsewhere: memory out of bounds.
+// - SIGFPE (DIV and IDIV): division by zero if the divisor is zero, else integer overflow.
+// - SIGILL (UD2): the byte behind it is a TrapCode.
