@@ -5,7 +5,7 @@
 //! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
 
 pub(crate) mod compile;
-mod link;
+pub(crate) mod link;
 pub(crate) mod registry;
 pub(crate) mod sections;
 
