@@ -3,6 +3,7 @@
 pub(crate) mod code;
 pub(crate) mod compiler;
 pub(crate) mod module;
+pub(crate) mod objdump;
 mod trap;
 pub(crate) mod vmctx;
 

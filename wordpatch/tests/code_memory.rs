@@ -103,3 +103,28 @@ fn dropped_code_is_unmapped_and_forgotten() {
     let error = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap_err();
     assert!(matches!(error, Error::NotMapped { .. }), "{error}");
 }
+
+#[test]
+fn a_forked_child_patches_its_own_copy() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(0);
+    let site = memory.address();
+    // SAFETY: the site is one instruction; the child does what a child of a process with one thread at work may do.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let shared =
+                    matches!(patch(site, &mov_eax(A), &mov_eax(B)), Err(Error::SharedWithParent { .. }));
+                let unshared = wordpatch::text::unshare().is_ok();
+                let patched = patch(site, &mov_eax(A), &mov_eax(B)).is_ok();
+                libc::_exit(i32::from(!(shared && unshared && patched && call(site) == B)));
+            }
+            child => {
+                let mut status = -1;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert_eq!(status, 0);
+            }
+        }
+    }
+    assert_eq!(call(site), A);
+}

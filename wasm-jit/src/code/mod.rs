@@ -6,6 +6,7 @@
 
 pub(crate) mod compile;
 pub(crate) mod link;
+pub(crate) mod perf;
 pub(crate) mod registry;
 pub(crate) mod sections;
 
@@ -167,3 +168,6 @@ impl CodeImage {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
