@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasmparser::FuncType;
 
+use crate::code::CodeImage;
 use crate::error::Error;
+use crate::trap::DEFAULT_SIGNAL;
 
 /// Settings of an [`Engine`].
 #[derive(Clone, Debug)]
 pub struct Config {
     compile_threads: Option<NonZero<usize>>,
     max_wasm_stack: usize,
+    interrupt_signal: i32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { compile_threads: None, max_wasm_stack: 1 << 20 }
+        Self { compile_threads: None, max_wasm_stack: 1 << 20, interrupt_signal: DEFAULT_SIGNAL }
     }
 }
 
@@ -40,6 +43,12 @@ impl Config {
         self.max_wasm_stack = bytes;
         self
     }
+
+    /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the process uses for nothing else.
+    pub fn interrupt_signal(&mut self, signal: i32) -> &mut Self {
+        self.interrupt_signal = signal;
+        self
+    }
 }
 
 /// Compiles modules and runs them in stores. A clone is the same engine; threads may share it.
@@ -57,6 +66,8 @@ struct EngineInner {
 struct TypeRegistry {
     ids: HashMap<FuncType, u32>,
     types: Vec<FuncType>,
+    /// Trampolines for functions that the host makes, by type id.
+    trampolines: HashMap<u32, Arc<CodeImage>>,
 }
 
 impl Engine {
@@ -83,9 +94,17 @@ impl Engine {
         self.0.config.max_wasm_stack
     }
 
+    pub(crate) fn interrupt_signal(&self) -> i32 {
+        self.0.config.interrupt_signal
+    }
+
+    fn types(&self) -> MutexGuard<'_, TypeRegistry> {
+        self.0.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The engine-wide id of a function type.
     pub(crate) fn register_type(&self, ty: &FuncType) -> u32 {
-        let mut registry = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registry = self.types();
         if let Some(id) = registry.ids.get(ty) {
             return *id;
         }
@@ -97,8 +116,18 @@ impl Engine {
 
     /// The type that has this id.
     pub(crate) fn registered_type(&self, id: u32) -> FuncType {
-        let registry = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.types[id as usize].clone()
+        self.types().types[id as usize].clone()
+    }
+
+    /// Code that has the trampolines of this type, as its type 0.
+    pub(crate) fn trampolines(&self, id: u32) -> Result<Arc<CodeImage>, Error> {
+        let mut registry = self.types();
+        if let Some(image) = registry.trampolines.get(&id) {
+            return Ok(image.clone());
+        }
+        let image = CodeImage::of_trampolines(&registry.types[id as usize..=id as usize])?;
+        registry.trampolines.insert(id, image.clone());
+        Ok(image)
     }
 }
 

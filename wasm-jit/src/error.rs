@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
+use crate::code::CompileError;
 use crate::compiler::Limit;
 use crate::runtime::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
@@ -58,6 +59,9 @@ pub enum Error {
         /// Which limit.
         reason: &'static str,
     },
+    /// The module is valid, but has more machine code than calls can reach over.
+    #[error("the module has more than 2 GiB of machine code")]
+    TooMuchCode,
     /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read {
@@ -175,8 +179,11 @@ pub enum Error {
         /// A memory, a table or a tag.
         of: &'static str,
     },
+    /// Machine code cannot be put in its place.
+    #[error(transparent)]
+    Code(wordpatch::Error),
     /// The program trapped.
-    #[error("{trap}{backtrace}")]
+    #[error("{trap}{}", after_trap(backtrace))]
     Trap {
         /// Why.
         trap: Trap,
@@ -239,8 +246,17 @@ impl From<wasmparser::BinaryReaderError> for Error {
     }
 }
 
-impl From<Limit> for Error {
-    fn from(limit: Limit) -> Self {
-        Self::Limit { function: limit.function, reason: limit.reason }
+impl From<CompileError> for Error {
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::Invalid(error) => error.into(),
+            CompileError::Limit(Limit { function, reason }) => Self::Limit { function, reason },
+            CompileError::TooMuchCode => Self::TooMuchCode,
+            CompileError::Memory(error) => Self::Code(error),
+        }
     }
+}
+
+fn after_trap(backtrace: &WasmBacktrace) -> String {
+    if backtrace.frames().is_empty() { String::new() } else { format!("\n{backtrace}") }
 }

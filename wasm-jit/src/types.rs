@@ -118,10 +118,7 @@ impl FuncType {
         results: impl IntoIterator<Item = ValType>,
     ) -> Self {
         let wasm = |types: Vec<ValType>| types.into_iter().map(ValType::to_wasm).collect::<Vec<_>>();
-        Self(wp::FuncType::new(
-            wasm(params.into_iter().collect()),
-            wasm(results.into_iter().collect()),
-        ))
+        Self(wp::FuncType::new(wasm(params.into_iter().collect()), wasm(results.into_iter().collect())))
     }
 
     /// Types of the parameters.

@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use wasmparser::{
-    self as wp, ElementItems, ElementKind, ExternalKind, FuncToValidate, FunctionBody, Parser, Payload, TypeRef,
-    ValidPayload, Validator, ValidatorResources, WasmFeatures,
+    self as wp, ElementItems, ElementKind, ExternalKind, Parser, Payload, TypeRef, ValidPayload, Validator,
+    WasmFeatures,
 };
 
 use super::ModuleInfo;
 use super::const_expr::ConstExpr;
+use crate::code::ToCompile;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::types::{RefType, ValType};
@@ -31,9 +32,6 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::EXCEPTIONS)
     .union(WasmFeatures::LEGACY_EXCEPTIONS)
     .union(WasmFeatures::THREADS);
-
-/// A function body and what validates it.
-pub(crate) type Body<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,24 +94,11 @@ pub(crate) struct Parsed {
     pub start: Option<u32>,
     pub elements: Vec<ElementSegment>,
     pub data: Vec<DataSegment>,
-    /// Where the code section's contents are; source lines are relative to its start.
-    pub code_section: Range<usize>,
-    /// Where the bodies of the module's own functions are.
-    pub bodies: Vec<Range<u32>>,
-    /// Where the contents of the custom sections that describe the code are: names, and debugging information.
-    pub custom_sections: Vec<(Box<str>, Range<usize>)>,
-}
-
-impl Parsed {
-    /// The bytes of a custom section, where it is.
-    pub(crate) fn custom_section(&self, name: &str) -> Option<Range<usize>> {
-        self.custom_sections.iter().find(|(found, _)| **found == *name).map(|(_, range)| range.clone())
-    }
 }
 
 /// Decodes and validates a module, except for its function bodies.
-pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<Body<'a>>), Error> {
-    // The ranges of function bodies are kept in 32 bits.
+pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
+    // Places in the module are kept in 32 bits.
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
     }
@@ -125,8 +110,6 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     for payload in parser.parse_all(bytes) {
         let payload = payload?;
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
-            let range = body.range();
-            parsed.bodies.push(range.start as u32..range.end as u32);
             bodies.push((validate, body));
         }
         section(engine, &mut parsed, payload)?;
@@ -219,15 +202,6 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
                 parsed.data.push(DataSegment { mode, range: end - data.data.len()..end });
             }
         }
-        Payload::CodeSectionStart { range, .. } => parsed.code_section = range.start as usize..range.end as usize,
-        Payload::CustomSection(section) => {
-            let name = section.name();
-            let describes_code = name == "name" || name.starts_with(".debug_");
-            if describes_code && parsed.custom_section(name).is_none() {
-                let end = section.range().end as usize;
-                parsed.custom_sections.push((name.into(), end - section.data().len()..end));
-            }
-        }
         _ => {}
     }
     Ok(())
@@ -274,10 +248,9 @@ fn element_segment(element: wp::Element<'_>, offset: u64) -> Result<ElementSegme
     let mode = match element.kind {
         ElementKind::Passive => SegmentMode::Passive,
         ElementKind::Declared => SegmentMode::Declared,
-        ElementKind::Active { table_index, offset_expr } => SegmentMode::Active {
-            target: table_index.unwrap_or(0),
-            offset: ConstExpr::decode(&offset_expr)?,
-        },
+        ElementKind::Active { table_index, offset_expr } => {
+            SegmentMode::Active { target: table_index.unwrap_or(0), offset: ConstExpr::decode(&offset_expr)? }
+        }
     };
     let (ty, items) = match element.items {
         ElementItems::Functions(functions) => {

@@ -4,6 +4,7 @@ use std::panic::resume_unwind;
 
 use super::func::Func;
 use super::host;
+use super::instance::InstanceData;
 use super::stack;
 use super::store::{Failure, StoreArea, StoreInner, StoreOpaque};
 use crate::error::Error;
@@ -11,7 +12,7 @@ use crate::trap::{self, Raised, WasmBacktrace};
 use crate::vmctx::{VmContext, VmFuncRef};
 
 /// The code of an entry trampoline.
-type Entry = unsafe extern "sysv64" fn(*mut VmContext, *const u8, *mut u64) -> u64;
+pub(crate) type Entry = unsafe extern "sysv64" fn(*mut VmContext, *const u8, *mut u64) -> u64;
 
 /// Lends the store to what runs in it: as long as this lives, [`StoreArea::store`] is a pointer made from the caller's borrow.
 pub(crate) struct Lent {
@@ -61,17 +62,19 @@ pub(crate) unsafe fn invoke<T: 'static>(
 /// As [`invoke`]; `store` points to a whole [`StoreInner`].
 unsafe fn invoke_in(store: *mut StoreOpaque, func: *const VmFuncRef, values: *mut u64) -> Result<(), Error> {
     // SAFETY: functions live as long as their store, and do not change.
-    let VmFuncRef { code, context, type_id, .. } = unsafe { *func };
+    let VmFuncRef { code, context, index, .. } = unsafe { *func };
     // SAFETY: the caller's obligation.
     unsafe {
         if (*context).is_host != 0 {
             return host::call_directly(store, context, values);
         }
-        let entry = (*store).entry_trampoline(type_id)?;
+        let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
         let area = (*store).area.as_ptr();
         let outermost = (*area).stack_top == 0;
         if outermost {
-            (*area).stack_top = stack::approximate_stack_pointer();
+            // This frame is above those of the activation.
+            let here = 0_u8;
+            (*area).stack_top = std::hint::black_box(&raw const here).addr();
             (*area).vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
         }
         let left = {
@@ -86,24 +89,6 @@ unsafe fn invoke_in(store: *mut StoreOpaque, func: *const VmFuncRef, values: *mu
 }
 
 impl StoreOpaque {
-    /// The code by which functions of this type are entered.
-    fn entry_trampoline(&mut self, type_id: u32) -> Result<Entry, Error> {
-        let at = type_id as usize;
-        let code = match self.entries.get(at) {
-            Some(Some(code)) => *code,
-            _ => {
-                let code = self.engine.entry_trampoline(type_id)?;
-                if self.entries.len() <= at {
-                    self.entries.resize(at + 1, None);
-                }
-                self.entries[at] = Some(code);
-                code
-            }
-        };
-        // SAFETY: the code of an entry trampoline, which lives as long as the engine, is such a function.
-        Ok(unsafe { std::mem::transmute::<*mut u8, Entry>(code.as_ptr()) })
-    }
-
     /// Why an activation was left, as an error; or the panic of the host function that caused it.
     #[cold]
     fn failure_of(&mut self, raised: Raised) -> Error {
@@ -122,7 +107,9 @@ impl StoreOpaque {
 /// A trap that the runtime or a host function caused gets the frames that led to it.
 fn with_backtrace(error: Error, backtrace: WasmBacktrace) -> Error {
     match error {
-        Error::Trap { trap, backtrace: empty } if empty.frames().is_empty() => Error::Trap { trap, backtrace },
+        Error::Trap { trap, backtrace: empty } if empty.frames().is_empty() => {
+            Error::Trap { trap, backtrace }
+        }
         error => error,
     }
 }

@@ -61,7 +61,8 @@ impl ExnRef {
         let object = self.object(store);
         // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
         let values = unsafe {
-            std::slice::from_raw_parts((&raw const (*object).values).cast::<u64>(), (*object).count as usize).to_vec()
+            std::slice::from_raw_parts((&raw const (*object).values).cast::<u64>(), (*object).count as usize)
+                .to_vec()
         };
         // SAFETY: as in `tag`.
         let tag = Tag::from_identity(store, unsafe { (*object).tag });
@@ -77,7 +78,11 @@ impl ExnRef {
 
     /// What WebAssembly sees, if the store is the exception's own.
     pub(crate) fn lower(&self, store: &StoreOpaque) -> Result<u64, Error> {
-        if self.store == store.id { Ok(self.address as u64) } else { Err(Error::WrongStore { what: "exception" }) }
+        if self.store == store.id {
+            Ok(self.address as u64)
+        } else {
+            Err(Error::WrongStore { what: "exception" })
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::activation;
 use super::func::Func;
 use super::instance::InstanceData;
 use super::store::{Failure, StoreArea, StoreOpaque};
+use crate::code::CodeImage;
 use crate::error::Error;
 use crate::trap::{self, Trap};
 use crate::types::FuncType;
@@ -38,9 +39,9 @@ pub(crate) type HostClosure = dyn Fn(HostCall, *mut u64) -> Result<(), Error> + 
 
 /// A host function that is in no store yet.
 #[derive(Clone)]
-pub(crate) struct HostFunc {
-    pub ty: FuncType,
-    pub closure: Arc<HostClosure>,
+pub struct HostFunc {
+    pub(crate) ty: FuncType,
+    pub(crate) closure: Arc<HostClosure>,
 }
 
 impl fmt::Debug for HostFunc {
@@ -57,6 +58,8 @@ pub(crate) struct HostFuncData {
     callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
     pub func_ref: VmFuncRef,
     closure: Arc<HostClosure>,
+    /// Has the trampoline.
+    _image: Arc<CodeImage>,
 }
 
 const _: () = assert!(offset_of!(HostFuncData, callee) == size_of::<VmContext>());
@@ -65,7 +68,22 @@ impl HostFunc {
     /// Makes it a function of a store, whose data must be of the type that the closure was made for.
     pub(crate) fn insert(&self, store: &mut StoreOpaque) -> Result<Func, Error> {
         let type_id = store.engine.register_type(&self.ty.0);
-        let code = store.engine.host_trampoline(type_id)?;
+        let image = store.engine.trampolines(type_id)?;
+        Ok(self.insert_with(store, type_id, image, 0))
+    }
+
+    /// The same, by the trampoline that an image has for its type of this index.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub(crate) fn insert_with(
+        &self,
+        store: &mut StoreOpaque,
+        type_id: u32,
+        image: Arc<CodeImage>,
+        type_index: u32,
+    ) -> Func {
+        let code = image.host_trampoline(type_index).expect("the image has trampolines of the type");
         let context = VmContext {
             store: store.vm(),
             memory0: std::ptr::null_mut(),
@@ -74,16 +92,16 @@ impl HostFunc {
             owner: std::ptr::null_mut(),
             is_host: 1,
         };
-        let func_ref =
-            VmFuncRef { code, context: std::ptr::null_mut(), type_id, index: 0, unused: 0 };
-        let data = HostFuncData { context, callee: call_host, func_ref, closure: self.closure.clone() };
+        let func_ref = VmFuncRef { code, context: std::ptr::null_mut(), type_id, index: 0, unused: 0 };
+        let closure = self.closure.clone();
+        let data = HostFuncData { context, callee: call_host, func_ref, closure, _image: image };
         let data = Box::into_raw(Box::new(data));
         // SAFETY: just leaked; the store frees it.
         unsafe {
             (*data).context.owner = data.cast();
             (*data).func_ref.context = data.cast();
             store.hosts.push(NonNull::new_unchecked(data));
-            Ok(Func::at(store, NonNull::new_unchecked(&raw mut (*data).func_ref)))
+            Func::at(store, NonNull::new_unchecked(&raw mut (*data).func_ref))
         }
     }
 }
@@ -111,7 +129,11 @@ impl fmt::Debug for HostFuncData {
 /// # Safety
 /// `context` is that of a host function, `caller` that of whoever calls it, in the store that runs; the values are as
 /// [`HostClosure`] asks for.
-unsafe extern "sysv64" fn call_host(context: *mut VmContext, caller: *mut VmContext, values: *mut u64) -> u64 {
+unsafe extern "sysv64" fn call_host(
+    context: *mut VmContext,
+    caller: *mut VmContext,
+    values: *mut u64,
+) -> u64 {
     // SAFETY: the caller's obligation. `invoke` has set the store.
     let (host, store, instance) = unsafe {
         let area: *mut StoreArea = (*context).store.cast();

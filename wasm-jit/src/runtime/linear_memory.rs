@@ -47,10 +47,12 @@ impl LinearMemory {
         if u64::from(ty.minimum()) > maximum || maximum > MAX_PAGES {
             return Err(Error::InvalidType { of: "memory" });
         }
-        let no_memory = |source: rustix::io::Errno| Error::Memory { purpose: "a linear memory", source: source.into() };
+        let no_memory =
+            |source: rustix::io::Errno| Error::Memory { purpose: "a linear memory", source: source.into() };
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), flags) }.map_err(no_memory)?;
+        let base =
+            unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), flags) }.map_err(no_memory)?;
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address 0 by itself");
         let memory = Self { base, length: AtomicU64::new(0), maximum, ty, growing: Mutex::new(()) };
         memory.make_accessible(0, u64::from(ty.minimum()) * PAGE).map_err(no_memory)?;
@@ -66,7 +68,9 @@ impl LinearMemory {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
-        unsafe { mmap_anonymous(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access, flags) }?;
+        unsafe {
+            mmap_anonymous(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access, flags)
+        }?;
         Ok(())
     }
 
@@ -223,13 +227,18 @@ mod tests {
     #[test]
     fn a_minimum_beyond_the_maximum_is_refused() {
         assert!(matches!(LinearMemory::new(MemoryType::new(2, Some(1))), Err(Error::InvalidType { .. })));
-        assert!(matches!(LinearMemory::new(MemoryType::new(0, Some(65_537))), Err(Error::InvalidType { .. })));
+        assert!(matches!(
+            LinearMemory::new(MemoryType::new(0, Some(65_537))),
+            Err(Error::InvalidType { .. })
+        ));
     }
 
     #[test]
     fn atomic_copies_and_fills_agree_with_plain_ones() {
         let original: Vec<u8> = (0..=255).collect();
-        for (from, to, length) in [(0, 8, 100), (8, 0, 100), (3, 5, 61), (5, 3, 61), (3, 11, 64), (11, 3, 7), (9, 9, 30)] {
+        for (from, to, length) in
+            [(0, 8, 100), (8, 0, 100), (3, 5, 61), (5, 3, 61), (3, 11, 64), (11, 3, 7), (9, 9, 30)]
+        {
             let (mut expected, mut found) = (original.clone(), original.clone());
             expected.copy_within(from..from + length, to);
             let base = found.as_mut_ptr();

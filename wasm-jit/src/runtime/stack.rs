@@ -8,24 +8,18 @@ const RESERVE: usize = 256 << 10;
 
 /// The lowest address that compiled code may use: `size` bytes below here, or what the thread has.
 pub(crate) fn limit(size: usize) -> usize {
-    let here = approximate_stack_pointer();
+    let local = 0_u8;
+    let here = std::hint::black_box(&raw const local).addr();
     let by_setting = here.saturating_sub(size);
-    match lowest_address() {
+    match range() {
         // A thread may run on a stack that is not its own: of a coroutine. Then only the setting says how large it is.
         Some((lowest, highest)) if (lowest..highest).contains(&here) => by_setting.max(lowest + RESERVE),
         _ => by_setting,
     }
 }
 
-/// An address in the frame of a function that the caller calls.
-#[inline(never)]
-pub(crate) fn approximate_stack_pointer() -> usize {
-    let local = 0_u8;
-    std::hint::black_box(&raw const local).addr()
-}
-
 /// The range of this thread's stack.
-fn lowest_address() -> Option<(usize, usize)> {
+fn range() -> Option<(usize, usize)> {
     thread_local! {
         static RANGE: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     }

@@ -26,6 +26,7 @@ use super::table::TableData;
 use super::tag::TagData;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::trap::{InterruptHandle, Interruption};
 use crate::vmctx;
 
 /// Which store a handle belongs to; no two stores of a process have the same.
@@ -74,8 +75,6 @@ pub(crate) struct StoreOpaque {
     pub limits: StoreLimits,
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
-    /// Entry trampolines, by type id, as far as they were needed.
-    pub entries: Vec<Option<NonNull<u8>>>,
 }
 
 impl StoreOpaque {
@@ -96,7 +95,6 @@ impl StoreOpaque {
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
             failure: None,
-            entries: Vec::new(),
         }
     }
 
@@ -184,6 +182,15 @@ impl<T: 'static> Store<T> {
         inner.data
     }
 
+    /// By this the store's program can be stopped from another thread.
+    pub fn interrupt_handle(&mut self) -> InterruptHandle {
+        let opaque = &mut self.as_context_mut().into_inner().opaque;
+        let signal = opaque.engine.interrupt_signal();
+        // SAFETY: the context lives as long as the store, and nothing runs.
+        let interruption = unsafe { &mut (*opaque.vm()).interruption };
+        InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
+    }
+
     /// Limits what instances of the store may use from now on.
     pub fn set_limits(&mut self, limits: StoreLimits) {
         self.as_context_mut().into_inner().opaque.limits = limits;
@@ -235,6 +242,14 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
 
     pub(crate) fn into_inner(self) -> &'a mut StoreInner<T> {
         self.inner
+    }
+
+    pub(crate) fn inner_mut(&mut self) -> &mut StoreInner<T> {
+        self.inner
+    }
+
+    pub(crate) fn opaque(&mut self) -> &mut StoreOpaque {
+        &mut self.inner.opaque
     }
 
     /// The embedder's data.
@@ -325,5 +340,23 @@ impl<C: AsContext> AsContext for &mut C {
 impl<C: AsContextMut> AsContextMut for &mut C {
     fn as_context_mut(&mut self) -> StoreContextMut<'_, C::Data> {
         C::as_context_mut(self)
+    }
+}
+
+impl<'a, C: AsContext> From<&'a C> for StoreContext<'a, C::Data> {
+    fn from(store: &'a C) -> Self {
+        store.as_context()
+    }
+}
+
+impl<'a, C: AsContext> From<&'a mut C> for StoreContext<'a, C::Data> {
+    fn from(store: &'a mut C) -> Self {
+        C::as_context(store)
+    }
+}
+
+impl<'a, C: AsContextMut> From<&'a mut C> for StoreContextMut<'a, C::Data> {
+    fn from(store: &'a mut C) -> Self {
+        store.as_context_mut()
     }
 }

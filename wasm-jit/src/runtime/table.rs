@@ -26,7 +26,9 @@ pub(crate) struct TableData {
 
 impl TableData {
     pub(crate) fn new(ty: TableType, initial: u64) -> Result<Self, Error> {
-        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum) || u64::from(ty.minimum()) > MAX_ELEMENTS {
+        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum)
+            || u64::from(ty.minimum()) > MAX_ELEMENTS
+        {
             return Err(Error::InvalidType { of: "table" });
         }
         let vm = NonNull::from(Box::leak(Box::new(VmTable { elements: std::ptr::null_mut(), length: 0 })));
@@ -168,7 +170,13 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::set`].
-    pub fn fill(&self, mut store: impl AsContextMut, index: u64, value: Val, length: u64) -> Result<(), Error> {
+    pub fn fill(
+        &self,
+        mut store: impl AsContextMut,
+        index: u64,
+        value: Val,
+        length: u64,
+    ) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, &[]);

@@ -182,9 +182,7 @@ impl StoreOpaque {
             ValType::F64 => Val::F64(raw),
             ValType::Ref(RefType::Func) => Val::FuncRef(self.lift_func(raw)),
             ValType::Ref(RefType::Extern) => Val::ExternRef(self.extern_refs.lift(raw)),
-            ValType::Ref(RefType::Exn) => {
-                Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize)))
-            }
+            ValType::Ref(RefType::Exn) => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
         }
     }
 
