@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wasmparser::{BinaryReader, FuncType, FunctionBody};
 use wordpatch::code_memory::CodeMemory;
 
-pub(crate) use compile::{CompileError, compile_all};
+pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
 use crate::compiler::{Catch, Compiler, Position};
 use crate::module::ModuleInfo;
