@@ -129,9 +129,8 @@ fn a_backtrace_tells_functions_and_instructions() {
             (call $middle (i32.const 1))))"#;
     let (trap, backtrace) = program(text).trap("run");
     assert_eq!(trap, Trap::MemoryOutOfBounds);
-    let expected =
-        [("load", "i32.load offset=3"), ("middle", "call $load"), ("outer", "call $middle")]
-            .map(|(name, at)| (name.to_owned(), at.to_owned()));
+    let expected = [("load", "i32.load offset=3"), ("middle", "call $load"), ("outer", "call $middle")]
+        .map(|(name, at)| (name.to_owned(), at.to_owned()));
     assert_eq!(frames(text, &backtrace), expected);
     let [load, middle, _] = backtrace.frames() else { panic!("{backtrace}") };
     assert_eq!((load.func_index(), load.module_name()), (0, Some("shop")));
