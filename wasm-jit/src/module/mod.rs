@@ -2,7 +2,7 @@
 
 mod const_expr;
 mod info;
-mod parse;
+pub(crate) mod parse;
 
 use std::fs;
 use std::path::Path;
