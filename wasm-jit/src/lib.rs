@@ -11,6 +11,7 @@ mod runtime;
 mod trap;
 mod types;
 pub(crate) mod vmctx;
+pub mod wasi;
 
 pub use engine::{Config, Engine};
 pub use error::{Error, Mismatch};
