@@ -9,12 +9,13 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, NasmFormatter, SymbolResolver, SymbolResult,
+    Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, SymbolResolver, SymbolResult,
 };
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
 use crate::code::sections::Sections;
+use crate::vmctx::TrapCode;
 
 /// Bytes of machine code in a line.
 const BYTES: usize = 10;
@@ -93,15 +94,28 @@ struct Disassembler {
 impl Disassembler {
     fn write(&mut self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
         let code = &self.code[range.start as usize..range.end as usize];
+        let mut decoder = Decoder::with_ip(64, code, range.start.into(), DecoderOptions::NONE);
         let mut text = String::new();
-        for instruction in Decoder::with_ip(64, code, range.start.into(), DecoderOptions::NONE) {
+        while decoder.can_decode() {
+            let start = decoder.position();
+            let instruction = decoder.decode();
             text.clear();
             self.formatter.format(&instruction, &mut text);
-            let start = instruction.ip() as usize;
-            let bytes = &self.code[start..start + instruction.len()];
+            // Behind UD2 stands why it is there.
+            if instruction.mnemonic() == Mnemonic::Ud2
+                && let Some(trap) =
+                    code.get(decoder.position()).and_then(|code| TrapCode::ALL.get(usize::from(*code)))
+            {
+                text += &format!(" ; {trap:?}");
+                let behind = decoder.position() + 1;
+                decoder.set_position(behind).expect("inside the code");
+                decoder.set_ip(u64::from(range.start) + behind as u64);
+            }
+            let bytes = &code[start..decoder.position()];
+            let address = range.start as usize + start;
             let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x} ")).collect::<String>();
             let (first, rest) = bytes.split_at(bytes.len().min(BYTES));
-            writeln!(out, "{start:12x}: {:<width$}{text}", hex(first), width = 3 * BYTES)?;
+            writeln!(out, "{address:12x}: {:<width$}{text}", hex(first), width = 3 * BYTES)?;
             if !rest.is_empty() {
                 writeln!(out, "{:14}{}", "", hex(rest).trim_end())?;
             }
@@ -127,6 +141,8 @@ struct Listing<'a> {
 /// The function whose text comes.
 struct Current {
     wasm: Range<u64>,
+    /// The first instruction, and the code in front of it.
+    prologue: Option<(u64, Range<u32>)>,
     /// The code of the instruction at an offset in the module that was not written yet.
     code: HashMap<u64, Vec<Range<u32>>>,
 }
@@ -170,9 +186,12 @@ impl Listing<'_> {
             let Some(index) = self.functions.pop_if(|index| next(index)) else { return Ok(()) };
             self.begin_function(index)?;
         }
+        let Some(current) = &mut self.current else { return Ok(()) };
+        if let Some((_, prologue)) = current.prologue.take_if(|(first, _)| *first <= offset) {
+            self.disassembler.write(prologue, self.out)?;
+        }
         writeln!(self.out, "{line}")?;
-        let code = self.current.as_mut().and_then(|current| current.code.remove(&offset));
-        for range in code.unwrap_or_default() {
+        for range in current.code.remove(&offset).unwrap_or_default() {
             self.disassembler.write(range, self.out)?;
         }
         Ok(())
@@ -199,9 +218,11 @@ impl Listing<'_> {
             function.end - function.entry,
             function.entry,
         )?;
-        self.current = Some(Current { wasm, code });
+        let first = positions.first().map_or(wasm.start, |position| position.wasm.into());
         let behind_prologue = starts.clone().next().unwrap_or(function.end);
-        self.disassembler.write(function.entry..behind_prologue, self.out)
+        let prologue = Some((first, function.entry..behind_prologue));
+        self.current = Some(Current { wasm, prologue, code });
+        Ok(())
     }
 
     /// Writes the code that belongs to no line.
@@ -213,5 +234,82 @@ impl Listing<'_> {
             self.disassembler.write(range, self.out)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::code::tests::compile;
+
+    const MODULE: &str = r#"(module
+        (memory 1)
+        (func $fib (param $n i32) (result i32)
+            (local $x f64) (local $unused i64)
+            (local.set $x (f64.const 2))
+            (if (result i32) (i32.lt_s (local.get $n) (i32.const 2))
+                (then (local.get $n))
+                (else (i32.add
+                    (call $fib (i32.sub (local.get $n) (i32.const 1)))
+                    (call $fib (i32.sub (local.get $n) (i32.const 2)))))))
+        (func (param i32 i32) (result i32)
+            (i32.div_s (local.get 0) (i32.load offset=8 (local.get 1))))
+        (func $traps (param i32)
+            (block $out
+                (loop $again
+                    (br_table $again $out $again $out (local.get 0))))
+            unreachable))"#;
+
+    fn listing(wanted: impl Fn(u32, Option<&str>) -> bool) -> String {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        let mut out = Vec::new();
+        super::write(&image, wanted, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The bytes in a line of machine code, with the first one's address if it is told.
+    fn bytes_in(line: &str) -> Option<(Option<usize>, usize)> {
+        let fields: Vec<&str> = line.get(14..)?.split_whitespace().collect();
+        let count =
+            fields.iter().take_while(|field| field.len() == 2 && u8::from_str_radix(field, 16).is_ok());
+        match line[..14].trim() {
+            "" => Some((None, fields.len())),
+            address => {
+                let address = usize::from_str_radix(address.strip_suffix(':')?, 16).ok()?;
+                Some((Some(address), count.count().min(super::BYTES)))
+            }
+        }
+    }
+
+    #[test]
+    fn every_byte_of_code_is_shown_once() {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        for index in image.indices() {
+            let function = image.function(index);
+            let mut shown = vec![0; (function.end - function.entry) as usize];
+            let mut next = 0;
+            for line in listing(|wanted, _| wanted == index).lines().skip(2) {
+                let Some((address, count)) = bytes_in(line) else { continue };
+                next = address.unwrap_or(next);
+                for byte in next..next + count {
+                    shown[byte - function.entry as usize] += 1;
+                }
+                next += count;
+            }
+            assert!(shown.iter().all(|times| *times == 1), "function {index}: {shown:?}");
+        }
+    }
+
+    #[test]
+    fn code_stands_beneath_its_instruction() {
+        let text = listing(|_, name| name == Some("fib"));
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let at = |wanted: &str| {
+            lines.iter().position(|line| line.contains(wanted)).unwrap_or_else(|| panic!("{wanted}: {text}"))
+        };
+        assert!(lines[at("call $fib")..].iter().take(4).any(|line| line.ends_with("call fib")), "{text}");
+        assert!(at("(func $fib") < at("push rbp"), "{text}");
+        assert!(at("push rbp") < at("f64.const"), "{text}");
+        assert!(text.contains("ud2 ; StackOverflow"), "{text}");
+        assert!(!text.contains("i32.div_s"), "of another function: {text}");
     }
 }

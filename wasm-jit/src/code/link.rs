@@ -117,7 +117,7 @@ impl Linker {
         self.regions.shrink_to_fit();
         self.catches.shrink_to_fit();
         let image = CodeImage {
-            registered: None,
+            _registered: None,
             memory,
             layout: module.layout(),
             module,
@@ -128,7 +128,7 @@ impl Linker {
             functions_end,
             trampolines,
         };
-        Ok(registry::register(image, |image, registered| image.registered = Some(registered)))
+        Ok(registry::register(image, |image, registered| image._registered = Some(registered)))
     }
 
     /// Equal types share theirs.

@@ -26,8 +26,7 @@ use crate::vmctx::VmLayout;
 #[derive(Debug)]
 pub(crate) struct CodeImage {
     /// Dropped first: nobody finds the image any more when its code goes.
-    #[expect(dead_code, reason = "its drop is what it is for")]
-    registered: Option<registry::Registered>,
+    _registered: Option<registry::Registered>,
     memory: CodeMemory,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for what is looked up when somebody asks: bodies, names, lines.
@@ -171,4 +170,4 @@ impl CodeImage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

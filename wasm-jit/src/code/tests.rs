@@ -115,7 +115,7 @@ fn many_functions(functions: u32, body: impl Fn(u32) -> String) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-fn compile(bytes: Vec<u8>, threads: usize) -> Result<Arc<CodeImage>, CompileError> {
+pub(crate) fn compile(bytes: Vec<u8>, threads: usize) -> Result<Arc<CodeImage>, CompileError> {
     let engine = Engine::new(&Config::new()).unwrap();
     let bytes = Arc::new(bytes);
     let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
