@@ -3,3 +3,4 @@
 pub(crate) mod compiler;
 pub(crate) mod module;
 pub(crate) mod vmctx;
+pub mod wasi;
