@@ -140,8 +140,8 @@ fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Out
                 tv_nsec: (remaining % 1_000_000_000).cast_signed(),
             }
         });
+        // A signal ends the wait with `EINTR`: that is how a program that waits is interrupted.
         match rustix::event::poll(polled, timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
             // The host may wake up a moment before the deadline.
             Ok(0) if deadline.is_some_and(|deadline| now(ClockId::Monotonic) < deadline) => {}
             Ok(_) => return Ok(()),

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{PollFd, PollFlags};
+
 use super::memory::Iovecs;
 
 /// Most bytes that are copied at once between a stream in memory and the program.
@@ -48,7 +50,12 @@ impl Input {
 
     pub(crate) fn read(&self, to: &Iovecs<'_>) -> io::Result<usize> {
         match self {
-            Self::Host => super::io::readv(rustix::stdio::stdin().as_raw_fd(), to),
+            Self::Host => {
+                // The wait is here, where a signal ends it, and not in reading, which the system goes on with.
+                let stdin = rustix::stdio::stdin();
+                rustix::event::poll(&mut [PollFd::from_borrowed_fd(stdin, PollFlags::IN)], None)?;
+                super::io::readv(stdin.as_raw_fd(), to)
+            }
             Self::Reader(reader) => {
                 let mut bytes = vec![0; to.total().min(COPY_AT_ONCE)];
                 let count = lock(reader).read(&mut bytes)?;
