@@ -29,7 +29,7 @@ fn refused(address: usize, errno: Errno) -> Error {
 }
 
 /// A memory file of `length` bytes that may be mapped executable.
-fn memory_file(length: usize) -> nix::Result<OwnedFd> {
+pub(crate) fn memory_file(length: usize) -> nix::Result<OwnedFd> {
     // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the flag.
     let file =
         memfd_create(c"patched-text", MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
@@ -49,6 +49,22 @@ fn map_shared(
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
     // SAFETY: a new mapping at an address that the kernel chooses.
     unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
+}
+
+/// Maps the first `length` bytes of a new memory file to be written; pages come when they are touched.
+pub(crate) fn map_writable(file: &OwnedFd, length: usize) -> nix::Result<NonNull<u8>> {
+    map_lazily(file, length, READ_WRITE)
+}
+
+/// Maps the first `length` bytes of a memory file to be executed.
+pub(crate) fn map_executable(file: &OwnedFd, length: usize) -> nix::Result<NonNull<u8>> {
+    map_lazily(file, length, READ_EXECUTE)
+}
+
+fn map_lazily(file: &OwnedFd, length: usize, protection: ProtFlags) -> nix::Result<NonNull<u8>> {
+    let length = length.try_into().map_err(|_| Errno::EINVAL)?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }.map(NonNull::cast)
 }
 
 /// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`.
