@@ -5,6 +5,7 @@ pub(crate) mod compiler;
 mod engine;
 mod error;
 pub(crate) mod module;
+pub(crate) mod objdump;
 mod runtime;
 mod trap;
 mod types;

@@ -1,10 +1,11 @@
 //! Memory for code that this process generates: two mappings of the same pages, like text that was patched.
 //!
 //! # The algorithm
-//! 1. A [`CodeBuffer`] is a memory file, mapped read-write. The file is as long as the code may become; its pages come into
-//!    being when they are written.
-//! 2. [`CodeBuffer::seal`] cuts the file down to what was written, maps it read-execute, and registers the two mappings as a text
-//!    and its writable alias. [`patch`](crate::patch) and [`TextRef`](crate::TextRef) then store through that alias, and copy nothing.
+//! 1. A [`CodeBuffer`] is shared memory, mapped read-write. It is as long as the code may become; its pages come into being
+//!    when they are written.
+//! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and registers the two mappings as a
+//!    text and its writable alias. [`patch`](crate::patch) and [`TextRef`](crate::TextRef) then store through that alias, and copy
+//!    nothing.
 //! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
 //!
 //! No page is writable where it is executed, at any time.
@@ -52,7 +53,6 @@ impl Drop for View {
 /// Code that is being written.
 #[derive(Debug)]
 pub struct CodeBuffer {
-    file: std::os::fd::OwnedFd,
     view: View,
     written: usize,
 }
@@ -64,9 +64,8 @@ impl CodeBuffer {
     /// [`Error::AliasRefused`].
     pub fn new(limit: usize) -> Result<Self, Error> {
         let length = limit.max(1).next_multiple_of(PAGE);
-        let file = alias::memory_file(length).map_err(refused)?;
-        let start = alias::map_writable(&file, length).map_err(refused)?;
-        Ok(Self { file, view: View { start, length }, written: 0 })
+        let start = alias::reserve_shared(length).map_err(refused)?;
+        Ok(Self { view: View { start, length }, written: 0 })
     }
 
     /// How many bytes were written.
@@ -94,7 +93,7 @@ impl CodeBuffer {
 
     /// What was written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped read-write, inside the file, and ours alone until it is sealed.
+        // SAFETY: mapped read-write, and ours alone until it is sealed.
         unsafe { std::slice::from_raw_parts_mut(self.view.start.as_ptr(), self.written) }
     }
 
@@ -115,13 +114,13 @@ impl CodeBuffer {
             unsafe { munmap(start, rest.len()) }.map_err(refused)?;
         }
         self.view.length = length;
-        nix::unistd::ftruncate(&self.file, length as libc::off_t).map_err(refused)?;
         // What a patch in text of our own making needs, for forked children.
         text::fork::watch()?;
         site_table::reserve()?;
-        let start = alias::map_executable(&self.file, length).map_err(refused)?;
+        // SAFETY: the view is mapped shared, and `length` long.
+        let start = unsafe { alias::map_executable(self.view.start, length) }.map_err(refused)?;
         let text = View { start, length };
-        // What was written stays in the file; this mapping of it is needed only where code is patched.
+        // The pages stay; this mapping of them is needed only where code is patched.
         // SAFETY: a shared mapping of ours, whose pages come back when they are touched.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         text::register(text.range(), self.view.start);

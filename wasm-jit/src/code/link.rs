@@ -16,7 +16,7 @@ use crate::module::ModuleInfo;
 const ALIGNMENT: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Linker {
+pub(crate) struct Linker {
     code: CodeBuffer,
     functions: Vec<Function>,
     regions: Vec<Region>,
@@ -27,7 +27,7 @@ pub(super) struct Linker {
 
 impl Linker {
     /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther.
-    pub(super) fn new(limit: usize) -> Result<Self, CompileError> {
+    pub(crate) fn new(limit: usize) -> Result<Self, CompileError> {
         let code = CodeBuffer::new(limit)?;
         Ok(Self {
             code,
@@ -44,7 +44,7 @@ impl Linker {
     }
 
     /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary module.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         module: &ModuleInfo,
         chunk: &Chunk,
@@ -100,7 +100,7 @@ impl Linker {
     }
 
     /// Resolves what is left, adds the trampolines for the types that `used` says, and makes the code executable.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         mut self,
         module: Arc<ModuleInfo>,
         bytes: Arc<Vec<u8>>,

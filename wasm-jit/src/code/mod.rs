@@ -5,7 +5,8 @@
 //! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
 
 pub(crate) mod compile;
-mod link;
+pub(crate) mod link;
+pub(crate) mod perf;
 pub(crate) mod registry;
 pub(crate) mod sections;
 
@@ -167,3 +168,6 @@ impl CodeImage {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,6 @@ pub(crate) unsafe fn is_interrupted(store: *mut StoreContext) -> bool {
     let interruption = unsafe { (*store).interruption.as_ref() };
     interruption.is_some_and(|interruption| interruption.acknowledge())
 }
+
+#[cfg(test)]
+mod tests;
