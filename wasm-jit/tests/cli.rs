@@ -55,12 +55,8 @@ impl Place {
 
     fn run_with_input(&self, arguments: &[&str], input: &str) -> Ran {
         let mut command = self.command(arguments);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         Ran::new(child.wait_with_output().unwrap())
     }
@@ -172,10 +168,11 @@ fn a_trap_has_its_reason_a_backtrace_and_an_exit_code() {
             (func (export "zero") (drop (i32.div_s (i32.const 1) (i32.const 0))))
             (func $deep (export "deep") (call $deep)))"#,
     );
-    place
-        .run(&["run", "trap.wat"])
-        .check(134, "")
-        .says(&["trap.wat: wasm trap: out of bounds memory access\n", "inner", "outer"]);
+    place.run(&["run", "trap.wat"]).check(134, "").says(&[
+        "trap.wat: wasm trap: out of bounds memory access\n",
+        "inner",
+        "outer",
+    ]);
     place.run(&["run", "--invoke", "zero", "trap.wat"]).check(134, "").says(&["integer divide by zero"]);
     for stack in ["64K", "8M", "100M"] {
         place
@@ -280,7 +277,8 @@ fn time_runs_out() {
 fn a_c_program_has_arguments_environment_clocks_and_input() {
     let place = Place::new();
     place.c("process");
-    let run = ["run", "--env", "A=1", "--env", "B=", "--env", "NOT_SET_ANYWHERE", "process.wasm", "7", "a b", ""];
+    let run =
+        ["run", "--env", "A=1", "--env", "B=", "--env", "NOT_SET_ANYWHERE", "process.wasm", "7", "a b", ""];
     let ran = place.run_with_input(&run, "one\ntwo\n");
     ran.check(
         7,
@@ -361,9 +359,7 @@ open through a link to the outside: Operation not permitted
 ";
     // wasmtime fills the first buffer of readv only, and loses its place in a directory whose entries are removed.
     place.run(&["run", "--dir", "inside::/data", "files.wasm", "/data"]).check(0, expected);
-    place
-        .run(&["run", "files.wasm", "/data"])
-        .check(1, "fopen for writing: Capabilities insufficient\n");
+    place.run(&["run", "files.wasm", "/data"]).check(1, "fopen for writing: Capabilities insufficient\n");
 }
 
 #[test]
@@ -422,7 +418,8 @@ fn compile_tells_sizes_and_times() {
     let binary = wat::parse_str(MATH).unwrap();
     assert_eq!(stats["bytes_in"], binary.len());
     assert!(stats["code_bytes"].as_u64().unwrap() > 20, "{ran:?}");
-    let (time, rate) = (stats["milliseconds"].as_f64().unwrap(), stats["megabytes_per_second"].as_f64().unwrap());
+    let (time, rate) =
+        (stats["milliseconds"].as_f64().unwrap(), stats["megabytes_per_second"].as_f64().unwrap());
     assert!((rate * time - binary.len() as f64 / 1e3).abs() < 1e-6, "{ran:?}");
     place.text("invalid.wat", "(module (func (result i32)))");
     place.run(&["compile", "invalid.wat"]).check(1, "").says(&["invalid.wat: ", "type mismatch"]);

@@ -129,7 +129,9 @@ mod tests {
     #[test]
     fn options_behind_the_file_are_the_programs() {
         let line = "wasm-jit run --env A=1 a.wasm --env B=2 -- -x";
-        let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else { panic!("another verb") };
+        let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else {
+            panic!("another verb")
+        };
         assert_eq!(run.program(), ["a.wasm", "--env", "B=2", "--", "-x"]);
     }
 }

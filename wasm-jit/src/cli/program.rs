@@ -46,7 +46,7 @@ impl Program {
             if let ("env", "memory", ExternType::Memory(ty)) = (import.module(), import.name(), import.ty())
                 && ty.is_shared()
             {
-                memory = Some(SharedMemory::new(ty)?);
+                memory = Some(SharedMemory::new(*ty)?);
             }
         }
         let engine = module.engine().clone();
@@ -64,7 +64,8 @@ impl Program {
         if let Some(memory) = &self.memory {
             linker.define(&mut *store, "env", "memory", memory.clone())?;
             let program = Arc::clone(self);
-            linker.func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
+            linker
+                .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
         }
         linker.instantiate(&mut *store, &self.module)
     }

@@ -1,7 +1,8 @@
 //! `wasm-jit run`: runs a program.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use wasm_jit::wasi::{self, WasiCtx, WasiCtxBuilder};
-use wasm_jit::{Config, Engine, Error, Func, Instance, Store};
+use wasm_jit::{Config, Engine, Error, Func, Instance, Module, Store};
 
 use super::program::{self, Program};
 use super::{Failure, units, values};
@@ -112,7 +113,7 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let module = super::load(&engine, arguments.file())?;
     if arguments.perf_map {
-        wasm_jit::write_perf_map(&module).map_err(Failure::new)?;
+        write_perf_map(&module)?;
     }
     let wasi = wasi_context(arguments)?;
     let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
@@ -137,6 +138,16 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
             ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))
         }
     }
+}
+
+fn write_perf_map(module: &Module) -> Result<(), Failure> {
+    let path = format!("/tmp/perf-{}.map", std::process::id());
+    let written = File::create(&path).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        module.write_perf_map(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| Failure::new(error).about(path))
 }
 
 /// Why a program did not return.
@@ -174,13 +185,13 @@ fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> 
     if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
         initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
     }
-    let main = match &arguments.invoke {
-        Some(name) => {
-            let unknown = || Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")));
-            return invoke(arguments, store, &instance.get_func(&mut *store, name).ok_or_else(unknown)?);
-        }
-        None => instance.get_func(&mut *store, "").or_else(|| instance.get_func(&mut *store, "_start")),
-    };
+    if let Some(name) = &arguments.invoke {
+        return match instance.get_func(&mut *store, name) {
+            Some(function) => invoke(arguments, store, &function),
+            None => Err(Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")))),
+        };
+    }
+    let main = instance.get_func(&mut *store, "").or_else(|| instance.get_func(&mut *store, "_start"));
     match main {
         Some(main) => Ok(main.typed::<(), ()>(&*store)?.call(&mut *store, ())?),
         None => Ok(()),

@@ -38,7 +38,9 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        let check = |text, milliseconds| assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        let check = |text, milliseconds| {
+            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}")
+        };
         check("10s", 10_000);
         check("500ms", 500);
         check("1.5", 1500);

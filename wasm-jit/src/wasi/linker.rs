@@ -119,10 +119,14 @@ fn add<T: 'static>(
     define!(sock_send; fd: u32, iovecs: u32, count: u32, flags: u32, result: u32);
     define!(sock_shutdown; fd: u32, how: u32);
     // The only one that returns nothing, and never returns.
-    linker.func_wrap(module, "proc_exit", move |mut caller: Caller<'_, T>, code: u32| -> Result<(), Error> {
-        let memory = memory(&mut caller);
-        answer(get(caller.data_mut()).proc_exit(&memory, code)).map(|_| ())
-    })?;
+    linker.func_wrap(
+        module,
+        "proc_exit",
+        move |mut caller: Caller<'_, T>, code: u32| -> Result<(), Error> {
+            let memory = memory(&mut caller);
+            answer(get(caller.data_mut()).proc_exit(&memory, code)).map(|_| ())
+        },
+    )?;
     Ok(())
 }
 

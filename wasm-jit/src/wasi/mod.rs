@@ -28,6 +28,7 @@ mod dir;
 mod errno;
 mod fd;
 mod io;
+mod linker;
 mod memory;
 mod path;
 mod poll;
@@ -43,6 +44,7 @@ mod types;
 pub use builder::WasiCtxBuilder;
 pub use context::WasiCtx;
 pub use errno::Exit;
+pub use linker::add_to_linker;
 pub use stream::OutputPipe;
 
 #[cfg(doc)]

@@ -32,7 +32,7 @@ impl Program {
     }
 
     pub(crate) fn u32(&self, address: u32) -> u32 {
-        self.memory().read_u32(address).unwrap()
+        u32::from_le_bytes(self.memory().read_array(address).unwrap())
     }
 
     pub(crate) fn u64(&self, address: u32) -> u64 {
