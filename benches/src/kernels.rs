@@ -151,6 +151,29 @@ pub fn build(kernels: &[Kernel]) -> Vec<Built> {
     })
 }
 
+/// Compiles all kernels into one module, each under its own name: the module of a quick run of the compilers.
+///
+/// # Panics
+/// When that fails.
+pub fn build_one_module() -> PathBuf {
+    let sources = host::root().join("benches/kernels");
+    let folder = host::target().join("wasm-kernels");
+    fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
+    let object = |kernel: &Kernel| {
+        let object = folder.join(format!("{}.o", kernel.name));
+        let name = format!("-Dkernel={}_kernel", kernel.name);
+        let flags = [&FLAGS[..], &WASM[..WASM.len() - 1], &["-c", &name]].concat();
+        compile(&wasm_compiler(), &flags, &[sources.join(format!("{}.c", kernel.name))], &object);
+        object
+    };
+    let objects: Vec<PathBuf> = KERNELS.iter().map(object).collect();
+    let module = folder.join("all-kernels.wasm");
+    let flags =
+        [&WASM[..], &["-mexec-model=reactor", "-Wl,--export-dynamic", "-Wl,--no-gc-sections"]].concat();
+    compile(&wasm_compiler(), &flags, &objects, &module);
+    module
+}
+
 /// The C files but `main.c`.
 fn files(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).expect("the kernels are there");

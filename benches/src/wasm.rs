@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::host;
+use crate::report::Table;
 
 /// What makes machine code of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -59,7 +60,7 @@ impl Engine {
     ///
     /// # Panics
     /// When the build fails; cargo's own messages are on standard error.
-    pub fn found(self) -> Result<String, String> {
+    fn found(self) -> Result<String, String> {
         if self == Self::WasmJit {
             build_wasm_jit();
         }
@@ -122,6 +123,24 @@ impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
+}
+
+/// Those of `wanted` that are here, and a table of what is to be said of each. `note` goes above it.
+///
+/// # Panics
+/// When wasm-jit is wanted and cannot be built or started. That the others are missing is nobody's fault.
+pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>, Table) {
+    let mut table = Table::new("Engines", note, &["engine", "version and options"]);
+    let mut here = Vec::new();
+    for engine in wanted {
+        let found = engine.found();
+        if found.is_ok() {
+            here.push(engine);
+        }
+        assert!(engine != Engine::WasmJit || found.is_ok(), "wasm-jit: {found:?}");
+        table.push(vec![engine.name().into(), found.unwrap_or_else(|missing| missing).into()]);
+    }
+    (here, table)
 }
 
 fn node_script() -> PathBuf {

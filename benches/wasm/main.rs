@@ -5,12 +5,11 @@
 //! repetitions. Every engine runs every kernel in each turn, so that other work on the machine meets all alike, and the least
 //! of the turns counts: other work only adds time. All of them must compute the same checksum.
 
-use std::process::Stdio;
-
+use benches::child;
 use benches::kernels::{self, Built, KERNELS, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
-use benches::wasm::Engine;
+use benches::wasm::{self, Engine};
 use clap::Parser;
 
 #[derive(Debug, Parser)]
@@ -51,7 +50,7 @@ fn main() {
     let Arguments { options, only, engines } = Arguments::parse();
     let mut report = Report::new("How fast is the code that engines make of the same WebAssembly?");
     let wanted = |engine: &Engine| engines.is_empty() || engines.contains(engine);
-    let (engines, table) = find(Engine::ALL.into_iter().filter(wanted));
+    let (engines, table) = wasm::find(Engine::ALL.into_iter().filter(wanted), kernels::compilation());
     report.push(table);
     let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
     let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
@@ -66,21 +65,6 @@ fn main() {
         }
     }
     options.print(&report);
-}
-
-/// The engines that are here, and what is to be said of each.
-fn find(wanted: impl Iterator<Item = Engine>) -> (Vec<Engine>, Table) {
-    let mut table = Table::new("Engines", kernels::compilation(), &["engine", "version and options"]);
-    let mut here = Vec::new();
-    for engine in wanted {
-        let found = engine.found();
-        if found.is_ok() {
-            here.push(engine);
-        }
-        assert!(engine != Engine::WasmJit || found.is_ok(), "wasm-jit: {found:?}");
-        table.push(vec![engine.name().into(), found.unwrap_or_else(|missing| missing).into()]);
-    }
-    (here, table)
 }
 
 fn measure(options: &Options, engines: &[Engine], built: &[Built]) -> Vec<Measured> {
@@ -107,16 +91,15 @@ fn measure(options: &Options, engines: &[Engine], built: &[Built]) -> Vec<Measur
 /// The checksum, and nanoseconds.
 fn run(engine: Engine, built: &Built, n: u32, repetitions: u32) -> (String, f64) {
     let file = if engine == Engine::Native { &built.native } else { &built.wasm };
-    let mut command = engine.run(file, &[n.to_string(), repetitions.to_string()]);
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", output.status);
-    let text = String::from_utf8_lossy(&output.stdout);
+    let run = child::run(engine.run(file, &[n.to_string(), repetitions.to_string()]));
+    let what = format!("{} by {engine}", built.kernel.name);
+    assert!(run.status.success(), "{what}: {}", run.status);
+    let text = String::from_utf8_lossy(&run.output);
     let mut words = text.split_whitespace();
     let (Some(checksum), Some(Ok(ns)), None) =
         (words.next(), words.next().map(str::parse::<f64>), words.next())
     else {
-        panic!("{command:?} printed: {text}")
+        panic!("{what} printed: {text}")
     };
     // A clock tells no less than this.
     (checksum.to_string(), ns.max(1.0))
