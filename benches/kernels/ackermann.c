@@ -1,4 +1,4 @@
-// Ackermann's function of 2 and up, n times: recursion that is a thousand calls deep.
+// Ackermann's function of 3 and 5 to 7, n times: recursion that is a thousand calls deep.
 #include "kernel.h"
 
 static __attribute__((noinline)) uint32_t ackermann(uint32_t m, uint32_t n) {

@@ -1,4 +1,4 @@
-// Objects with tables of methods: floats in arguments and results of indirect calls; n thousand objects' worth.
+// Objects with tables of methods: floats in arguments and results of indirect calls; n passes over a thousand objects.
 #include "kernel.h"
 
 typedef struct Shape Shape;

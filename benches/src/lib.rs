@@ -15,5 +15,6 @@ pub mod kernels;
 pub mod options;
 pub mod preload;
 pub mod report;
+pub mod sections;
 pub mod sites;
 pub mod wasm;

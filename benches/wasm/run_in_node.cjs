@@ -8,10 +8,19 @@
 const { readFileSync } = require('node:fs');
 const { WASI } = require('node:wasi');
 
+function compile(bytes) {
+  try {
+    return new WebAssembly.Module(bytes);
+  } catch (error) {
+    console.error(error.message);
+    process.exit(1);
+  }
+}
+
 const [verb, file, ...rest] = process.argv.slice(2);
 const bytes = readFileSync(file);
 const begin = performance.now();
-const compiled = new WebAssembly.Module(bytes);
+const compiled = compile(bytes);
 const milliseconds = performance.now() - begin;
 if (verb === 'compile') {
   console.log(milliseconds);

@@ -2,7 +2,6 @@
 //!
 //! One thread of each compiles the whole module, function by function, into memory or into a file. The modules are
 //! real programs (`--module`); without any, all the kernels in one.
-mod sections;
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +9,9 @@ use benches::child::{self, Run};
 use benches::kernels;
 use benches::options::Options;
 use benches::report::{Report, Table};
+use benches::sections::{self, Size};
 use benches::wasm::{self, Engine};
 use clap::Parser;
-
-use crate::sections::Size;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures, and prints tables.")]
@@ -54,7 +52,11 @@ fn main() {
     let (measured, refused) = measure(&options, &engines, &modules);
     report.push(throughput(&modules, &sizes, &measured));
     if !refused.is_empty() {
-        let mut table = Table::new("Refused", "", &["module", "engine", "what it said last"]);
+        let mut table = Table::new(
+            "Refused",
+            "Modules that an engine does not compile.",
+            &["module", "engine", "what it said last"],
+        );
         for (module, engine, reason) in refused {
             table.push(vec![name(&modules[module]).into(), engine.name().into(), reason.into()]);
         }

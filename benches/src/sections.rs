@@ -1,4 +1,5 @@
-//! The sizes of a module's parts, read without reading the parts: what this process holds in memory is in its children's peak too.
+//! The sizes of a WebAssembly module's parts, without reading the parts: what this process has had in memory counts in the
+//! peak of its children too.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Result, Seek, SeekFrom};
@@ -6,19 +7,21 @@ use std::path::Path;
 
 /// Bytes of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
+pub struct Size {
     /// All of it.
-    pub(crate) file: u64,
+    pub file: u64,
     /// Its code section.
-    pub(crate) code: u64,
+    pub code: u64,
 }
 
 const HEADER: u64 = 8;
 const CODE_SECTION: u8 = 10;
 
+/// The sizes of a module in a file.
+///
 /// # Panics
 /// When the file cannot be read, or is no module.
-pub(crate) fn size(module: &Path) -> Size {
+pub fn size(module: &Path) -> Size {
     let read = File::open(module).and_then(|file| sizes_of(&mut BufReader::new(file)));
     read.unwrap_or_else(|error| panic!("{}: {error}", module.display()))
 }
@@ -55,4 +58,26 @@ fn number(from: &mut impl Read) -> Result<u64> {
         }
     }
     Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn code_section_between_others() {
+        let mut module = b"\0asm\x01\0\0\0".to_vec();
+        module.extend([1, 2, 0, 0]);
+        // 200 takes two bytes.
+        module.extend([CODE_SECTION, 0xc8, 0x01]);
+        module.extend([0; 200]);
+        module.extend([0, 1, 0]);
+        let size = sizes_of(&mut Cursor::new(&module)).expect("a whole module");
+        assert_eq!(size, Size { file: module.len() as u64, code: 200 });
+        module.pop();
+        module.pop();
+        assert!(sizes_of(&mut Cursor::new(&module)).is_err(), "it ends within a section's head");
+    }
 }
