@@ -3,7 +3,7 @@
 mod const_expr;
 mod info;
 mod inspect;
-mod parse;
+pub(crate) mod parse;
 
 use std::fs;
 use std::path::Path;
