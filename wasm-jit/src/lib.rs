@@ -1,5 +1,6 @@
 //! A WebAssembly engine with a single-pass compiler.
 
+pub(crate) mod asm;
 pub(crate) mod code;
 pub(crate) mod compiler;
 mod engine;
