@@ -63,7 +63,7 @@ pub(super) struct Run {
     perf_map: bool,
 
     /// The module (.wasm or .wat), and the program's arguments
-    #[arg(value_name = "FILE", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
 }
 
