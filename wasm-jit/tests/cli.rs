@@ -424,3 +424,44 @@ fn compile_tells_sizes_and_times() {
     place.text("invalid.wat", "(module (func (result i32)))");
     place.run(&["compile", "invalid.wat"]).check(1, "").says(&["invalid.wat: ", "type mismatch"]);
 }
+
+#[test]
+fn objdump_shows_the_functions_that_were_asked_for() {
+    let place = Place::new();
+    place.text(
+        "two.wat",
+        "(module
+            (func $double (param i32) (result i32) (i32.shl (local.get 0) (i32.const 1)))
+            (func $load (param i32) (result i32) (i32.load (local.get 0)))
+            (memory 1))",
+    );
+    let all = place.run(&["objdump", "two.wat"]);
+    assert!(all.stdout.contains("i32.shl") && all.stdout.contains("i32.load"), "{all:?}");
+    for function in ["load", "1"] {
+        let one = place.run(&["objdump", "--function", function, "two.wat"]);
+        assert!(!one.stdout.contains("i32.shl") && one.stdout.contains("i32.load"), "{one:?}");
+        assert!(one.stdout.contains("ret") && one.code == Some(0), "{one:?}");
+    }
+    place
+        .run(&["objdump", "--function", "other", "two.wat"])
+        .check(1, "")
+        .says(&["two.wat: there is no function `other` with code"]);
+    // A reader who has seen enough is no failure.
+    let mut child = place.command(&["objdump", "two.wat"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn perf_gets_a_map_of_the_functions() {
+    let place = Place::new();
+    place.text("map.wat", r#"(module (func $the_function_in_the_map (export "_start")))"#);
+    let mut child = place.command(&["run", "--perf-map", "map.wat"]).spawn().unwrap();
+    let path = format!("/tmp/perf-{}.map", child.id());
+    assert!(child.wait().unwrap().success());
+    let map = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let line = map.lines().find(|line| line.ends_with("!the_function_in_the_map")).expect("its line");
+    let mut fields = line.split(' ').map(|field| u64::from_str_radix(field, 16));
+    assert!(fields.next().unwrap().unwrap() > 4096 && fields.next().unwrap().unwrap() > 0, "{line}");
+}

@@ -34,6 +34,7 @@ Exit codes:
 /// Runs a WebAssembly program
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+#[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
     /// Lets the program use this directory of the host, under the name GUEST (default: the same name); may be repeated
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
@@ -62,7 +63,7 @@ pub(super) struct Run {
     perf_map: bool,
 
     /// The module (.wasm or .wat), and the program's arguments
-    #[arg(value_name = "FILE [ARGS]", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
-    let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
+    let is_number = digits.bytes().all(|c| c.is_ascii_digit() || c == b'.');
     let number: f64 = if is_number { digits.parse().ok()? } else { return None };
     let scale = match unit {
         "" => units[0].1,

@@ -20,6 +20,7 @@ impl WasiCtx {
         self.no_socket(fd)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the interface's")]
     pub(crate) fn sock_recv(
         &self,
         _memory: &GuestMemory<'_>,
