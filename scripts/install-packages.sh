@@ -12,7 +12,9 @@ say() { echo "install-packages.sh: $*" >&2; }
 needed='gcc gcc
 g++ g++
 clang clang
+wasm-ld lld
 ld binutils
+wasm-ld lld
 flock util-linux
 od coreutils
 xargs findutils
@@ -23,9 +25,15 @@ while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# The C library's headers, the C++ library's, and CA certificates (for cargo) bring no command.
+# The C library's headers, those for WebAssembly and its compiler's library, and CA certificates (for cargo) bring no command.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
+[[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
+compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/*builtins*' >/dev/null || packages+=(libclang-rt-dev-wasm32)
 [[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
+
+# Nor do the C library and the compiler's runtime library for WebAssembly.
+[[ -e /usr/include/wasm32-wasi ]] || packages+=(wasi-libc)
+[[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)
 
 if ((${#packages[@]})); then
     command -v apt-get >/dev/null || { say "missing: ${packages[*]}; there is no apt-get here, install them by hand"; exit 1; }
