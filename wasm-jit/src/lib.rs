@@ -13,6 +13,7 @@ mod types;
 pub(crate) mod vmctx;
 pub mod wasi;
 
+pub use code::gdb::GdbRegistration;
 pub use engine::{Config, Engine};
 pub use error::{Error, Mismatch};
 pub use module::Module;

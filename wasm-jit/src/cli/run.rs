@@ -62,6 +62,10 @@ pub(super) struct Run {
     #[arg(long)]
     perf_map: bool,
 
+    /// Tells gdb the names of the functions
+    #[arg(long)]
+    gdb: bool,
+
     /// The module (.wasm or .wat), and the program's arguments
     #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -116,6 +120,7 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     if arguments.perf_map {
         write_perf_map(&module)?;
     }
+    let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let wasi = wasi_context(arguments)?;
     let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
     let program = Program::new(module, wasi, arguments.max_stack, of_thread);

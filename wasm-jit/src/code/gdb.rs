@@ -69,23 +69,23 @@ struct Entry {
 /// Held while the list changes.
 static LIST: Mutex<()> = Mutex::new(());
 
-/// An image that gdb knows, until it is dropped.
+/// A module whose functions gdb knows, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Registration {
+#[must_use = "gdb forgets the module when it is dropped"]
+pub struct GdbRegistration {
     entry: NonNull<Entry>,
-    #[expect(dead_code, reason = "gdb reads it")]
-    file: Vec<u8>,
-    #[expect(dead_code, reason = "gdb reads its code")]
-    image: Arc<CodeImage>,
+    /// What gdb reads.
+    _file: Vec<u8>,
+    _image: Arc<CodeImage>,
 }
 
 // SAFETY: the entry is reached through the list only, under its lock.
-unsafe impl Send for Registration {}
+unsafe impl Send for GdbRegistration {}
 // SAFETY: as above.
-unsafe impl Sync for Registration {}
+unsafe impl Sync for GdbRegistration {}
 
 /// Tells gdb the functions of an image. Costs an object file of some 60 bytes for each of them.
-pub(crate) fn register(image: Arc<CodeImage>) -> Registration {
+pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     let file = object_file(&image);
     let entry = Entry {
         next: std::ptr::null_mut(),
@@ -107,10 +107,10 @@ pub(crate) fn register(image: Arc<CodeImage>) -> Registration {
         DESCRIPTOR.action = REGISTER;
         register_code();
     }
-    Registration { entry, file, image }
+    GdbRegistration { entry, _file: file, _image: image }
 }
 
-impl Drop for Registration {
+impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is out.
@@ -217,7 +217,7 @@ mod tests {
     fn the_object_file_has_the_functions_of_the_image() {
         let image = image(&[10, 5000, 70]);
         let registration = register(image.clone());
-        let file = object::File::parse(&*registration.file).unwrap();
+        let file = object::File::parse(&*registration._file).unwrap();
         let found: Vec<_> = file
             .symbols()
             .map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address(), symbol.size()))
@@ -246,7 +246,7 @@ mod tests {
             found
         }
         let registrations: Vec<_> = (10..14).map(|length| register(image(&[length]))).collect();
-        let mut files: Vec<_> = registrations.iter().map(|one| one.file.as_ptr()).collect();
+        let mut files: Vec<_> = registrations.iter().map(|one| one._file.as_ptr()).collect();
         let check = |files: &[*const u8]| {
             let list = list();
             let known: Vec<_> =
