@@ -94,7 +94,7 @@ impl StoreOpaque {
     fn failure_of(&mut self, raised: Raised) -> Error {
         match raised {
             Raised::Trap { trap, backtrace } => Error::Trap { trap, backtrace },
-            Raised::Exception { exception, .. } => Error::Exception(self.root_exception(exception)),
+            Raised::Exception { exception } => Error::Exception(self.root_exception(exception)),
             Raised::Noted { backtrace } => match self.failure.take() {
                 Some(Failure::Panic(panic)) => resume_unwind(panic),
                 Some(Failure::Error(error)) => with_backtrace(error, backtrace),

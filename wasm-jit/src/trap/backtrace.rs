@@ -57,6 +57,11 @@ impl WasmBacktrace {
         self.places.len()
     }
 
+    /// The functions' indices, each in its own module; nothing has to be looked up for them.
+    pub(super) fn functions(&self) -> impl Iterator<Item = u32> {
+        self.places.iter().filter_map(|(image, pc)| image.function_at(*pc))
+    }
+
     /// Adds a place in a function's code.
     pub(super) fn push(&mut self, image: Arc<CodeImage>, pc: usize) {
         self.places.push((image, pc));
@@ -180,8 +185,7 @@ impl fmt::Display for WasmBacktrace {
 
 impl fmt::Debug for WasmBacktrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = self.places.iter().map(|(_, pc)| format!("{pc:#x}"));
-        f.debug_list().entries(addresses).finish()
+        f.debug_list().entries(self.functions()).finish()
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) enum Raised {
     /// Compiled code trapped, or was interrupted.
     Trap { trap: Trap, backtrace: WasmBacktrace },
     /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler in the activation.
-    Exception { exception: usize, backtrace: WasmBacktrace },
+    Exception { exception: usize },
     /// A libcall or a host function failed, and noted the reason with the store.
     Noted { backtrace: WasmBacktrace },
 }

@@ -70,7 +70,7 @@ impl Iterator for Frames {
     }
 }
 
-/// Finds the handler of an exception, or captures that there is none. Writes the handler's place, frame and stack pointer where
+/// Finds the handler of an exception, or notes that there is none. Writes the handler's place, frame and stack pointer where
 /// `raised_pc` and its neighbours are. Whether there is one. Called by [`throw`](super::routines).
 ///
 /// # Safety
@@ -114,8 +114,8 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         // SAFETY: inside the activation.
         frame = unsafe { Frame::caller(frame.fp) };
     }
-    // SAFETY: the caller's obligation.
-    unsafe { capture::capture(store, None, thrower, |backtrace| Raised::Exception { exception, backtrace }) };
+    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
+    unsafe { (*store).raised = Some(Box::new(Raised::Exception { exception })) };
     0
 }
 

@@ -12,7 +12,7 @@ use crate::code::CodeImage;
 use crate::vmctx::{Libcall, StoreContext, TrapCode, VmContext};
 
 fn functions(backtrace: &WasmBacktrace) -> Vec<u32> {
-    backtrace.frames().iter().map(|frame| frame.func_index()).collect()
+    backtrace.functions().collect()
 }
 
 fn trap_of(result: Result<u64, Raised>) -> (Trap, WasmBacktrace) {
@@ -229,9 +229,8 @@ fn catches_are_asked_from_the_inside_and_in_order() {
         ]);
         match (Instance::new().run(&image, 0), expected) {
             (Ok(value), Some(expected)) => assert_eq!(value, expected),
-            (Err(Raised::Exception { exception, backtrace }), None) => {
+            (Err(Raised::Exception { exception }), None) => {
                 assert_eq!(exception, std::ptr::from_ref(thrown) as usize);
-                assert_eq!(functions(&backtrace), [1, 0]);
             }
             (other, expected) => panic!("{other:?}, not {expected:?}"),
         }
@@ -331,7 +330,7 @@ fn an_exception_of_a_host_function_is_caught_or_comes_out() {
     ]);
     assert_eq!(instance.run(&image, 0).unwrap(), 1);
     match instance.run(&image, 1) {
-        Err(Raised::Exception { exception, .. }) => assert_eq!(exception, address as usize),
+        Err(Raised::Exception { exception }) => assert_eq!(exception, address as usize),
         other => panic!("{other:?}"),
     }
     // SAFETY: the instance's store.
@@ -384,7 +383,7 @@ fn a_deep_recursion_keeps_the_inner_frames() {
     // SAFETY: the instance's context; the counter stands where memory 0 would.
     unsafe { (*instance.context()).memory0 = (&raw mut count).cast() };
     let (_, backtrace) = trap_of(instance.run(&image, 0));
-    assert_eq!(backtrace.frames().len() + backtrace.omitted(), 1000);
+    assert_eq!(backtrace.len() + backtrace.omitted(), 1000);
     assert!(backtrace.omitted() > 0);
 }
 
