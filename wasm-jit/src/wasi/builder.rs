@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::context::{Descriptor, Directory, Table, WasiCtx};
 use super::stream::{Input, Output};
@@ -27,7 +28,7 @@ pub struct WasiCtxBuilder {
     stdin: Input,
     stdout: Output,
     stderr: Output,
-    preopens: Vec<Directory>,
+    preopens: Vec<Arc<Directory>>,
 }
 
 impl Default for WasiCtxBuilder {
@@ -123,7 +124,8 @@ impl WasiCtxBuilder {
     ) -> io::Result<&mut Self> {
         // Opened for reading, not with O_PATH: entries are read, and times and contents synchronized, through it.
         let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(host)?;
-        self.preopens.push(Directory::new(cap_std::fs::Dir::from_std_file(dir), Some(guest.into())));
+        let dir = Directory::new(cap_std::fs::Dir::from_std_file(dir), Some(guest.into()));
+        self.preopens.push(Arc::new(dir));
         Ok(self)
     }
 

@@ -27,7 +27,7 @@ pub(crate) enum Descriptor {
     Input(Input),
     Output(Output),
     File(File),
-    Dir(Directory),
+    Dir(Arc<Directory>),
 }
 
 /// An open directory.

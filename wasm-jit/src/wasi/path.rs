@@ -3,7 +3,6 @@
 //! cap-std resolves every path; one that leads out of the directory is answered with `EPERM`, as by wasmtime.
 
 use std::ffi::OsStr;
-use std::ops::Deref;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,20 +18,6 @@ use super::fd::host_flags;
 use super::memory::GuestMemory;
 use super::stat::NewTime;
 use super::types::{Abi, Filestat, fdflags, lookupflags, oflags, rights, timestamp};
-
-/// A descriptor that is known to be a directory's.
-struct DirectoryRef(Arc<Descriptor>);
-
-impl Deref for DirectoryRef {
-    type Target = Dir;
-
-    fn deref(&self) -> &Dir {
-        match &*self.0 {
-            Descriptor::Dir(directory) => &directory.dir,
-            _ => unreachable!("checked when it was made"),
-        }
-    }
-}
 
 fn follows(lookup: u32) -> Result<bool, Errno> {
     if lookup & !lookupflags::ALL != 0 {
@@ -94,18 +79,18 @@ fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags:
     options.custom_flags(flags.bits().cast_signed());
     let file = dir.open_with(path, &options)?;
     Ok(if file.metadata()?.is_dir() {
-        Descriptor::Dir(Directory::new(Dir::from_std_file(file.into_std()), None))
+        Descriptor::Dir(Arc::new(Directory::new(Dir::from_std_file(file.into_std()), None)))
     } else {
         Descriptor::File(file.into_std())
     })
 }
 
 impl WasiCtx {
-    fn directory(&self, fd: u32) -> Result<DirectoryRef, Errno> {
-        match self.descriptor(fd)? {
-            descriptor if matches!(*descriptor, Descriptor::Dir(_)) => Ok(DirectoryRef(descriptor)),
-            descriptor if matches!(*descriptor, Descriptor::File(_)) => Err(Errno::Notdir),
-            _ => Err(Errno::Badf),
+    fn directory(&self, fd: u32) -> Result<Arc<Directory>, Errno> {
+        match &*self.descriptor(fd)? {
+            Descriptor::Dir(directory) => Ok(Arc::clone(directory)),
+            Descriptor::File(_) => Err(Errno::Notdir),
+            Descriptor::Input(_) | Descriptor::Output(_) => Err(Errno::Badf),
         }
     }
 
@@ -126,11 +111,11 @@ impl WasiCtx {
         if oflags & !oflags::ALL != 0 || fdflags & !fdflags::ALL != 0 {
             return Err(Errno::Inval.into());
         }
-        let dir = self.directory(fd)?;
+        let dir = &self.directory(fd)?.dir;
         let path = read_path(memory, (path, path_length))?;
         // Before anything is created.
         memory.buffer(result, 4)?;
-        let opened = open(&dir, &path, follows(lookup)?, oflags, rights, fdflags)?;
+        let opened = open(dir, &path, follows(lookup)?, oflags, rights, fdflags)?;
         memory.write_u32(result, self.insert(opened)?)
     }
 
@@ -142,7 +127,7 @@ impl WasiCtx {
         path_length: u32,
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
-        Ok(self.directory(fd)?.create_dir(path)?)
+        Ok(self.directory(fd)?.dir.create_dir(path)?)
     }
 
     pub(crate) fn path_remove_directory(
@@ -153,7 +138,7 @@ impl WasiCtx {
         path_length: u32,
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
-        Ok(self.directory(fd)?.remove_dir(path)?)
+        Ok(self.directory(fd)?.dir.remove_dir(path)?)
     }
 
     pub(crate) fn path_unlink_file(
@@ -164,7 +149,7 @@ impl WasiCtx {
         path_length: u32,
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
-        Ok(self.directory(fd)?.remove_file(path)?)
+        Ok(self.directory(fd)?.dir.remove_file(path)?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the interface's")]
@@ -179,7 +164,7 @@ impl WasiCtx {
         result: u32,
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
-        let dir = self.directory(fd)?;
+        let dir = &self.directory(fd)?.dir;
         let metadata = if follows(lookup)? { dir.metadata(path)? } else { dir.symlink_metadata(path)? };
         memory.write_bytes(result, &filestat(&metadata).encode(abi))
     }
@@ -198,7 +183,7 @@ impl WasiCtx {
     ) -> Outcome {
         let (accessed, changed) = NewTime::pair(atim, mtim, flags)?;
         let path = read_path(memory, (path, path_length))?;
-        let dir = self.directory(fd)?;
+        let dir = &self.directory(fd)?.dir;
         if follows(lookup)? {
             Ok(dir.set_times(path, accessed.spec()?, changed.spec()?)?)
         } else {
@@ -224,7 +209,7 @@ impl WasiCtx {
         if follows(lookup)? {
             return Err(Errno::Inval.into());
         }
-        Ok(self.directory(fd)?.hard_link(path, &*self.directory(new_fd)?, new_path)?)
+        Ok(self.directory(fd)?.dir.hard_link(path, &self.directory(new_fd)?.dir, new_path)?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the interface's")]
@@ -240,7 +225,7 @@ impl WasiCtx {
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
         let new_path = read_path(memory, (new_path, new_path_length))?;
-        Ok(self.directory(fd)?.rename(path, &*self.directory(new_fd)?, new_path)?)
+        Ok(self.directory(fd)?.dir.rename(path, &self.directory(new_fd)?.dir, new_path)?)
     }
 
     /// A symbolic link with these contents, which must be a relative path.
@@ -255,7 +240,7 @@ impl WasiCtx {
     ) -> Outcome {
         let contents = read_path(memory, (contents, contents_length))?;
         let path = read_path(memory, (path, path_length))?;
-        Ok(self.directory(fd)?.symlink(contents, path)?)
+        Ok(self.directory(fd)?.dir.symlink(contents, path)?)
     }
 
     /// Writes as much of a symbolic link's contents as the buffer holds.
@@ -271,7 +256,7 @@ impl WasiCtx {
         result: u32,
     ) -> Outcome {
         let path = read_path(memory, (path, path_length))?;
-        let mut contents = self.directory(fd)?.read_link(path)?.into_os_string().into_vec();
+        let mut contents = self.directory(fd)?.dir.read_link(path)?.into_os_string().into_vec();
         contents.truncate(length as usize);
         memory.write_bytes(buffer, &contents)?;
         memory.write_u32(result, contents.len() as u32)
