@@ -109,7 +109,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
         let mut store = Store::new(&ENGINE, ());
         let mut linker = Linker::new(&ENGINE);
         linker.allow_shadowing(true);
-        spectest::define(&ENGINE, &mut store, &mut linker)?;
+        spectest::define(&mut store, &mut linker)?;
         Ok(Self {
             file,
             skipped,
@@ -145,7 +145,9 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
                         tally.failures.push(format!("{}:{line}: {kind}: {message}", self.file.path));
                     }
                     (None, Failure::NoModule(module)) => {
-                        tally.failures.push(format!("{}:{line}: {kind}: needs line {module}", self.file.path));
+                        tally
+                            .failures
+                            .push(format!("{}:{line}: {kind}: needs line {module}", self.file.path));
                     }
                 },
             }
@@ -201,7 +203,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             WastDirective::Invoke(invoke) => self.invoke(invoke).map(drop).map_err(Stop::unexpected),
             WastDirective::AssertReturn { exec, results, .. } => {
                 let values = self.execute(exec).map_err(Stop::unexpected)?;
-                Ok(values::check_results(&mut self.store, &values, &results)?)
+                Ok(values::check_results(&values, &results)?)
             }
             WastDirective::AssertTrap { exec, message, .. } => {
                 let stop = self.execute(exec).map(drop);
@@ -213,7 +215,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             }
             WastDirective::AssertException { exec, .. } => match self.execute(exec) {
                 Ok(_) => Err("returned".to_owned().into()),
-                Err(Stop::Engine(Error::Exception { .. })) => Ok(()),
+                Err(Stop::Engine(Error::Exception(_))) => Ok(()),
                 Err(other) => Err(other.unexpected()),
             },
             WastDirective::AssertInvalid { module, .. } => match load(module) {
@@ -236,8 +238,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             }
             WastDirective::Thread(thread) => self.thread(thread),
             WastDirective::Wait { thread, .. } => {
-                let handle =
-                    self.threads.remove(thread.name()).ok_or_else(|| "no such thread".to_owned())?;
+                let handle = self.threads.remove(thread.name()).ok_or_else(|| "no such thread".to_owned())?;
                 tally.add(handle.join().map_err(|_| "the thread panicked".to_owned())?);
                 Ok(())
             }
@@ -318,7 +319,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
         let instance = self.instance(invoke.module)?;
         let func = instance.get_func(&mut self.store, invoke.name);
         let func = func.ok_or_else(|| format!("no function {}", invoke.name))?;
-        let arguments = invoke.args.iter().map(|argument| values::argument(&mut self.store, argument));
+        let arguments = invoke.args.iter().map(values::argument);
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
         let mut results = vec![Val::I32(0); func.ty(&self.store).results().len()];
         func.call(&mut self.store, &arguments, &mut results).map_err(Stop::Engine)?;
@@ -377,7 +378,9 @@ fn check_trap(result: Result<(), Stop>, expected: &str) -> Result<(), Failure> {
     match result {
         Ok(()) => Err(format!("no trap instead of {expected:?}").into()),
         Err(Stop::Engine(Error::Trap { trap, .. })) => {
-            if message(trap).is_some_and(|message| message.starts_with(expected) || expected.starts_with(message)) {
+            if message(trap)
+                .is_some_and(|message| message.starts_with(expected) || expected.starts_with(message))
+            {
                 Ok(())
             } else {
                 Err(format!("trap {trap:?} instead of {expected:?}").into())

@@ -1,12 +1,12 @@
 //! The module `spectest` that scripts import from.
 
 use wasm_jit::{
-    Engine, Error, Func, Global, GlobalType, Linker, Memory, MemoryType, Mutability, Ref, RefType, SharedMemory,
-    Store, Table, TableType, Val, ValType,
+    Error, Global, GlobalType, Linker, Memory, MemoryType, Mutability, RefType, SharedMemory, Store, Table,
+    TableType, Val, ValType,
 };
 
 /// Defines it.
-pub(crate) fn define(engine: &Engine, store: &mut Store<()>, linker: &mut Linker<()>) -> Result<(), Error> {
+pub(crate) fn define(store: &mut Store<()>, linker: &mut Linker<()>) -> Result<(), Error> {
     linker.func_wrap("spectest", "print", || {})?;
     linker.func_wrap("spectest", "print_i32", |_: i32| {})?;
     linker.func_wrap("spectest", "print_i64", |_: i64| {})?;
@@ -24,12 +24,12 @@ pub(crate) fn define(engine: &Engine, store: &mut Store<()>, linker: &mut Linker
         let global = Global::new(&mut *store, GlobalType::new(ty, Mutability::Const), value)?;
         linker.define(&mut *store, "spectest", name, global)?;
     }
-    let ty = TableType::new(RefType::FUNCREF, 10, Some(20));
-    let table = Table::new(&mut *store, ty, Ref::Func(None))?;
+    let ty = TableType::new(RefType::Func, 10, Some(20));
+    let table = Table::new(&mut *store, ty, Val::FuncRef(None))?;
     linker.define(&mut *store, "spectest", "table", table)?;
     let memory = Memory::new(&mut *store, MemoryType::new(1, Some(2)))?;
     linker.define(&mut *store, "spectest", "memory", memory)?;
-    let shared = SharedMemory::new(engine, MemoryType::shared(1, 2))?;
+    let shared = SharedMemory::new(MemoryType::shared(1, 2))?;
     linker.define(&mut *store, "spectest", "shared_memory", shared)?;
     Ok(())
 }

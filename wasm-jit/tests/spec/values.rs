@@ -1,12 +1,12 @@
 //! Arguments and expected results of a script.
 
-use wasm_jit::{ExternRef, Ref, Store, Val};
+use wasm_jit::{ExternRef, Val};
 use wast::WastArg;
 use wast::WastRet;
 use wast::core::{AbstractHeapType, HeapType, NanPattern, WastArgCore, WastRetCore};
 
 /// An argument as a value, or why there is none.
-pub(crate) fn argument(store: &mut Store<()>, argument: &WastArg<'_>) -> Result<Val, String> {
+pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
     let WastArg::Core(argument) = argument else { return Err(format!("argument {argument:?}")) };
     Ok(match argument {
         WastArgCore::I32(value) => Val::I32(*value),
@@ -14,7 +14,7 @@ pub(crate) fn argument(store: &mut Store<()>, argument: &WastArg<'_>) -> Result<
         WastArgCore::F32(value) => Val::F32(value.bits),
         WastArgCore::F64(value) => Val::F64(value.bits),
         WastArgCore::RefNull(ty) => null(ty)?,
-        WastArgCore::RefExtern(value) => Val::ExternRef(Some(ExternRef::new(store, *value))),
+        WastArgCore::RefExtern(value) => Val::ExternRef(Some(ExternRef::new(*value))),
         WastArgCore::V128(_) | WastArgCore::RefHost(_) => return Err(format!("argument {argument:?}")),
     })
 }
@@ -29,17 +29,13 @@ fn null(ty: &HeapType<'_>) -> Result<Val, String> {
 }
 
 /// Whether these are the expected results; a message if not.
-pub(crate) fn check_results(
-    store: &mut Store<()>,
-    results: &[Val],
-    expected: &[WastRet<'_>],
-) -> Result<(), String> {
+pub(crate) fn check_results(results: &[Val], expected: &[WastRet<'_>]) -> Result<(), String> {
     if results.len() != expected.len() {
         return Err(format!("{} results instead of {}", results.len(), expected.len()));
     }
     for (at, (result, expected)) in results.iter().zip(expected).enumerate() {
         let WastRet::Core(expected) = expected else { return Err(format!("result {expected:?}")) };
-        if !matches(store, result, expected) {
+        if !matches(result, expected) {
             return Err(format!("result {at} is {} instead of {expected:?}", shown(result)));
         }
     }
@@ -54,9 +50,9 @@ fn shown(value: &Val) -> String {
     }
 }
 
-fn matches(store: &mut Store<()>, value: &Val, expected: &WastRetCore<'_>) -> bool {
+fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
     match (value, expected) {
-        (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(store, value, case)),
+        (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(value, case)),
         (Val::I32(value), WastRetCore::I32(expected)) => value == expected,
         (Val::I64(value), WastRetCore::I64(expected)) => value == expected,
         (Val::F32(bits), WastRetCore::F32(expected)) => match expected {
@@ -73,7 +69,8 @@ fn matches(store: &mut Store<()>, value: &Val, expected: &WastRetCore<'_>) -> bo
             value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Func, AbstractHeapType::NoFunc])
         }
         (Val::ExternRef(value), WastRetCore::RefNull(ty)) => {
-            value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Extern, AbstractHeapType::NoExtern])
+            value.is_none()
+                && is_null_of(ty.as_ref(), &[AbstractHeapType::Extern, AbstractHeapType::NoExtern])
         }
         (Val::ExnRef(value), WastRetCore::RefNull(ty)) => {
             value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Exn, AbstractHeapType::NoExn])
@@ -81,7 +78,7 @@ fn matches(store: &mut Store<()>, value: &Val, expected: &WastRetCore<'_>) -> bo
         (Val::FuncRef(value), WastRetCore::RefFunc(None)) => value.is_some(),
         (Val::ExternRef(Some(_)), WastRetCore::RefExtern(None)) => true,
         (Val::ExternRef(Some(value)), WastRetCore::RefExtern(Some(expected))) => {
-            value.data(store).is_some_and(|data| data.downcast_ref::<u32>() == Some(expected))
+            value.data().downcast_ref::<u32>() == Some(expected)
         }
         _ => false,
     }
