@@ -111,7 +111,7 @@ fn blessed(oracle: Oracle, programs: &Path, folder: &Path, step: &Step) -> Comma
     match oracle {
         Oracle::Wasmtime => {
             let mut command = Command::new("wasmtime");
-            command.args(["run", "-W", "exceptions=y", "-C", "cache=y"]);
+            command.args(["run", "-W", "exceptions=y"]);
             engine(command, programs, folder, step)
         }
         Oracle::Native(name) => {

@@ -38,8 +38,10 @@
 //! is [`StoreContext::activation_fp`].
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use crate::module::ModuleInfo;
+use crate::trap::{Activation, Interruption, Raised};
 
 /// Most results that a function may have (the limit that wasmparser validates).
 pub(crate) const MAX_RESULTS: usize = 1000;
@@ -60,8 +62,44 @@ pub(crate) struct StoreContext {
     pub raised_fp: usize,
     /// The stack pointer there.
     pub raised_sp: usize,
+    /// The registers there, by their numbers in machine code, where a signal told.
+    pub raised_registers: [u64; 16],
+    /// The address of the memory access that the signal was about.
+    pub raised_address: usize,
+    /// The signal, or 0.
+    pub raised_signal: i32,
+    /// An exception that a host function throws, or 0: set before the host function fails, and reset by whoever takes it.
+    pub thrown: usize,
+    /// The activations around the innermost one.
+    pub outer: *const Activation,
+    /// How the store is interrupted; none if nobody can.
+    pub interruption: Option<Arc<Interruption>>,
+    /// Why the innermost activation was left; taken by [`trap::enter`](crate::trap::enter).
+    pub raised: Option<Box<Raised>>,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
+}
+
+impl StoreContext {
+    /// That of a store in which nothing runs.
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self {
+            stack_limit: 0,
+            activation_fp: 0,
+            exit_fp: 0,
+            raised_pc: 0,
+            raised_fp: 0,
+            raised_sp: 0,
+            raised_registers: [0; 16],
+            raised_address: 0,
+            raised_signal: 0,
+            thrown: 0,
+            outer: std::ptr::null(),
+            interruption: None,
+            raised: None,
+            results: [0; MAX_RESULTS],
+        })
+    }
 }
 
 pub(crate) const STACK_LIMIT: i32 = offset_of!(StoreContext, stack_limit) as i32;

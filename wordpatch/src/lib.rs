@@ -43,6 +43,7 @@ compile_error!("wordpatch patches x86-64 code under Linux");
 mod batch;
 mod bytes;
 pub mod calibration;
+pub mod code_memory;
 mod copies;
 mod displaced;
 mod error;

@@ -29,7 +29,12 @@ impl<'m> Compiler<'m> {
     }
 
     /// Appends a function, which must be valid, to a chunk.
-    pub(crate) fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
+    pub(crate) fn compile(
+        &mut self,
+        index: u32,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<(), Limit> {
         let _ = (self.module, index, body, chunk);
         Err(Limit { function: index, reason: "not written" })
     }

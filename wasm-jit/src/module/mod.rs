@@ -1,5 +1,158 @@
 //! Modules: decoded, validated, compiled.
 
+mod const_expr;
 mod info;
+mod parse;
 
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) use const_expr::{ConstExpr, ConstSource};
 pub(crate) use info::ModuleInfo;
+pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
+
+use crate::code::{CodeImage, compile_all};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::types::{
+    ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
+};
+
+/// A compiled module. A clone is the same module; threads may share it, and instantiate it in any number of stores.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<ModuleInner>);
+
+#[derive(Debug)]
+struct ModuleInner {
+    engine: Engine,
+    parsed: Parsed,
+    code: Arc<CodeImage>,
+}
+
+/// What a binary module begins with.
+const MAGIC: &[u8] = b"\0asm";
+
+impl Module {
+    /// Compiles a module, binary or in text form.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Text`] tell what is wrong with the module, [`Error::Limit`] and
+    /// [`Error::TooMuchCode`] which limit of the compiler it exceeds; [`Error::Code`] is the system's refusal.
+    pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
+        let bytes = bytes.as_ref();
+        match bytes.starts_with(MAGIC) {
+            true => Self::compile(engine, bytes.to_vec()),
+            false => Self::from_text(engine, bytes),
+        }
+    }
+
+    /// Compiles a binary module.
+    ///
+    /// # Errors
+    /// As [`Module::new`].
+    pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self, Error> {
+        Self::compile(engine, bytes.to_vec())
+    }
+
+    /// Compiles the module in a file, binary or in text form.
+    ///
+    /// # Errors
+    /// As [`Module::new`], and [`Error::Read`].
+    pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        if bytes.starts_with(MAGIC) { Self::compile(engine, bytes) } else { Self::from_text(engine, &bytes) }
+    }
+
+    fn from_text(engine: &Engine, text: &[u8]) -> Result<Self, Error> {
+        let bytes = wat::parse_bytes(text).map_err(|error| Error::Text { message: error.to_string() })?;
+        Self::compile(engine, bytes.into_owned())
+    }
+
+    fn compile(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {
+        let bytes = Arc::new(bytes);
+        let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
+        let info = Arc::new(std::mem::take(&mut parsed.info));
+        let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
+        Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code })))
+    }
+
+    /// Says whether a binary module is valid and supported, without compiling it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::Unsupported`].
+    pub fn validate(engine: &Engine, bytes: &[u8]) -> Result<(), Error> {
+        let (_, bodies) = parse::parse(engine, bytes)?;
+        let mut allocations = Default::default();
+        for (validate, body) in bodies {
+            let mut validator = validate.into_validator(allocations);
+            validator.validate(&body)?;
+            allocations = validator.into_allocations();
+        }
+        Ok(())
+    }
+
+    /// The engine that compiled it.
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// What it imports, in its order.
+    pub fn imports(&self) -> impl ExactSizeIterator<Item = ImportType<'_>> + '_ {
+        self.parsed().imports.iter().map(|import| ImportType {
+            module: &import.module,
+            name: &import.name,
+            ty: self.type_of(import.item),
+        })
+    }
+
+    /// What it exports, in its order.
+    pub fn exports(&self) -> impl ExactSizeIterator<Item = ExportType<'_>> + '_ {
+        self.parsed().exports.iter().map(|(name, item)| ExportType { name, ty: self.type_of(*item) })
+    }
+
+    /// The type of the export of this name.
+    pub fn get_export(&self, name: &str) -> Option<ExternType> {
+        self.export(name).map(|item| self.type_of(item))
+    }
+
+    pub(crate) fn export(&self, name: &str) -> Option<Item> {
+        let index = *self.parsed().export_index.get(name)?;
+        Some(self.parsed().exports[index].1)
+    }
+
+    /// The type of one of its items.
+    pub(crate) fn type_of(&self, item: Item) -> ExternType {
+        let info = self.info();
+        match item {
+            Item::Func(index) => ExternType::Func(FuncType(info.function_type(index).clone())),
+            Item::Table(index) => ExternType::Table(TableType::of(info.tables[index as usize])),
+            Item::Memory(index) => ExternType::Memory(MemoryType::of(info.memories[index as usize])),
+            Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize])),
+            Item::Tag(index) => ExternType::Tag(TagType::new(self.tag_type(index))),
+        }
+    }
+
+    pub(crate) fn tag_type(&self, tag: u32) -> FuncType {
+        let info = self.info();
+        FuncType(info.types[info.tags[tag as usize] as usize].clone())
+    }
+
+    pub(crate) fn parsed(&self) -> &Parsed {
+        &self.0.parsed
+    }
+
+    pub(crate) fn code(&self) -> &Arc<CodeImage> {
+        &self.0.code
+    }
+
+    pub(crate) fn info(&self) -> &ModuleInfo {
+        &self.0.code.module
+    }
+
+    /// The binary module.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0.code.bytes
+    }
+}

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mprotect, mremap, munmap};
+use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap, munmap};
 
 use crate::{Bytes, Error, MAX_PATCH, site_table};
 
@@ -49,6 +49,25 @@ fn map_shared(
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
     // SAFETY: a new mapping at an address that the kernel chooses.
     unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
+}
+
+/// Read-write memory whose pages [`map_executable`] can map once more. Pages come when they are written.
+///
+/// Shared anonymous memory, and not a memory file: profilers take names of generated code only for what looks anonymous.
+pub(crate) fn reserve_shared(length: usize) -> nix::Result<NonNull<u8>> {
+    let length = length.try_into().map_err(|_| Errno::EINVAL)?;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap_anonymous(None, length, READ_WRITE, flags) }.map(NonNull::cast)
+}
+
+/// Maps the first `length` bytes of shared memory once more, to be executed.
+///
+/// # Safety
+/// `writable` must be the start of such a mapping, so long.
+pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix::Result<NonNull<u8>> {
+    // SAFETY: the caller's obligation.
+    unsafe { duplicate(writable.cast(), length, READ_EXECUTE) }
 }
 
 /// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`.
@@ -218,7 +237,7 @@ impl Files {
 }
 
 /// A writable view of a shared mapping that the caller made: copying it would cut its other views off, so the mapping is
-/// duplicated (`mremap` of a shared mapping with an old size of zero, see mremap(2)) and the copy made writable.
+/// duplicated.
 ///
 /// # Safety
 /// `range` must be mapped shared.
@@ -227,13 +246,26 @@ pub(super) unsafe fn duplicate_shared(range: &Range<usize>) -> Result<NonNull<u8
     let Some(text) = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)) else {
         return Err(refused(Errno::EINVAL));
     };
+    // SAFETY: the caller's obligation.
+    unsafe { duplicate(text, range.len(), READ_WRITE) }.map_err(refused)
+}
+
+/// Maps a shared mapping once more (`mremap` with an old size of zero, see mremap(2)), and gives the copy its own protection.
+///
+/// # Safety
+/// `length` bytes from `start` on must be mapped shared.
+unsafe fn duplicate(
+    start: NonNull<libc::c_void>,
+    length: usize,
+    protection: ProtFlags,
+) -> nix::Result<NonNull<u8>> {
     // SAFETY: with an old size of zero nothing is unmapped.
-    let copy = unsafe { mremap(text, 0, range.len(), MRemapFlags::MREMAP_MAYMOVE, None) }.map_err(refused)?;
-    // SAFETY: the copy is ours; it is not executed.
-    if let Err(errno) = unsafe { mprotect(copy, range.len(), READ_WRITE) } {
+    let copy = unsafe { mremap(start, 0, length, MRemapFlags::MREMAP_MAYMOVE, None) }?;
+    // SAFETY: the copy is ours; nobody uses it yet.
+    if let Err(errno) = unsafe { mprotect(copy, length, protection) } {
         // SAFETY: the mapping is ours and nobody knows it.
-        let _ = unsafe { munmap(copy, range.len()) };
-        return Err(refused(errno));
+        let _ = unsafe { munmap(copy, length) };
+        return Err(errno);
     }
     Ok(copy.cast())
 }

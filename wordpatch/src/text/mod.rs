@@ -19,7 +19,7 @@
 //! no INT3 of its parent's along: `unshare` puts the old bytes where a patch of the parent is under way. In text whose pages the
 //! child does not share, `atfork` has done so before `fork` returned.
 
-mod alias;
+pub(crate) mod alias;
 pub(crate) mod atfork;
 pub(crate) mod fork;
 mod protect;
@@ -270,6 +270,12 @@ impl TextMapping {
             copied: self.copied,
         }
     }
+}
+
+/// Notes a text that has a writable view from the first: a memory file of ours.
+pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
+    let mapping = TextMapping { range, writable: Some(writable), copied: true, private: false };
+    MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
 /// Drops what is known about mappings that overlap `range`, after the text there was unmapped or replaced. Places that were

@@ -1,0 +1,167 @@
+//! Puts chunks of code in their places: one after the other, the calls between them resolved.
+//!
+//! A call to a function that has its place already is written when its chunk comes; the others are kept until the end, eight
+//! bytes each. Chunks must come in the order of their functions, so the image does not depend on who compiled what when.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wordpatch::code_memory::CodeBuffer;
+
+use super::{CodeImage, CompileError, Function, Region, Trampolines, registry};
+use crate::compiler::{self, Catch, Chunk, CompiledFunction, DirectCall};
+use crate::module::ModuleInfo;
+
+/// Chunks and trampolines begin at multiples of this: a cache line.
+const ALIGNMENT: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Linker {
+    code: CodeBuffer,
+    functions: Vec<Function>,
+    regions: Vec<Region>,
+    catches: Vec<Catch>,
+    /// Calls whose callee has no place yet; `at` is an offset in the image.
+    pending: Vec<DirectCall>,
+}
+
+impl Linker {
+    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther.
+    pub(crate) fn new(limit: usize) -> Result<Self, CompileError> {
+        let code = CodeBuffer::new(limit)?;
+        Ok(Self {
+            code,
+            functions: Vec::new(),
+            regions: Vec::new(),
+            catches: Vec::new(),
+            pending: Vec::new(),
+        })
+    }
+
+    fn append(&mut self, code: &[u8]) -> Result<u32, CompileError> {
+        let start = self.code.append(code, ALIGNMENT).ok_or(CompileError::TooMuchCode)?;
+        Ok(start as u32)
+    }
+
+    /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary module.
+    pub(crate) fn add(
+        &mut self,
+        module: &ModuleInfo,
+        chunk: &Chunk,
+        bodies: impl Iterator<Item = std::ops::Range<usize>>,
+    ) -> Result<(), CompileError> {
+        let base = self.append(&chunk.code)?;
+        for (function, body) in chunk.functions.iter().zip(bodies) {
+            debug_assert_eq!(function.index, module.imported_functions + self.functions.len() as u32);
+            self.add_function(base, function, &body);
+        }
+        for call in &chunk.calls {
+            let call = DirectCall { at: base + call.at, function: call.function - module.imported_functions };
+            match self.functions.get(call.function as usize) {
+                Some(callee) => {
+                    let callee = callee.entry;
+                    self.resolve(call.at, callee);
+                }
+                None => self.pending.push(call),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &std::ops::Range<usize>) {
+        let first_region = self.regions.len() as u32;
+        for region in &function.try_regions {
+            self.regions.push(Region {
+                start: base + region.start,
+                end: base + region.end,
+                parent: region.parent.map(|parent| first_region + parent),
+                first_catch: self.catches.len() as u32,
+                catches: region.catches.len() as u32,
+            });
+            let placed = |catch: &Catch| Catch { tag: catch.tag, handler: base + catch.handler };
+            self.catches.extend(region.catches.iter().map(placed));
+        }
+        self.functions.push(Function {
+            entry: base + function.entry,
+            body: base + function.body,
+            end: base + function.end,
+            frame_size: function.frame_size,
+            first_region,
+            wasm_start: body.start as u32,
+            wasm_end: body.end as u32,
+        });
+    }
+
+    /// Writes the rel32 at `at`, which is relative to its end.
+    fn resolve(&mut self, at: u32, target: u32) {
+        let displacement = target.wrapping_sub(at + 4);
+        let at = at as usize;
+        self.code.bytes_mut()[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+    }
+
+    /// Resolves what is left, adds the trampolines for the types that `used` says, and makes the code executable.
+    pub(crate) fn finish(
+        mut self,
+        module: Arc<ModuleInfo>,
+        bytes: Arc<Vec<u8>>,
+        used: &[bool],
+    ) -> Result<Arc<CodeImage>, CompileError> {
+        for call in std::mem::take(&mut self.pending) {
+            let callee = self.functions[call.function as usize].entry;
+            self.resolve(call.at, callee);
+        }
+        let functions_end = self.code.len() as u32;
+        let trampolines = self.trampolines(&module, used)?;
+        let memory = self.code.seal()?;
+        self.functions.shrink_to_fit();
+        self.regions.shrink_to_fit();
+        self.catches.shrink_to_fit();
+        let image = CodeImage {
+            registered: None,
+            memory,
+            layout: module.layout(),
+            module,
+            bytes,
+            functions: self.functions,
+            regions: self.regions,
+            catches: self.catches,
+            functions_end,
+            trampolines,
+        };
+        Ok(registry::register(image, |image, registered| image.registered = Some(registered)))
+    }
+
+    /// Equal types share theirs.
+    fn trampolines(
+        &mut self,
+        module: &ModuleInfo,
+        used: &[bool],
+    ) -> Result<Vec<Option<Trampolines>>, CompileError> {
+        let mut made = HashMap::new();
+        let mut code = Vec::new();
+        let mut all = Vec::with_capacity(used.len());
+        for (ty, used) in module.types.iter().zip(used) {
+            if !used {
+                all.push(None);
+                continue;
+            }
+            let trampolines = match made.get(ty) {
+                Some(trampolines) => *trampolines,
+                None => {
+                    let mut place = |make: fn(&wasmparser::FuncType, &mut Vec<u8>)| {
+                        code.clear();
+                        make(ty, &mut code);
+                        self.append(&code)
+                    };
+                    let entry = place(compiler::entry_trampoline)?;
+                    let host = place(compiler::host_trampoline)?;
+                    let trampolines = Trampolines { entry, host };
+                    made.insert(ty, trampolines);
+                    trampolines
+                }
+            };
+            all.push(Some(trampolines));
+        }
+        Ok(all)
+    }
+}

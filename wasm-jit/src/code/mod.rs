@@ -1,0 +1,173 @@
+//! The machine code of a module, in its place.
+//!
+//! [`compile_all`] validates and compiles the functions of a module on several threads ([`compile`]), links them ([`link`]) and
+//! gives a [`CodeImage`], which is immutable but for patches and may be shared by any number of threads. From an address of
+//! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
+
+pub(crate) mod compile;
+pub(crate) mod link;
+pub(crate) mod perf;
+pub(crate) mod registry;
+pub(crate) mod sections;
+
+use std::sync::Arc;
+
+use wasmparser::{BinaryReader, FuncType, FunctionBody};
+use wordpatch::code_memory::CodeMemory;
+
+pub(crate) use compile::{CompileError, ToCompile, compile_all};
+
+use crate::compiler::{Catch, Compiler, Position};
+use crate::module::ModuleInfo;
+use crate::vmctx::VmLayout;
+
+/// The code of a module's own functions, and of the trampolines for their types.
+#[derive(Debug)]
+pub(crate) struct CodeImage {
+    /// Dropped first: nobody finds the image any more when its code goes.
+    #[expect(dead_code, reason = "its drop is what it is for")]
+    registered: Option<registry::Registered>,
+    memory: CodeMemory,
+    pub module: Arc<ModuleInfo>,
+    /// The binary module, for what is looked up when somebody asks: bodies, names, lines.
+    pub bytes: Arc<Vec<u8>>,
+    pub layout: VmLayout,
+    /// In ascending order of code and of index; the first is the first that is not imported.
+    functions: Vec<Function>,
+    regions: Vec<Region>,
+    catches: Vec<Catch>,
+    /// Where the trampolines begin.
+    functions_end: u32,
+    /// By type index; none for a type that no function has.
+    trampolines: Vec<Option<Trampolines>>,
+}
+
+/// A function's place. Offsets are from the image's start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub entry: u32,
+    /// From here on `rbp` and `rsp` are the frame's.
+    pub body: u32,
+    pub end: u32,
+    pub frame_size: u32,
+    /// The first of its try regions; the next function's tells where they end.
+    first_region: u32,
+    /// Where its body lies in the binary module.
+    pub wasm_start: u32,
+    pub wasm_end: u32,
+}
+
+/// A try region with its parts in the tables of the image.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    start: u32,
+    end: u32,
+    /// Index in the image's table.
+    parent: Option<u32>,
+    first_catch: u32,
+    catches: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trampolines {
+    entry: u32,
+    host: u32,
+}
+
+impl CodeImage {
+    /// An image of trampolines only, for host functions of these types.
+    pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
+        let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
+        let used = vec![true; types.len()];
+        link::Linker::new(1 << 30)?.finish(Arc::new(module), Arc::default(), &used)
+    }
+
+    /// Where the code of a function begins, which must not be imported.
+    pub(crate) fn entry(&self, function: u32) -> *const u8 {
+        self.at(self.function(function).entry)
+    }
+
+    /// The trampoline that enters functions of this type; none for a type that no function of the module has.
+    pub(crate) fn entry_trampoline(&self, type_index: u32) -> Option<*const u8> {
+        self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.entry))
+    }
+
+    /// The trampoline that host functions of this type are called by; as [`CodeImage::entry_trampoline`].
+    pub(crate) fn host_trampoline(&self, type_index: u32) -> Option<*const u8> {
+        self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.host))
+    }
+
+    /// The code with its trampolines.
+    pub(crate) fn memory(&self) -> &CodeMemory {
+        &self.memory
+    }
+
+    /// How many bytes of code the functions have.
+    pub(crate) fn code_length(&self) -> usize {
+        self.functions_end as usize
+    }
+
+    /// The indices of the functions that have code.
+    pub(crate) fn indices(&self) -> std::ops::Range<u32> {
+        let first = self.module.imported_functions;
+        first..first + self.functions.len() as u32
+    }
+
+    /// A function that is not imported.
+    pub(crate) fn function(&self, index: u32) -> &Function {
+        &self.functions[(index - self.module.imported_functions) as usize]
+    }
+
+    /// Where an offset in the image is executed.
+    pub(crate) fn at(&self, offset: u32) -> *const u8 {
+        std::ptr::with_exposed_provenance(self.memory.address() + offset as usize)
+    }
+
+    /// Whether the address is in a function's code, and not in a trampoline.
+    pub(crate) fn has_function_at(&self, pc: usize) -> bool {
+        pc.wrapping_sub(self.memory.address()) < self.functions_end as usize
+    }
+
+    /// The index of the function whose code the address is in.
+    pub(crate) fn function_at(&self, pc: usize) -> Option<u32> {
+        if !self.has_function_at(pc) {
+            return None;
+        }
+        let offset = (pc - self.memory.address()) as u32;
+        let behind = self.functions.partition_point(|function| function.entry <= offset);
+        let number = behind.checked_sub(1)?;
+        (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
+    }
+
+    /// The body of a function in the binary module.
+    pub(crate) fn body(&self, function: u32) -> FunctionBody<'_> {
+        let Function { wasm_start, wasm_end, .. } = *self.function(function);
+        let bytes = &self.bytes[wasm_start as usize..wasm_end as usize];
+        FunctionBody::new(BinaryReader::new(bytes, wasm_start.into()))
+    }
+
+    /// Which instruction the code of a function is of, by offsets from its entry. Compiles it once more.
+    pub(crate) fn positions(&self, function: u32) -> Vec<Position> {
+        Compiler::new(&self.module).positions(function, &self.body(function)).unwrap_or_default()
+    }
+
+    /// The catches that an exception meets on its way out, innermost first, where the call of `function` returned to `pc` raised it.
+    pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = &Catch> {
+        let offset = (pc - self.memory.address()) as u32;
+        let number = (function - self.module.imported_functions) as usize;
+        let first = self.functions[number].first_region as usize;
+        let end =
+            self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
+        // An inner region comes after the outer one.
+        let is_in = |region: &&Region| region.start < offset && offset <= region.end;
+        let innermost = self.regions[first..end].iter().rfind(is_in);
+        let outer = |region: &&Region| region.parent.map(|parent| &self.regions[parent as usize]);
+        std::iter::successors(innermost, outer).flat_map(|region| {
+            let first = region.first_catch as usize;
+            &self.catches[first..first + region.catches as usize]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,25 @@
+//! Names of generated code for `perf`: a line for each function, as `perf report` reads them from `/tmp/perf-PID.map`.
+
+use std::io::{self, Write};
+
+use super::CodeImage;
+use super::sections::Sections;
+
+/// Writes the module's functions and trampolines. Maps of several modules of a process go into the same file, one after the other.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()> {
+    let sections = Sections::of(&image.bytes);
+    let module = sections.module_name.unwrap_or("wasm");
+    for index in image.indices() {
+        let function = image.function(index);
+        let (start, length) = (image.at(function.entry) as usize, function.end - function.entry);
+        match sections.function_name(index) {
+            Some(name) => writeln!(out, "{start:x} {length:x} {module}!{}", name.replace('\n', " "))?,
+            None => writeln!(out, "{start:x} {length:x} {module}!function[{index}]")?,
+        }
+    }
+    let (start, end) = (image.at(image.functions_end) as usize, image.memory.pages().end);
+    writeln!(out, "{start:x} {:x} {module}!trampolines", end - start)
+}

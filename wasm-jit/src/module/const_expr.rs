@@ -1,0 +1,142 @@
+//! Constant expressions: the initial values of globals, the offsets of segments, the elements of tables.
+
+use wasmparser::{BinaryReaderError, ConstExpr as WasmExpr, Operator};
+
+/// A constant expression, decoded. Values are eight bytes, as in compiled code.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ConstExpr {
+    /// A number, or the null reference.
+    Value(u64),
+    /// The value of a global.
+    Global(u32),
+    /// A reference to a function.
+    Func(u32),
+    /// Integer arithmetic, for a stack of values.
+    Arithmetic(Box<[ConstOp]>),
+}
+
+/// One instruction of an expression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ConstOp {
+    Value(u64),
+    Global(u32),
+    Func(u32),
+    I32Add,
+    I32Sub,
+    I32Mul,
+    I64Add,
+    I64Sub,
+    I64Mul,
+}
+
+/// What an expression may ask its instance for.
+pub(crate) trait ConstSource {
+    /// The value of a global that is initialized already.
+    fn global(&self, index: u32) -> u64;
+    /// The reference to a function.
+    fn func(&self, index: u32) -> u64;
+}
+
+impl ConstExpr {
+    /// Decodes an expression; whether it is valid is for the validator to say.
+    pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, BinaryReaderError> {
+        let mut ops = Vec::new();
+        for operator in expr.get_operators_reader() {
+            ops.push(match operator? {
+                Operator::I32Const { value } => ConstOp::Value(u64::from(value as u32)),
+                Operator::I64Const { value } => ConstOp::Value(value as u64),
+                Operator::F32Const { value } => ConstOp::Value(u64::from(value.bits())),
+                Operator::F64Const { value } => ConstOp::Value(value.bits()),
+                Operator::RefNull { .. } => ConstOp::Value(0),
+                Operator::RefFunc { function_index } => ConstOp::Func(function_index),
+                Operator::GlobalGet { global_index } => ConstOp::Global(global_index),
+                Operator::I32Add => ConstOp::I32Add,
+                Operator::I32Sub => ConstOp::I32Sub,
+                Operator::I32Mul => ConstOp::I32Mul,
+                Operator::I64Add => ConstOp::I64Add,
+                Operator::I64Sub => ConstOp::I64Sub,
+                Operator::I64Mul => ConstOp::I64Mul,
+                Operator::End => break,
+                other => unreachable!("{other:?} in a constant expression that was validated"),
+            });
+        }
+        Ok(match ops[..] {
+            [ConstOp::Value(value)] => Self::Value(value),
+            [ConstOp::Global(index)] => Self::Global(index),
+            [ConstOp::Func(index)] => Self::Func(index),
+            _ => Self::Arithmetic(ops.into()),
+        })
+    }
+
+    /// The value of the expression in an instance.
+    pub(crate) fn evaluate(&self, source: &impl ConstSource) -> u64 {
+        match self {
+            Self::Value(value) => *value,
+            Self::Global(index) => source.global(*index),
+            Self::Func(index) => source.func(*index),
+            Self::Arithmetic(ops) => arithmetic(ops, source),
+        }
+    }
+}
+
+fn arithmetic(ops: &[ConstOp], source: &impl ConstSource) -> u64 {
+    let mut stack = Vec::new();
+    for op in ops {
+        let value = match op {
+            ConstOp::Value(value) => *value,
+            ConstOp::Global(index) => source.global(*index),
+            ConstOp::Func(index) => source.func(*index),
+            binary => {
+                let (right, left) = (stack.pop(), stack.pop());
+                let (Some(right), Some(left)) = (right, left) else {
+                    unreachable!("a valid expression has both operands on its stack")
+                };
+                calculate(*binary, left, right)
+            }
+        };
+        stack.push(value);
+    }
+    stack.pop().expect("a valid expression leaves one value")
+}
+
+fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
+    let narrow = |value: u64| u64::from(value as u32);
+    match op {
+        ConstOp::I32Add => narrow(left.wrapping_add(right)),
+        ConstOp::I32Sub => narrow(left.wrapping_sub(right)),
+        ConstOp::I32Mul => narrow(left.wrapping_mul(right)),
+        ConstOp::I64Add => left.wrapping_add(right),
+        ConstOp::I64Sub => left.wrapping_sub(right),
+        ConstOp::I64Mul => left.wrapping_mul(right),
+        ConstOp::Value(_) | ConstOp::Global(_) | ConstOp::Func(_) => unreachable!("not a calculation"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Numbers;
+
+    impl ConstSource for Numbers {
+        fn global(&self, index: u32) -> u64 {
+            u64::from(index) * 100
+        }
+        fn func(&self, index: u32) -> u64 {
+            u64::from(index)
+        }
+    }
+
+    #[test]
+    fn arithmetic_wraps_in_the_width_of_its_type() {
+        let value = |ops: &[ConstOp]| ConstExpr::Arithmetic(ops.into()).evaluate(&Numbers);
+        use ConstOp::*;
+        assert_eq!(value(&[Value(5), Value(7), I32Sub]), u64::from(-2_i32 as u32));
+        assert_eq!(value(&[Value(5), Value(7), I64Sub]), -2_i64 as u64);
+        assert_eq!(value(&[Value(0xffff_ffff), Value(1), I32Add]), 0);
+        assert_eq!(value(&[Value(0xffff_ffff), Value(1), I64Add]), 1 << 32);
+        assert_eq!(value(&[Global(3), Value(2), Value(4), I32Mul, I32Add]), 308);
+        assert_eq!(value(&[Value(1 << 31), Value(2), I32Mul]), 0);
+        assert_eq!(value(&[Value(1 << 31), Value(2), I64Mul]), 1 << 32);
+    }
+}

@@ -1,0 +1,274 @@
+//! Decoding and validation of everything but function bodies.
+//!
+//! The bodies are handed on together with what validates them, so that threads can validate and compile them side by side.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use wasmparser::{
+    self as wp, ElementItems, ElementKind, ExternalKind, Parser, Payload, TypeRef, ValidPayload, Validator,
+    WasmFeatures,
+};
+
+use super::ModuleInfo;
+use super::const_expr::ConstExpr;
+use crate::code::ToCompile;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::types::{RefType, ValType};
+
+/// What this engine runs: WebAssembly 2.0 without SIMD, and the proposals that real programs use.
+pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
+    .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
+    .union(WasmFeatures::SIGN_EXTENSION)
+    .union(WasmFeatures::REFERENCE_TYPES)
+    .union(WasmFeatures::MULTI_VALUE)
+    .union(WasmFeatures::BULK_MEMORY)
+    .union(WasmFeatures::FLOATS)
+    .union(WasmFeatures::GC_TYPES)
+    .union(WasmFeatures::TAIL_CALL)
+    .union(WasmFeatures::EXTENDED_CONST)
+    .union(WasmFeatures::MULTI_MEMORY)
+    .union(WasmFeatures::EXCEPTIONS)
+    .union(WasmFeatures::LEGACY_EXCEPTIONS)
+    .union(WasmFeatures::THREADS);
+
+/// One item of a module's index spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    Func(u32),
+    Table(u32),
+    Memory(u32),
+    Global(u32),
+    Tag(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Import {
+    pub module: Box<str>,
+    pub name: Box<str>,
+    pub item: Item,
+}
+
+/// When the contents of a segment are used.
+#[derive(Debug)]
+pub(crate) enum SegmentMode {
+    /// At instantiation: at this place of this table or memory.
+    Active { target: u32, offset: ConstExpr },
+    /// When the program asks for it.
+    Passive,
+    /// Never.
+    Declared,
+}
+
+#[derive(Debug)]
+pub(crate) struct ElementSegment {
+    pub mode: SegmentMode,
+    pub ty: RefType,
+    pub items: Elements,
+}
+
+#[derive(Debug)]
+pub(crate) enum Elements {
+    Functions(Box<[u32]>),
+    Expressions(Box<[ConstExpr]>),
+}
+
+#[derive(Debug)]
+pub(crate) struct DataSegment {
+    pub mode: SegmentMode,
+    /// Where in the module's bytes it is.
+    pub range: Range<usize>,
+}
+
+/// A module without its code.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    pub info: ModuleInfo,
+    pub imports: Vec<Import>,
+    /// In the module's order.
+    pub exports: Vec<(Box<str>, Item)>,
+    pub export_index: HashMap<Box<str>, usize>,
+    /// Initial values of the module's own globals.
+    pub globals: Vec<ConstExpr>,
+    pub start: Option<u32>,
+    pub elements: Vec<ElementSegment>,
+    pub data: Vec<DataSegment>,
+}
+
+/// Decodes and validates a module, except for its function bodies.
+pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
+    // Places in the module are kept in 32 bits.
+    if u32::try_from(bytes.len()).is_err() {
+        return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
+    }
+    let mut validator = Validator::new_with_features(FEATURES);
+    let mut parser = Parser::new(0);
+    parser.set_features(FEATURES);
+    let mut parsed = Parsed::default();
+    let mut bodies = Vec::new();
+    for payload in parser.parse_all(bytes) {
+        let payload = payload?;
+        if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
+            bodies.push((validate, body));
+        }
+        section(engine, &mut parsed, payload)?;
+    }
+    Ok((parsed, bodies))
+}
+
+/// Takes over a section that the validator has accepted.
+fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result<(), Error> {
+    let info = &mut parsed.info;
+    match payload {
+        Payload::TypeSection(section) => {
+            let offset = section.range().start;
+            for ty in section.into_iter_err_on_gc_types() {
+                let ty = ty?;
+                for value in ty.params().iter().chain(ty.results()) {
+                    known(*value, offset)?;
+                }
+                info.type_ids.push(engine.register_type(&ty));
+                info.types.push(ty);
+            }
+        }
+        Payload::ImportSection(section) => {
+            for import in section.into_imports_with_offsets() {
+                let (offset, import) = import?;
+                parsed.import(import, offset)?;
+            }
+        }
+        Payload::FunctionSection(section) => {
+            for ty in section {
+                info.functions.push(ty?);
+            }
+        }
+        Payload::TableSection(section) => {
+            for table in section.into_iter_with_offsets() {
+                let (offset, table) = table?;
+                known(wp::ValType::Ref(table.ty.element_type), offset)?;
+                info.tables.push(table.ty);
+            }
+        }
+        Payload::MemorySection(section) => {
+            for memory in section {
+                info.memories.push(memory?);
+            }
+        }
+        Payload::TagSection(section) => {
+            for tag in section {
+                info.tags.push(tag?.func_type_idx);
+            }
+        }
+        Payload::GlobalSection(section) => {
+            for global in section.into_iter_with_offsets() {
+                let (offset, global) = global?;
+                known(global.ty.content_type, offset)?;
+                info.globals.push(global.ty);
+                parsed.globals.push(ConstExpr::decode(&global.init_expr)?);
+            }
+        }
+        Payload::ExportSection(section) => {
+            for export in section {
+                let export = export?;
+                let item = match export.kind {
+                    ExternalKind::Func | ExternalKind::FuncExact => Item::Func(export.index),
+                    ExternalKind::Table => Item::Table(export.index),
+                    ExternalKind::Memory => Item::Memory(export.index),
+                    ExternalKind::Global => Item::Global(export.index),
+                    ExternalKind::Tag => Item::Tag(export.index),
+                };
+                parsed.export_index.insert(export.name.into(), parsed.exports.len());
+                parsed.exports.push((export.name.into(), item));
+            }
+        }
+        Payload::StartSection { func, .. } => parsed.start = Some(func),
+        Payload::ElementSection(section) => {
+            for element in section.into_iter_with_offsets() {
+                let (offset, element) = element?;
+                parsed.elements.push(element_segment(element, offset)?);
+            }
+        }
+        Payload::DataSection(section) => {
+            for data in section {
+                let data = data?;
+                let end = data.range.end as usize;
+                let mode = match data.kind {
+                    wp::DataKind::Passive => SegmentMode::Passive,
+                    wp::DataKind::Active { memory_index, offset_expr } => {
+                        SegmentMode::Active { target: memory_index, offset: ConstExpr::decode(&offset_expr)? }
+                    }
+                };
+                parsed.data.push(DataSegment { mode, range: end - data.data.len()..end });
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+impl Parsed {
+    fn import(&mut self, import: wp::Import<'_>, offset: u64) -> Result<(), Error> {
+        let info = &mut self.info;
+        let item = match import.ty {
+            TypeRef::Func(ty) | TypeRef::FuncExact(ty) => {
+                info.functions.push(ty);
+                info.imported_functions += 1;
+                Item::Func(info.imported_functions - 1)
+            }
+            TypeRef::Table(ty) => {
+                known(wp::ValType::Ref(ty.element_type), offset)?;
+                info.tables.push(ty);
+                info.imported_tables += 1;
+                Item::Table(info.imported_tables - 1)
+            }
+            TypeRef::Memory(ty) => {
+                info.memories.push(ty);
+                info.imported_memories += 1;
+                Item::Memory(info.imported_memories - 1)
+            }
+            TypeRef::Global(ty) => {
+                known(ty.content_type, offset)?;
+                info.globals.push(ty);
+                info.imported_globals += 1;
+                Item::Global(info.imported_globals - 1)
+            }
+            TypeRef::Tag(ty) => {
+                info.tags.push(ty.func_type_idx);
+                info.imported_tags += 1;
+                Item::Tag(info.imported_tags - 1)
+            }
+        };
+        self.imports.push(Import { module: import.module.into(), name: import.name.into(), item });
+        Ok(())
+    }
+}
+
+fn element_segment(element: wp::Element<'_>, offset: u64) -> Result<ElementSegment, Error> {
+    let mode = match element.kind {
+        ElementKind::Passive => SegmentMode::Passive,
+        ElementKind::Declared => SegmentMode::Declared,
+        ElementKind::Active { table_index, offset_expr } => {
+            SegmentMode::Active { target: table_index.unwrap_or(0), offset: ConstExpr::decode(&offset_expr)? }
+        }
+    };
+    let (ty, items) = match element.items {
+        ElementItems::Functions(functions) => {
+            (RefType::Func, Elements::Functions(functions.into_iter().collect::<Result<_, _>>()?))
+        }
+        ElementItems::Expressions(ty, expressions) => {
+            known(wp::ValType::Ref(ty), offset)?;
+            let decoded = expressions.into_iter().map(|expr| ConstExpr::decode(&expr?));
+            (RefType::of(ty), Elements::Expressions(decoded.collect::<Result<_, _>>()?))
+        }
+    };
+    Ok(ElementSegment { mode, ty, items })
+}
+
+/// Refuses a type that the validator knows and this engine does not.
+fn known(ty: wp::ValType, offset: u64) -> Result<(), Error> {
+    match ValType::from_wasm(ty) {
+        Some(_) => Ok(()),
+        None => Err(Error::Unsupported { message: format!("the type {ty} is not supported"), offset }),
+    }
+}

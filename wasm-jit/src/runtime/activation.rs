@@ -1,0 +1,115 @@
+//! Entering compiled code, and what comes out of it.
+
+use std::panic::resume_unwind;
+
+use super::func::Func;
+use super::host;
+use super::instance::InstanceData;
+use super::stack;
+use super::store::{Failure, StoreArea, StoreInner, StoreOpaque};
+use crate::error::Error;
+use crate::trap::{self, Raised, WasmBacktrace};
+use crate::vmctx::{VmContext, VmFuncRef};
+
+/// The code of an entry trampoline.
+pub(crate) type Entry = unsafe extern "sysv64" fn(*mut VmContext, *const u8, *mut u64) -> u64;
+
+/// Lends the store to what runs in it: as long as this lives, [`StoreArea::store`] is a pointer made from the caller's borrow.
+pub(crate) struct Lent {
+    area: *mut StoreArea,
+    before: *mut StoreOpaque,
+}
+
+impl Lent {
+    /// # Safety
+    /// The store outlives this, and the caller does not use its own borrow meanwhile.
+    pub(crate) unsafe fn new(store: *mut StoreOpaque) -> Self {
+        // SAFETY: the caller's obligation; the area lives as long as the store.
+        unsafe {
+            let area = (*store).area.as_ptr();
+            Self { area, before: std::mem::replace(&mut (*area).store, store) }
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: as in `new`.
+        unsafe { (*self.area).store = self.before };
+    }
+}
+
+/// Calls a function with these values: at first the arguments, then the results.
+///
+/// # Errors
+/// Whatever stops the program. A panic of a host function goes on from here.
+///
+/// # Safety
+/// The function is of this store; the values are as many as the larger of the numbers of its parameters and results, and are
+/// arguments of its types as this store lowers them.
+pub(crate) unsafe fn invoke<T: 'static>(
+    store: &mut StoreInner<T>,
+    func: Func,
+    values: *mut u64,
+) -> Result<(), Error> {
+    // The pointer is to the whole, so that host functions may get at the embedder's data.
+    let store: *mut StoreInner<T> = store;
+    // SAFETY: the caller's obligation; the borrow is not used but through the pointer.
+    unsafe { invoke_in(store.cast(), func.vm(), values) }
+}
+
+/// # Safety
+/// As [`invoke`]; `store` points to a whole [`StoreInner`].
+unsafe fn invoke_in(store: *mut StoreOpaque, func: *const VmFuncRef, values: *mut u64) -> Result<(), Error> {
+    // SAFETY: functions live as long as their store, and do not change.
+    let VmFuncRef { code, context, index, .. } = unsafe { *func };
+    // SAFETY: the caller's obligation.
+    unsafe {
+        if (*context).is_host != 0 {
+            return host::call_directly(store, context, values);
+        }
+        let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
+        let area = (*store).area.as_ptr();
+        let outermost = (*area).stack_top == 0;
+        if outermost {
+            // This frame is above those of the activation.
+            let here = 0_u8;
+            (*area).stack_top = std::hint::black_box(&raw const here).addr();
+            (*area).vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
+        }
+        let left = {
+            let _lent = Lent::new(store);
+            trap::enter(area.cast(), || entry(context, code, values))
+        };
+        if outermost {
+            (*area).stack_top = 0;
+        }
+        left.map_err(|raised| (*store).failure_of(raised))
+    }
+}
+
+impl StoreOpaque {
+    /// Why an activation was left, as an error; or the panic of the host function that caused it.
+    #[cold]
+    fn failure_of(&mut self, raised: Raised) -> Error {
+        match raised {
+            Raised::Trap { trap, backtrace } => Error::Trap { trap, backtrace },
+            Raised::Exception { exception, .. } => Error::Exception(self.root_exception(exception)),
+            Raised::Noted { backtrace } => match self.failure.take() {
+                Some(Failure::Panic(panic)) => resume_unwind(panic),
+                Some(Failure::Error(error)) => with_backtrace(error, backtrace),
+                None => unreachable!("whoever fails notes why"),
+            },
+        }
+    }
+}
+
+/// A trap that the runtime or a host function caused gets the frames that led to it.
+fn with_backtrace(error: Error, backtrace: WasmBacktrace) -> Error {
+    match error {
+        Error::Trap { trap, backtrace: empty } if empty.frames().is_empty() => {
+            Error::Trap { trap, backtrace }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,101 @@
+//! [`Caller`], and host functions whose types are known at run time.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::collect;
+use super::externs::Extern;
+use super::host::{HostCall, HostFunc};
+use super::instance::InstanceData;
+use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreInner};
+use super::value::Val;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::types::{FuncType, ValType};
+
+/// What a host function gets of whoever called it: the store, and the exports of the calling instance.
+#[derive(Debug)]
+pub struct Caller<'a, T: 'static> {
+    store: StoreContextMut<'a, T>,
+    instance: Option<NonNull<InstanceData>>,
+}
+
+impl<'a, T: 'static> Caller<'a, T> {
+    /// # Safety
+    /// The call's store is one whose data are of type `T`, and it is lent to the host function for `'a`.
+    pub(crate) unsafe fn new(call: HostCall) -> Self {
+        let store: *mut StoreInner<T> = call.store.cast();
+        // SAFETY: the caller's obligation.
+        Self { store: StoreContextMut::new(unsafe { &mut *store }), instance: call.caller }
+    }
+
+    /// The export of this name of the instance that called; `None` if the host called, too.
+    pub fn get_export(&mut self, name: &str) -> Option<Extern> {
+        // SAFETY: instances live as long as their store, which is borrowed: nothing runs meanwhile that could change this one.
+        let instance = unsafe { self.instance?.as_ref() };
+        let item = instance.module.export(name)?;
+        Some(instance.item(&self.store.as_context().0.opaque, item))
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        self.store.data()
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        self.store.data_mut()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        self.store.engine()
+    }
+}
+
+impl<T: 'static> AsContext for Caller<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        self.store.as_context()
+    }
+}
+
+impl<T: 'static> AsContextMut for Caller<'_, T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        self.store.as_context_mut()
+    }
+}
+
+impl HostFunc {
+    /// A closure that takes and gives values of any types.
+    pub(crate) fn untyped<T: 'static>(
+        ty: FuncType,
+        closure: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        let (params, results): (Vec<ValType>, Vec<ValType>) = (ty.params().collect(), ty.results().collect());
+        let wrapped = move |call: HostCall, values: *mut u64| {
+            // SAFETY: the store's data are of this type, and the store is lent to this call.
+            let mut caller = unsafe { Caller::<T>::new(call) };
+            let store = &mut caller.as_context_mut().into_inner().opaque;
+            let arguments: Vec<Val> = params
+                .iter()
+                .enumerate()
+                // SAFETY: there is a value of its type for each parameter.
+                .map(|(at, ty)| store.lift(*ty, unsafe { values.add(at).read() }))
+                .collect();
+            let mut out: Vec<Val> = results.iter().map(|ty| Val::default_for_ty(*ty)).collect();
+            closure(caller, &arguments, &mut out)?;
+            // SAFETY: as above; the closure has given its own back.
+            let mut caller = unsafe { Caller::<T>::new(call) };
+            let store = &mut caller.as_context_mut().into_inner().opaque;
+            collect::if_due(store, &[]);
+            for (at, (ty, value)) in results.iter().zip(&out).enumerate() {
+                // SAFETY: there is room for a value for each result.
+                unsafe { values.add(at).write(store.lower(*ty, value)?) };
+            }
+            Ok(())
+        };
+        Self { ty, closure: Arc::new(wrapped) }
+    }
+}

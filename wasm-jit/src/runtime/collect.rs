@@ -1,0 +1,138 @@
+//! The collector: frees exceptions and references to host values that WebAssembly can no longer reach.
+//!
+//! It runs when there are twice as many as the last run left. It marks, then sweeps:
+//! 1. The roots are the frames of all activations, the registers that a callee keeps, results on their way, globals, tables and
+//!    element segments that hold such references, and the exceptions that the host has handles of.
+//! 2. Frames are scanned conservatively: every word that looks like a reference is one. So compiled code keeps no maps of its
+//!    frames. Nothing moves, so a word that only looks like one does no harm but keeping something alive.
+//! 3. The values of a marked exception are roots too.
+//!
+//! It may only run where every reference that is alive is in one of these places: in [`Libcall::NewException`](
+//! crate::vmctx::Libcall::NewException), and in host calls before the arguments or results have been turned into what WebAssembly
+//! sees.
+
+use std::arch::asm;
+
+use super::store::StoreOpaque;
+use crate::types::RefType;
+
+/// Fewer are never collected.
+const MINIMUM: usize = 1024;
+
+/// When the collector runs next.
+#[derive(Debug)]
+pub(crate) struct Threshold(usize);
+
+impl Default for Threshold {
+    fn default() -> Self {
+        Self(MINIMUM)
+    }
+}
+
+/// Collects if it is time to. `extra` are references that are nowhere else yet.
+pub(crate) fn if_due(store: &mut StoreOpaque, extra: &[u64]) {
+    if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
+        collect(store, extra);
+        store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
+    }
+}
+
+/// What has been found to be alive.
+struct Marks<'a> {
+    store: &'a StoreOpaque,
+    exceptions: Vec<bool>,
+    extern_refs: Vec<bool>,
+    /// Exceptions that are marked and whose values are not yet.
+    pending: Vec<usize>,
+}
+
+impl Marks<'_> {
+    /// Marks what the word refers to, if it looks like a reference.
+    fn word(&mut self, word: u64) {
+        if let Some(place) = self.store.extern_refs.place(word) {
+            self.extern_refs[place] = true;
+        } else if let Some(place) = self.store.exceptions.place(word)
+            && !std::mem::replace(&mut self.exceptions[place], true)
+        {
+            self.pending.push(place);
+        }
+    }
+}
+
+fn collect(store: &mut StoreOpaque, extra: &[u64]) {
+    let handles = store.exceptions.prepare();
+    let mut marks = Marks {
+        exceptions: vec![false; store.exceptions.places()],
+        extern_refs: vec![false; store.extern_refs.places()],
+        pending: Vec::new(),
+        store,
+    };
+    extra.iter().chain(&handles).for_each(|word| marks.word(*word));
+    mark_store(&mut marks);
+    mark_stack(&mut marks);
+    while let Some(place) = marks.pending.pop() {
+        marks.store.exceptions.words(place).iter().for_each(|word| marks.word(*word));
+    }
+    let Marks { exceptions, extern_refs, .. } = marks;
+    store.exceptions.sweep(&exceptions);
+    store.extern_refs.sweep(&extern_refs);
+}
+
+/// Whether a value of this type may be what is collected.
+fn is_collected(ty: RefType) -> bool {
+    ty != RefType::Func
+}
+
+fn mark_store(marks: &mut Marks<'_>) {
+    let store = marks.store;
+    for global in store.globals.iter().filter(|global| global.may_hold(is_collected)) {
+        marks.word(global.raw());
+    }
+    for table in store.tables.iter().filter(|table| is_collected(table.ty.element())) {
+        table.elements().iter().for_each(|word| marks.word(*word));
+    }
+    for instance in &store.instances {
+        // SAFETY: instances live as long as their store, and nothing else borrows them here.
+        let instance = unsafe { instance.as_ref() };
+        instance.collected_elements(is_collected).for_each(|word| marks.word(word));
+    }
+    // SAFETY: the context lives as long as the store, and is not written here.
+    let vm = unsafe { &*store.vm() };
+    vm.results.iter().for_each(|word| marks.word(*word));
+    marks.word(vm.thrown as u64);
+}
+
+/// Scans the stack from here up to the outermost activation: the frames of all activations, and those of the runtime and of host
+/// functions in between, which may have saved registers of compiled code.
+#[inline(never)]
+fn mark_stack(marks: &mut Marks<'_>) {
+    // SAFETY: the area lives as long as the store.
+    let top = unsafe { marks.store.area.as_ref() }.stack_top;
+    if top == 0 {
+        return;
+    }
+    // What a callee keeps is still in its register, or saved in a frame of the callees between compiled code and here.
+    let mut kept = [0_u64; 5];
+    let stack_pointer: usize;
+    // SAFETY: writes five words to where `kept` is, and reads registers only.
+    unsafe {
+        asm!(
+            "mov [{kept}], rbx",
+            "mov [{kept} + 8], r12",
+            "mov [{kept} + 16], r13",
+            "mov [{kept} + 24], r14",
+            "mov [{kept} + 32], r15",
+            "mov {stack_pointer}, rsp",
+            kept = in(reg) kept.as_mut_ptr(),
+            stack_pointer = out(reg) stack_pointer,
+            options(nostack, preserves_flags),
+        );
+    }
+    kept.iter().for_each(|word| marks.word(*word));
+    let words = (top & !7).saturating_sub(stack_pointer) / 8;
+    for index in 0..words {
+        // SAFETY: between the stack pointer and a frame that is still there, this thread's stack is mapped. The words may change
+        // with every call, so they are read one by one.
+        marks.word(unsafe { (stack_pointer as *const u64).add(index).read_volatile() });
+    }
+}

@@ -1,0 +1,170 @@
+//! Exceptions, as objects and as handles.
+//!
+//! An `exnref` is the address of a [`VmException`], whose memory the store owns until the collector finds no reference to it
+//! (`collect`). A handle of the host, [`ExnRef`], keeps it alive too.
+
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use super::collect;
+use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::tag::Tag;
+use super::value::Val;
+use crate::error::Error;
+use crate::types::ValType;
+use crate::vmctx::VmException;
+
+const HEAD_WORDS: usize = size_of::<VmException>() / 8;
+
+/// An exception, held by the host. A clone is the same exception.
+#[derive(Clone, Debug)]
+pub struct ExnRef {
+    store: StoreId,
+    address: usize,
+    /// The exception lives as long as a handle has this.
+    _root: Arc<()>,
+}
+
+impl ExnRef {
+    /// An exception of this tag that carries these values, as if it had been thrown.
+    ///
+    /// # Errors
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are not what the tag asks for.
+    ///
+    /// # Panics
+    /// If the tag belongs to another store.
+    pub fn new(mut store: impl AsContextMut, tag: &Tag, fields: &[Val]) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let ty = tag.data(store).ty.clone();
+        collect::if_due(store, &[]);
+        let mut values = Vec::new();
+        store.lower_all("fields", fields, ty.params(), &mut values)?;
+        let address = store.exceptions.allocate(tag.identity(store), &values);
+        Ok(store.root_exception(address))
+    }
+
+    /// The tag that it was thrown with.
+    ///
+    /// # Panics
+    /// If it belongs to another store; so do the other functions.
+    pub fn tag(&self, store: impl AsContext) -> Tag {
+        let store = &store.as_context().0.opaque;
+        // SAFETY: the handle keeps the exception alive, and its values do not change.
+        let identity = unsafe { (*self.object(store)).tag };
+        Tag::from_identity(store, identity)
+    }
+
+    /// The values that it carries.
+    pub fn fields(&self, mut store: impl AsContextMut) -> Vec<Val> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let object = self.object(store);
+        // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
+        let values = unsafe {
+            std::slice::from_raw_parts((&raw const (*object).values).cast::<u64>(), (*object).count as usize)
+                .to_vec()
+        };
+        // SAFETY: as in `tag`.
+        let tag = Tag::from_identity(store, unsafe { (*object).tag });
+        let types: Vec<ValType> = tag.data(store).ty.params().collect();
+        values.iter().zip(types).map(|(raw, ty)| store.lift(ty, *raw)).collect()
+    }
+
+    #[track_caller]
+    fn object(&self, store: &StoreOpaque) -> *const VmException {
+        store.check(self.store);
+        self.address as *const VmException
+    }
+
+    /// What WebAssembly sees, if the store is the exception's own.
+    pub(crate) fn lower(&self, store: &StoreOpaque) -> Result<u64, Error> {
+        if self.store == store.id {
+            Ok(self.address as u64)
+        } else {
+            Err(Error::WrongStore { what: "exception" })
+        }
+    }
+}
+
+impl StoreOpaque {
+    /// A handle of the exception at this address, which is alive.
+    pub(crate) fn root_exception(&mut self, address: usize) -> ExnRef {
+        let root = Arc::new(());
+        self.exceptions.rooted.push((address, Arc::downgrade(&root)));
+        ExnRef { store: self.id, address, _root: root }
+    }
+}
+
+/// The exceptions of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Exceptions {
+    objects: Vec<Object>,
+    /// Those that handles have been made of.
+    rooted: Vec<(usize, Weak<()>)>,
+}
+
+/// The memory of an exception: words that begin with a [`VmException`].
+#[derive(Debug)]
+struct Object(NonNull<[u64]>);
+
+impl Object {
+    fn address(&self) -> usize {
+        self.0.addr().get()
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box in `allocate`; whoever drops an object knows that nobody refers to it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Exceptions {
+    /// How many there are, and handles.
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len() + self.rooted.len()
+    }
+
+    /// A new exception; returns its address. Nothing keeps it alive beyond the next collection yet.
+    pub(crate) fn allocate(&mut self, tag: usize, values: &[u64]) -> usize {
+        let mut words = Vec::with_capacity(HEAD_WORDS + values.len());
+        words.extend([tag as u64, values.len() as u64]);
+        words.extend_from_slice(values);
+        let object = Object(NonNull::from(Box::leak(words.into_boxed_slice())));
+        let address = object.address();
+        self.objects.push(object);
+        address
+    }
+
+    /// Forgets handles that are gone, sorts the exceptions by address, and gives the addresses of those that have handles.
+    pub(crate) fn prepare(&mut self) -> Vec<u64> {
+        self.rooted.retain(|(_, root)| root.strong_count() > 0);
+        self.objects.sort_unstable_by_key(Object::address);
+        self.rooted.iter().map(|(address, _)| *address as u64).collect()
+    }
+
+    /// How many places there are for marks.
+    pub(crate) fn places(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// The place of the exception that a word is the address of, if it is one. To be asked after [`Exceptions::prepare`].
+    pub(crate) fn place(&self, word: u64) -> Option<usize> {
+        self.objects.binary_search_by_key(&(word as usize), Object::address).ok()
+    }
+
+    /// The words of the exception at this place.
+    pub(crate) fn words(&self, place: usize) -> &[u64] {
+        // SAFETY: the object lives as long as it is in the list, and does not change.
+        unsafe { self.objects[place].0.as_ref() }
+    }
+
+    /// Frees the exceptions that are not marked.
+    pub(crate) fn sweep(&mut self, marked: &[bool]) {
+        let mut marks = marked.iter();
+        self.objects.retain(|_| *marks.next().expect("a mark for each place"));
+    }
+}
+
+const _: () = assert!(HEAD_WORDS == 2, "the tag and the count");

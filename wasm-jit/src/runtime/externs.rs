@@ -1,0 +1,174 @@
+//! [`Extern`]: whatever is imported and exported.
+
+use std::sync::Arc;
+
+use super::func::Func;
+use super::global::Global;
+use super::memory::{Memory, SharedMemory};
+use super::store::{AsContext, StoreOpaque};
+use super::table::Table;
+use super::tag::Tag;
+use crate::module::{Item, Module};
+use crate::types::{ExternType, GlobalType, MemoryType, TableType, TagType};
+
+/// A handle of something that can be imported and exported.
+#[derive(Clone, Debug)]
+pub enum Extern {
+    /// A function.
+    Func(Func),
+    /// A global.
+    Global(Global),
+    /// A table.
+    Table(Table),
+    /// A memory of one store.
+    Memory(Memory),
+    /// A memory that stores share.
+    SharedMemory(SharedMemory),
+    /// A tag.
+    Tag(Tag),
+}
+
+impl Extern {
+    /// The function, if it is one.
+    pub fn into_func(self) -> Option<Func> {
+        if let Self::Func(func) = self { Some(func) } else { None }
+    }
+
+    /// The global, if it is one.
+    pub fn into_global(self) -> Option<Global> {
+        if let Self::Global(global) = self { Some(global) } else { None }
+    }
+
+    /// The table, if it is one.
+    pub fn into_table(self) -> Option<Table> {
+        if let Self::Table(table) = self { Some(table) } else { None }
+    }
+
+    /// The memory, if it is one that is not shared.
+    pub fn into_memory(self) -> Option<Memory> {
+        if let Self::Memory(memory) = self { Some(memory) } else { None }
+    }
+
+    /// The memory, if it is a shared one.
+    pub fn into_shared_memory(self) -> Option<SharedMemory> {
+        if let Self::SharedMemory(memory) = self { Some(memory) } else { None }
+    }
+
+    /// The tag, if it is one.
+    pub fn into_tag(self) -> Option<Tag> {
+        if let Self::Tag(tag) = self { Some(tag) } else { None }
+    }
+
+    /// Its type. Memories and tables have their present size as minimum.
+    pub fn ty(&self, store: impl AsContext) -> ExternType {
+        self.current_type(&store.as_context().0.opaque)
+    }
+
+    pub(crate) fn current_type(&self, store: &StoreOpaque) -> ExternType {
+        match self {
+            Self::Func(func) => ExternType::Func(func.type_in(store)),
+            Self::Global(global) => ExternType::Global(global.data(store).ty),
+            Self::Table(table) => ExternType::Table(table.current_type(store)),
+            Self::Memory(memory) => ExternType::Memory(memory.inner(store).current_type()),
+            Self::SharedMemory(memory) => ExternType::Memory(memory.0.current_type()),
+            Self::Tag(tag) => ExternType::Tag(TagType::new(tag.data(store).ty.clone())),
+        }
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        match self {
+            Self::Func(func) => func.belongs_to(store),
+            Self::Global(global) => global.belongs_to(store),
+            Self::Table(table) => table.belongs_to(store),
+            Self::Memory(memory) => memory.belongs_to(store),
+            Self::SharedMemory(_) => true,
+            Self::Tag(tag) => tag.belongs_to(store),
+        }
+    }
+
+    /// The memory of a store at this index, by the kind of handle that it has.
+    pub(crate) fn of_memory(store: &StoreOpaque, index: u32) -> Self {
+        let memory = &store.memories[index as usize];
+        match memory.ty().is_shared() {
+            true => Self::SharedMemory(SharedMemory(Arc::clone(memory))),
+            false => Self::Memory(Memory::at(store, index)),
+        }
+    }
+
+    /// Whether this can be what a module imports as `item`; it belongs to the store.
+    pub(crate) fn matches(&self, store: &StoreOpaque, module: &Module, item: Item) -> bool {
+        let info = module.info();
+        match (self, item) {
+            (Self::Func(func), Item::Func(index)) => {
+                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize]
+            }
+            (Self::Global(global), Item::Global(index)) => {
+                global.data(store).ty == GlobalType::of(info.globals[index as usize])
+            }
+            (Self::Table(table), Item::Table(index)) => {
+                let (found, wanted) = (table.current_type(store), TableType::of(info.tables[index as usize]));
+                found.element() == wanted.element()
+                    && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
+            }
+            (Self::Memory(memory), Item::Memory(index)) => memory_matches(
+                memory.inner(store).current_type(),
+                MemoryType::of(info.memories[index as usize]),
+            ),
+            (Self::SharedMemory(memory), Item::Memory(index)) => {
+                memory_matches(memory.0.current_type(), MemoryType::of(info.memories[index as usize]))
+            }
+            (Self::Tag(tag), Item::Tag(index)) => {
+                tag.data(store).type_id == info.type_ids[info.tags[index as usize] as usize]
+            }
+            _ => false,
+        }
+    }
+}
+
+fn memory_matches(found: MemoryType, wanted: MemoryType) -> bool {
+    found.is_shared() == wanted.is_shared()
+        && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
+}
+
+/// Whether something of the first limits, minimum and maximum, can stand for something of the second.
+fn limits_match(found: (u32, Option<u32>), wanted: (u32, Option<u32>)) -> bool {
+    let maximum_fits = match (found.1, wanted.1) {
+        (_, None) => true,
+        (Some(found), Some(wanted)) => found <= wanted,
+        (None, Some(_)) => false,
+    };
+    found.0 >= wanted.0 && maximum_fits
+}
+
+macro_rules! from {
+    ($($kind:ident)*) => {
+        $(
+            impl From<$kind> for Extern {
+                fn from(item: $kind) -> Self {
+                    Self::$kind(item)
+                }
+            }
+        )*
+    };
+}
+
+from!(Func Global Table Memory SharedMemory Tag);
+
+/// An export of an instance.
+#[derive(Clone, Debug)]
+pub struct Export<'i> {
+    pub(crate) name: &'i str,
+    pub(crate) item: Extern,
+}
+
+impl<'i> Export<'i> {
+    /// Its name.
+    pub fn name(&self) -> &'i str {
+        self.name
+    }
+
+    /// What is exported.
+    pub fn into_extern(self) -> Extern {
+        self.item
+    }
+}

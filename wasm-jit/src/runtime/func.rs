@@ -1,0 +1,155 @@
+//! [`Func`]: functions of WebAssembly and of the host, called with values whose types are known at run time.
+
+use std::ptr::NonNull;
+
+use super::activation;
+use super::caller::Caller;
+use super::collect;
+use super::host::HostFunc;
+use super::store::{AsContext, AsContextMut, StoreId, StoreInner, StoreOpaque};
+use super::typed::{IntoFunc, TypedFunc, WasmParams, WasmResults};
+use super::value::Val;
+use crate::error::{Error, Mismatch};
+use crate::types::FuncType;
+use crate::vmctx::VmFuncRef;
+
+/// A handle of a function. It is used with the store it belongs to; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Func {
+    store: StoreId,
+    vm: NonNull<VmFuncRef>,
+}
+
+// SAFETY: the address is used only by whoever borrows the store, whose id is compared before.
+unsafe impl Send for Func {}
+// SAFETY: as above.
+unsafe impl Sync for Func {}
+
+impl Func {
+    /// A host function of any type. The closure gets the arguments, and zeros or nulls to replace by the results.
+    ///
+    /// # Errors
+    /// [`Error::Code`] if there is no memory for the code that calls it.
+    pub fn new<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        closure: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        HostFunc::untyped(ty, closure).insert(store)
+    }
+
+    /// A host function whose type is that of the closure: with or without a [`Caller`], then up to 16 parameters; its result
+    /// is one or several values, or a `Result` of that.
+    ///
+    /// # Errors
+    /// As [`Func::new`].
+    pub fn wrap<T: 'static, P, R>(
+        mut store: impl AsContextMut<Data = T>,
+        closure: impl IntoFunc<T, P, R>,
+    ) -> Result<Self, Error> {
+        closure.into_host_func().insert(&mut store.as_context_mut().into_inner().opaque)
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> FuncType {
+        self.type_in(&store.as_context().0.opaque)
+    }
+
+    /// Calls it. `results` are replaced; there must be as many as the function has.
+    ///
+    /// # Errors
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] are about the arguments; anything else is what
+    /// stopped the program.
+    ///
+    /// # Panics
+    /// When a host function does.
+    pub fn call(
+        &self,
+        mut store: impl AsContextMut,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<(), Error> {
+        let store = store.as_context_mut().into_inner();
+        let ty = self.type_in(&store.opaque);
+        if results.len() != ty.results().len() {
+            let (expected, found) = (ty.results().len(), results.len());
+            return Err(Error::ValueCount { what: "results", expected, found });
+        }
+        collect::if_due(&mut store.opaque, &[]);
+        let mut values = Vec::with_capacity(params.len().max(results.len()));
+        store.opaque.lower_all("arguments", params, ty.params(), &mut values)?;
+        values.resize(params.len().max(results.len()), 0);
+        // SAFETY: the arguments are of the function's types, and there is room for the results.
+        unsafe { self.call_raw(store, values.as_mut_ptr()) }?;
+        for ((result, ty), raw) in results.iter_mut().zip(ty.results()).zip(values) {
+            *result = store.opaque.lift(ty, raw);
+        }
+        Ok(())
+    }
+
+    /// The same function, to be called with arguments and results of Rust's types.
+    ///
+    /// # Errors
+    /// [`Error::FuncType`] if the function has another type.
+    pub fn typed<P: WasmParams, R: WasmResults>(
+        &self,
+        store: impl AsContext,
+    ) -> Result<TypedFunc<P, R>, Error> {
+        let found = self.type_in(&store.as_context().0.opaque);
+        let expected = FuncType::new(P::types(), R::types());
+        match found == expected {
+            true => Ok(TypedFunc::new(*self)),
+            false => Err(Error::FuncType(Box::new(Mismatch { expected, found }))),
+        }
+    }
+
+    /// Calls it with lowered arguments, which the results replace.
+    ///
+    /// # Safety
+    /// The values are as many as the larger of the numbers of parameters and results, and are arguments of its types as this store
+    /// lowers them.
+    #[track_caller]
+    pub(crate) unsafe fn call_raw<T: 'static>(
+        &self,
+        store: &mut StoreInner<T>,
+        values: *mut u64,
+    ) -> Result<(), Error> {
+        store.opaque.check(self.store);
+        // SAFETY: the caller's obligation, and the function is of this store.
+        unsafe { activation::invoke(store, *self, values) }
+    }
+
+    /// The function of a store at this address.
+    pub(crate) fn at(store: &StoreOpaque, vm: NonNull<VmFuncRef>) -> Self {
+        Self { store: store.id, vm }
+    }
+
+    pub(crate) fn vm(&self) -> *const VmFuncRef {
+        self.vm.as_ptr()
+    }
+
+    #[track_caller]
+    pub(crate) fn type_id(&self, store: &StoreOpaque) -> u32 {
+        store.check(self.store);
+        // SAFETY: functions live as long as their store, and do not change.
+        unsafe { self.vm.as_ref() }.type_id
+    }
+
+    #[track_caller]
+    pub(crate) fn type_in(&self, store: &StoreOpaque) -> FuncType {
+        FuncType(store.engine.registered_type(self.type_id(store)))
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    /// What WebAssembly sees, if the store is the function's own.
+    pub(crate) fn lower(&self, store: &StoreOpaque) -> Result<u64, Error> {
+        match self.belongs_to(store) {
+            true => Ok(self.vm.as_ptr().expose_provenance() as u64),
+            false => Err(Error::WrongStore { what: "function" }),
+        }
+    }
+}

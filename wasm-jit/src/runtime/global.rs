@@ -1,0 +1,121 @@
+//! [`Global`].
+
+use std::ptr::NonNull;
+
+use super::collect;
+use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::value::Val;
+use crate::error::Error;
+use crate::types::{GlobalType, Mutability, RefType, ValType};
+
+/// A global of a store.
+#[derive(Debug)]
+pub(crate) struct GlobalData {
+    pub ty: GlobalType,
+    /// Its eight bytes: in the context of the instance that defines it, or in `owned`.
+    pub cell: NonNull<u64>,
+    /// Whether the cell is a box of its own.
+    owned: bool,
+}
+
+impl GlobalData {
+    /// A global whose value is in an instance's context.
+    pub(crate) fn of_instance(ty: GlobalType, cell: NonNull<u64>) -> Self {
+        Self { ty, cell, owned: false }
+    }
+
+    pub(crate) fn raw(&self) -> u64 {
+        // SAFETY: the cell lives as long as the store; compiled code that could write it does not run meanwhile.
+        unsafe { self.cell.read() }
+    }
+
+    pub(crate) fn set_raw(&mut self, raw: u64) {
+        // SAFETY: as in `raw`.
+        unsafe { self.cell.write(raw) };
+    }
+
+    pub(crate) fn may_hold(&self, kind: impl Fn(RefType) -> bool) -> bool {
+        matches!(self.ty.content(), ValType::Ref(ty) if kind(ty))
+    }
+}
+
+impl Drop for GlobalData {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: leaked from a box in `Global::new`.
+            drop(unsafe { Box::from_raw(self.cell.as_ptr()) });
+        }
+    }
+}
+
+/// A handle of a global. It is used with the store it belongs to; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Global {
+    store: StoreId,
+    index: u32,
+}
+
+impl Global {
+    /// A new global with this value.
+    ///
+    /// # Errors
+    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is not of the type, or of another store.
+    pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
+        let raw = store.lower(ty.content(), &value)?;
+        let cell = NonNull::from(Box::leak(Box::new(raw)));
+        Ok(Self::create(store, GlobalData { ty, cell, owned: true }))
+    }
+
+    pub(crate) fn create(store: &mut StoreOpaque, data: GlobalData) -> Self {
+        store.globals.push(data);
+        Self { store: store.id, index: store.globals.len() as u32 - 1 }
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> GlobalType {
+        self.data(&store.as_context().0.opaque).ty
+    }
+
+    /// Its value.
+    pub fn get(&self, mut store: impl AsContextMut) -> Val {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (ty, raw) = (self.data(store).ty.content(), self.data(store).raw());
+        store.lift(ty, raw)
+    }
+
+    /// Gives it a value.
+    ///
+    /// # Errors
+    /// [`Error::ConstantGlobal`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<(), Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let ty = self.data(store).ty;
+        if ty.mutability() == Mutability::Const {
+            return Err(Error::ConstantGlobal);
+        }
+        collect::if_due(store, &[]);
+        let raw = store.lower(ty.content(), &value)?;
+        store.globals[self.index as usize].set_raw(raw);
+        Ok(())
+    }
+
+    #[track_caller]
+    pub(crate) fn data<'a>(&self, store: &'a StoreOpaque) -> &'a GlobalData {
+        store.check(self.store);
+        &store.globals[self.index as usize]
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}

@@ -1,0 +1,193 @@
+//! Host functions: Rust closures that WebAssembly calls.
+//!
+//! Compiled code reaches one by way of its context and the host trampoline of its type, which calls [`call_host`] with the
+//! arguments in memory. That finds the store and the closure, and catches what must not unwind through compiled code: a failure,
+//! or a panic, is noted in the store, and taken up again where the activation was entered (`activation`).
+
+use std::any::Any;
+use std::fmt;
+use std::mem::{offset_of, size_of};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::activation;
+use super::func::Func;
+use super::instance::InstanceData;
+use super::store::{Failure, StoreArea, StoreOpaque};
+use crate::code::CodeImage;
+use crate::error::Error;
+use crate::trap::{self, Trap};
+use crate::types::FuncType;
+use crate::vmctx::{VmContext, VmFuncRef};
+
+/// Who calls a host function, in which store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostCall {
+    /// By the borrow that the call of WebAssembly took; nobody else uses it until the host function returns.
+    pub store: *mut StoreOpaque,
+    /// The calling instance; none if the host calls it.
+    pub caller: Option<NonNull<InstanceData>>,
+}
+
+/// The closure, wrapped: arguments are read from the values, eight bytes each, results are written there.
+///
+/// # Safety
+/// The store is one whose data have the type that the closure was made for, and the values are as many as the larger of the numbers
+/// of parameters and results, of the types that the function has.
+pub(crate) type HostClosure = dyn Fn(HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
+
+/// A host function that is in no store yet.
+#[derive(Clone)]
+pub struct HostFunc {
+    pub(crate) ty: FuncType,
+    pub(crate) closure: Arc<HostClosure>,
+}
+
+impl fmt::Debug for HostFunc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFunc").field("ty", &self.ty).finish_non_exhaustive()
+    }
+}
+
+/// A host function of a store.
+#[repr(C)]
+pub(crate) struct HostFuncData {
+    context: VmContext,
+    /// What the host trampoline calls.
+    callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
+    pub func_ref: VmFuncRef,
+    closure: Arc<HostClosure>,
+    /// Has the trampoline.
+    _image: Arc<CodeImage>,
+}
+
+const _: () = assert!(offset_of!(HostFuncData, callee) == size_of::<VmContext>());
+
+impl HostFunc {
+    /// Makes it a function of a store, whose data must be of the type that the closure was made for.
+    pub(crate) fn insert(&self, store: &mut StoreOpaque) -> Result<Func, Error> {
+        let type_id = store.engine.register_type(&self.ty.0);
+        let image = store.engine.trampolines(type_id)?;
+        Ok(self.insert_with(store, type_id, image, 0))
+    }
+
+    /// The same, by the trampoline that an image has for its type of this index.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub(crate) fn insert_with(
+        &self,
+        store: &mut StoreOpaque,
+        type_id: u32,
+        image: Arc<CodeImage>,
+        type_index: u32,
+    ) -> Func {
+        let code = image.host_trampoline(type_index).expect("the image has trampolines of the type");
+        let context = VmContext {
+            store: store.vm(),
+            memory0: std::ptr::null_mut(),
+            libcalls: super::libcalls::table(),
+            func_refs: std::ptr::null_mut(),
+            owner: std::ptr::null_mut(),
+            is_host: 1,
+        };
+        let func_ref = VmFuncRef { code, context: std::ptr::null_mut(), type_id, index: 0, unused: 0 };
+        let closure = self.closure.clone();
+        let data = HostFuncData { context, callee: call_host, func_ref, closure, _image: image };
+        let data = Box::into_raw(Box::new(data));
+        // SAFETY: just leaked; the store frees it.
+        unsafe {
+            (*data).context.owner = data.cast();
+            (*data).func_ref.context = data.cast();
+            store.hosts.push(NonNull::new_unchecked(data));
+            Func::at(store, NonNull::new_unchecked(&raw mut (*data).func_ref))
+        }
+    }
+}
+
+impl HostFuncData {
+    /// Calls the closure.
+    ///
+    /// # Safety
+    /// `this` is a host function of the store; the values are as [`HostClosure`] asks for.
+    pub(crate) unsafe fn call(this: *const Self, call: HostCall, values: *mut u64) -> Result<(), Error> {
+        // SAFETY: host functions live as long as their store, and do not change.
+        let closure = unsafe { &(*this).closure };
+        closure(call, values)
+    }
+}
+
+impl fmt::Debug for HostFuncData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFuncData").field("func_ref", &self.func_ref).finish_non_exhaustive()
+    }
+}
+
+/// What host trampolines call. Returns 1 if the activation is to be left, or an exception thrown.
+///
+/// # Safety
+/// `context` is that of a host function, `caller` that of whoever calls it, in the store that runs; the values are as
+/// [`HostClosure`] asks for.
+unsafe extern "sysv64" fn call_host(
+    context: *mut VmContext,
+    caller: *mut VmContext,
+    values: *mut u64,
+) -> u64 {
+    // SAFETY: the caller's obligation. `invoke` has set the store.
+    let (host, store, instance) = unsafe {
+        let area: *mut StoreArea = (*context).store.cast();
+        let instance = if (*caller).is_host == 0 { NonNull::new((*caller).owner.cast()) } else { None };
+        ((*context).owner as *const HostFuncData, (*area).store, instance)
+    };
+    let call = HostCall { store, caller: instance };
+    // A panic goes on where the activation was entered; until then nothing looks at what the closure may have left half done.
+    // SAFETY: as above.
+    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { HostFuncData::call(host, call, values) }));
+    // SAFETY: the closure has given the store back.
+    let store = unsafe { &mut *store };
+    // SAFETY: the thread runs the store.
+    let interrupted = unsafe { trap::is_interrupted(store.vm()) };
+    match outcome {
+        Ok(Ok(())) if !interrupted => return 0,
+        Ok(Err(error)) if !interrupted => note(store, error),
+        Ok(_) => store.fail(Trap::Interrupt.into()),
+        Err(panic) => note_panic(store, panic),
+    }
+    1
+}
+
+#[cold]
+fn note(store: &mut StoreOpaque, error: Error) {
+    match error {
+        Error::Exception(exception) => match exception.lower(store) {
+            // SAFETY: the context lives as long as the store. Nothing is collected until the exception is taken from there.
+            Ok(address) => unsafe { (*store.vm()).thrown = address as usize },
+            Err(error) => store.fail(error),
+        },
+        error => store.fail(error),
+    }
+}
+
+#[cold]
+fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
+    store.failure = Some(Failure::Panic(panic));
+}
+
+/// Calls a host function from the host: no compiled code is between, so a panic just goes on.
+///
+/// # Safety
+/// `func` is the context of a host function of the store, which the caller has borrowed exclusively; the values are as
+/// [`HostClosure`] asks for.
+pub(crate) unsafe fn call_directly(
+    store: *mut StoreOpaque,
+    context: *mut VmContext,
+    values: *mut u64,
+) -> Result<(), Error> {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        let host = (*context).owner as *const HostFuncData;
+        let _lent = activation::Lent::new(store);
+        HostFuncData::call(host, HostCall { store, caller: None }, values)
+    }
+}

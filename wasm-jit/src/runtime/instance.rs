@@ -1,0 +1,233 @@
+//! [`Instance`], and the memory that compiled code sees of one.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use super::activation::Entry;
+use super::externs::{Export, Extern};
+use super::func::Func;
+use super::global::Global;
+use super::instantiate;
+use super::memory::{Memory, SharedMemory};
+use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::table::Table;
+use super::tag::Tag;
+use super::typed::{TypedFunc, WasmParams, WasmResults};
+use crate::error::Error;
+use crate::module::{Item, Module};
+use crate::types::RefType;
+use crate::vmctx::{VmContext, VmFuncRef, VmLayout};
+
+/// The block of memory that `r14` points to: a [`VmContext`] and what [`VmLayout`] places behind it.
+#[derive(Debug)]
+pub(crate) struct ContextBlock {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+impl ContextBlock {
+    pub(crate) fn new(layout: &VmLayout) -> Self {
+        let size = layout.size as usize;
+        let memory = Self::layout(size);
+        // SAFETY: a context has a head, so the size is not 0.
+        let start = unsafe { alloc_zeroed(memory) };
+        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(memory) };
+        Self { start, size }
+    }
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 16).expect("a module has at most some million items")
+    }
+
+    pub(crate) fn context(&self) -> *mut VmContext {
+        self.start.as_ptr().cast()
+    }
+
+    /// What lies at an offset that [`VmLayout`] gave.
+    pub(crate) fn at<T>(&self, offset: i32) -> NonNull<T> {
+        let offset = offset as usize;
+        assert!(offset + size_of::<T>() <= self.size);
+        // SAFETY: within the block.
+        unsafe { self.start.add(offset) }.cast()
+    }
+}
+
+impl Drop for ContextBlock {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.size)) };
+    }
+}
+
+/// An instance of a store. The lists say where in the store's vectors its items are, by their indices in the module.
+#[derive(Debug)]
+pub(crate) struct InstanceData {
+    pub module: Module,
+    pub block: ContextBlock,
+    /// One for each function, imports first. Compiled code has their addresses.
+    pub func_refs: NonNull<[VmFuncRef]>,
+    pub memories: Box<[u32]>,
+    pub tables: Box<[u32]>,
+    pub globals: Box<[u32]>,
+    pub tags: Box<[u32]>,
+    /// Which data segments are empty: they were used up, or dropped.
+    pub dropped_data: Box<[bool]>,
+    /// The element segments; empty when used up or dropped.
+    pub elements: Box<[ElementValues]>,
+}
+
+/// The values of an element segment.
+#[derive(Debug)]
+pub(crate) struct ElementValues {
+    pub ty: RefType,
+    pub values: Box<[u64]>,
+}
+
+impl InstanceData {
+    pub(crate) fn func_ref(&self, index: u32) -> NonNull<VmFuncRef> {
+        assert!((index as usize) < self.func_refs.len());
+        // SAFETY: within the slice.
+        unsafe { self.func_refs.cast::<VmFuncRef>().add(index as usize) }
+    }
+
+    /// The code that enters a function of the module.
+    pub(crate) fn entry_trampoline(&self, function: u32) -> Entry {
+        let image = self.module.code();
+        let type_index = image.module.functions[function as usize];
+        let code =
+            image.entry_trampoline(type_index).expect("the image has trampolines for all its functions");
+        // SAFETY: the code of an entry trampoline is such a function, for as long as the image; the instance holds its module.
+        unsafe { std::mem::transmute::<*const u8, Entry>(code) }
+    }
+
+    /// What an item of the module is in this instance.
+    pub(crate) fn item(&self, store: &StoreOpaque, item: Item) -> Extern {
+        match item {
+            Item::Func(index) => Extern::Func(Func::at(store, self.func_ref(index))),
+            Item::Table(index) => Extern::Table(Table::at(store, self.tables[index as usize])),
+            Item::Memory(index) => Extern::of_memory(store, self.memories[index as usize]),
+            Item::Global(index) => Extern::Global(Global::at(store, self.globals[index as usize])),
+            Item::Tag(index) => Extern::Tag(Tag::at(store, self.tags[index as usize])),
+        }
+    }
+
+    /// The elements of segments of such a type.
+    pub(crate) fn collected_elements(&self, kind: impl Fn(RefType) -> bool) -> impl Iterator<Item = u64> {
+        self.elements
+            .iter()
+            .filter(move |segment| kind(segment.ty))
+            .flat_map(|segment| segment.values.iter().copied())
+    }
+
+    /// The bytes of a data segment.
+    pub(crate) fn data(&self, segment: u32) -> &[u8] {
+        let segment = segment as usize;
+        match self.dropped_data[segment] {
+            true => &[],
+            false => &self.module.bytes()[self.module.parsed().data[segment].range.clone()],
+        }
+    }
+}
+
+impl Drop for InstanceData {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box when the instance was made; an instance is dropped with its store.
+        drop(unsafe { Box::from_raw(self.func_refs.as_ptr()) });
+    }
+}
+
+/// A handle of an instance of a module. It is used with the store it belongs to; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    store: StoreId,
+    index: u32,
+}
+
+impl Instance {
+    /// Instantiates a module: links the imports, initializes memories and tables, and calls the start function.
+    ///
+    /// # Errors
+    /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] are about the imports; [`Error::Memory`] and
+    /// [`Error::StoreLimit`] about what it needs. A trap, in the start function or where a segment does not fit, leaves
+    /// what was written before.
+    pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self, Error> {
+        instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
+    }
+
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    /// The module.
+    pub fn module<'a, T: 'static>(&self, store: impl Into<super::StoreContext<'a, T>>) -> &'a Module {
+        &self.inner(&store.into().0.opaque).module
+    }
+
+    /// The export of this name.
+    pub fn get_export(&self, store: impl AsContext, name: &str) -> Option<Extern> {
+        let store = &store.as_context().0.opaque;
+        let instance = self.inner(store);
+        instance.module.export(name).map(|item| instance.item(store, item))
+    }
+
+    /// All exports, in the module's order.
+    pub fn exports<'a, T: 'static>(
+        &self,
+        store: impl Into<super::StoreContext<'a, T>>,
+    ) -> impl ExactSizeIterator<Item = Export<'a>> + 'a {
+        let store = &store.into().0.opaque;
+        let instance = self.inner(store);
+        let exports = instance.module.parsed().exports.iter();
+        exports.map(move |(name, item)| Export { name, item: instance.item(store, *item) })
+    }
+
+    /// The exported function of this name.
+    pub fn get_func(&self, store: impl AsContext, name: &str) -> Option<Func> {
+        self.get_export(store, name)?.into_func()
+    }
+
+    /// The exported function of this name, to be called with arguments and results of Rust's types.
+    ///
+    /// # Errors
+    /// [`Error::UnknownExport`], and [`Error::FuncType`] if the function has another type.
+    pub fn get_typed_func<P: WasmParams, R: WasmResults>(
+        &self,
+        store: impl AsContext,
+        name: &str,
+    ) -> Result<TypedFunc<P, R>, Error> {
+        let func = self.get_func(&store, name);
+        func.ok_or_else(|| Error::UnknownExport { kind: "function", name: name.to_owned() })?.typed(store)
+    }
+
+    /// The exported memory of this name, if it is not shared.
+    pub fn get_memory(&self, store: impl AsContext, name: &str) -> Option<Memory> {
+        self.get_export(store, name)?.into_memory()
+    }
+
+    /// The exported shared memory of this name.
+    pub fn get_shared_memory(&self, store: impl AsContext, name: &str) -> Option<SharedMemory> {
+        self.get_export(store, name)?.into_shared_memory()
+    }
+
+    /// The exported table of this name.
+    pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
+        self.get_export(store, name)?.into_table()
+    }
+
+    /// The exported global of this name.
+    pub fn get_global(&self, store: impl AsContext, name: &str) -> Option<Global> {
+        self.get_export(store, name)?.into_global()
+    }
+
+    /// The exported tag of this name.
+    pub fn get_tag(&self, store: impl AsContext, name: &str) -> Option<Tag> {
+        self.get_export(store, name)?.into_tag()
+    }
+
+    #[track_caller]
+    pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a InstanceData {
+        store.check(self.store);
+        // SAFETY: instances live as long as their store. What changes in them changes while the store is borrowed exclusively.
+        unsafe { store.instances[self.index as usize].as_ref() }
+    }
+}

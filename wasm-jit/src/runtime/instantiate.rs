@@ -1,0 +1,241 @@
+//! Instantiation.
+//!
+//! 1. *Link*: every import gets what is given for it, if that has a matching type.
+//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's; the context is filled in.
+//! 3. *Initialize*: globals in their order, then active element segments, then active data segments. A segment that does not
+//!    fit traps; what was written before stays.
+//! 4. *Start*: the start function is called.
+
+use std::ptr::NonNull;
+
+use super::activation;
+use super::externs::Extern;
+use super::func::Func;
+use super::global::{Global, GlobalData};
+use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
+use super::libcalls;
+use super::store::{StoreInner, StoreOpaque};
+use super::table::Table;
+use super::tag::Tag;
+use crate::error::{Error, Mismatch};
+use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
+use crate::types::{GlobalType, MemoryType, TableType};
+use crate::vmctx::{VmContext, VmFuncRef, VmMemory, VmTable};
+
+pub(crate) fn instantiate<T: 'static>(
+    store: &mut StoreInner<T>,
+    module: &Module,
+    imports: &[Extern],
+) -> Result<Instance, Error> {
+    let opaque = &mut store.opaque;
+    assert!(opaque.engine.same(module.engine()), "a module was instantiated in a store of another engine");
+    opaque.limits.check_instances(opaque.instances.len())?;
+    check_imports(opaque, module, imports)?;
+    let data = allocate(opaque, module, imports)?;
+    opaque.instances.push(data);
+    let instance = Instance::at(opaque, opaque.instances.len() as u32 - 1);
+    // SAFETY: just made; the store keeps it.
+    unsafe { fill_context(opaque, data) };
+    initialize(opaque, data)?;
+    if let Some(start) = module.parsed().start {
+        let func = Func::at(opaque, instance.inner(opaque).func_ref(start));
+        // SAFETY: the function is of this store; a start function has neither parameters nor results.
+        unsafe { activation::invoke(store, func, [].as_mut_ptr()) }?;
+    }
+    Ok(instance)
+}
+
+fn check_imports(store: &StoreOpaque, module: &Module, imports: &[Extern]) -> Result<(), Error> {
+    let wanted = &module.parsed().imports;
+    if wanted.len() != imports.len() {
+        return Err(Error::ImportCount { expected: wanted.len(), found: imports.len() });
+    }
+    for (import, given) in wanted.iter().zip(imports) {
+        if !given.belongs_to(store) {
+            return Err(Error::WrongStore { what: "definition of an import" });
+        }
+        if !given.matches(store, module, import.item) {
+            let types = Mismatch { expected: module.type_of(import.item), found: given.current_type(store) };
+            return Err(Error::IncompatibleImport {
+                module: import.module.to_string(),
+                name: import.name.to_string(),
+                types: Box::new(types),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Makes the instance and all it has, not initialized yet.
+fn allocate(
+    store: &mut StoreOpaque,
+    module: &Module,
+    imports: &[Extern],
+) -> Result<NonNull<InstanceData>, Error> {
+    let info = module.info();
+    let (mut memories, mut tables, mut globals, mut tags) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut func_refs = Vec::with_capacity(info.functions.len());
+    for import in imports {
+        match import {
+            // SAFETY: functions live as long as their store, and do not change.
+            Extern::Func(func) => func_refs.push(unsafe { *func.vm() }),
+            Extern::Memory(memory) => memories.push(memory.index()),
+            Extern::SharedMemory(memory) => memories.push(store.add_memory(memory.0.clone())),
+            Extern::Table(table) => tables.push(table.index()),
+            Extern::Global(global) => globals.push(global.index()),
+            Extern::Tag(tag) => tags.push(tag.index()),
+        }
+    }
+    for ty in &info.memories[memories.len()..] {
+        memories.push(store.create_memory(MemoryType::of(*ty))?);
+    }
+    for ty in &info.tables[tables.len()..] {
+        tables.push(Table::create(store, TableType::of(*ty), 0)?.index());
+    }
+    let layout = info.layout();
+    let block = ContextBlock::new(&layout);
+    for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
+        let cell = block.at(layout.global(number as u32));
+        globals.push(Global::create(store, GlobalData::of_instance(GlobalType::of(*ty), cell)).index());
+    }
+    for (number, ty) in info.tags.iter().enumerate().skip(tags.len()) {
+        let type_id = info.type_ids[*ty as usize];
+        tags.push(Tag::create(store, module.tag_type(number as u32), type_id).index());
+    }
+    let context = block.context();
+    for index in info.imported_functions..info.functions.len() as u32 {
+        let type_id = info.type_ids[info.functions[index as usize] as usize];
+        func_refs.push(VmFuncRef { code: module.code().entry(index), context, type_id, index, unused: 0 });
+    }
+    let parsed = module.parsed();
+    let elements =
+        parsed.elements.iter().map(|segment| ElementValues { ty: segment.ty, values: Box::default() });
+    let instance = InstanceData {
+        module: module.clone(),
+        block,
+        func_refs: NonNull::from(Box::leak(func_refs.into_boxed_slice())),
+        memories: memories.into(),
+        tables: tables.into(),
+        globals: globals.into(),
+        tags: tags.into(),
+        dropped_data: vec![false; parsed.data.len()].into(),
+        elements: elements.collect(),
+    };
+    Ok(NonNull::from(Box::leak(Box::new(instance))))
+}
+
+/// Writes what compiled code reads.
+///
+/// # Safety
+/// The instance is one of the store, and nothing else uses it.
+unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
+    // SAFETY: the caller's obligation.
+    let data = unsafe { instance.as_ref() };
+    let (block, info) = (&data.block, data.module.info());
+    let layout = info.layout();
+    let memory = |index: &u32| {
+        let memory = &store.memories[*index as usize];
+        VmMemory { base: memory.base(), length: memory.length_cell() }
+    };
+    let head = VmContext {
+        store: store.vm(),
+        memory0: data.memories.first().map_or(std::ptr::null_mut(), |index| memory(index).base),
+        libcalls: libcalls::table(),
+        func_refs: data.func_refs.as_ptr().cast(),
+        owner: instance.as_ptr().cast(),
+        is_host: 0,
+    };
+    // SAFETY: `at` gives places in the block, which the instance owns; they are aligned as the layout is.
+    unsafe {
+        block.at::<VmContext>(0).write(head);
+        for (number, index) in data.memories.iter().enumerate() {
+            block.at::<VmMemory>(layout.memory(number as u32)).write(memory(index));
+        }
+        for (number, index) in data.tables.iter().enumerate() {
+            let vm: NonNull<VmTable> = store.tables[*index as usize].vm;
+            block.at::<NonNull<VmTable>>(layout.table(number as u32)).write(vm);
+        }
+        for (number, index) in data.globals.iter().take(info.imported_globals as usize).enumerate() {
+            let cell: NonNull<u64> = store.globals[*index as usize].cell;
+            block.at::<NonNull<u64>>(layout.global(number as u32)).write(cell);
+        }
+        for (number, index) in data.tags.iter().enumerate() {
+            let identity = Tag::at(store, *index).identity(store);
+            block.at::<usize>(layout.tag(number as u32)).write(identity);
+        }
+    }
+}
+
+/// What constant expressions of an instance refer to.
+struct Source<'a> {
+    store: &'a StoreOpaque,
+    instance: &'a InstanceData,
+}
+
+impl ConstSource for Source<'_> {
+    fn global(&self, index: u32) -> u64 {
+        self.store.globals[self.instance.globals[index as usize] as usize].raw()
+    }
+
+    fn func(&self, index: u32) -> u64 {
+        self.instance.func_ref(index).as_ptr().expose_provenance() as u64
+    }
+}
+
+fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> Result<(), Error> {
+    // The module is shared, so that it can be read while the instance is written.
+    // SAFETY: instances live as long as their store, and nothing runs in this one yet.
+    let module = unsafe { instance.as_ref() }.module.clone();
+    let parsed = module.parsed();
+    let evaluate = move |store: &StoreOpaque, expr: &ConstExpr| {
+        // SAFETY: as above.
+        expr.evaluate(&Source { store, instance: unsafe { instance.as_ref() } })
+    };
+    for (number, expr) in parsed.globals.iter().enumerate() {
+        let value = evaluate(store, expr);
+        // SAFETY: as above.
+        let global = unsafe { instance.as_ref() }.globals[module.info().imported_globals as usize + number];
+        store.globals[global as usize].set_raw(value);
+    }
+    let segment_values = |store: &StoreOpaque, elements: &Elements| -> Box<[u64]> {
+        match elements {
+            Elements::Functions(functions) => {
+                functions.iter().map(|index| evaluate(store, &ConstExpr::Func(*index))).collect()
+            }
+            Elements::Expressions(expressions) => {
+                expressions.iter().map(|expr| evaluate(store, expr)).collect()
+            }
+        }
+    };
+    // Passive segments can be asked for by what runs as soon as a segment has put a function into an imported table.
+    for (number, segment) in parsed.elements.iter().enumerate() {
+        if matches!(segment.mode, SegmentMode::Passive) {
+            let values = segment_values(store, &segment.items);
+            // SAFETY: as above; nothing borrows the instance here.
+            unsafe { instance.as_mut() }.elements[number].values = values;
+        }
+    }
+    for segment in &parsed.elements {
+        if let SegmentMode::Active { target, offset } = &segment.mode {
+            let (at, values) = (evaluate(store, offset), segment_values(store, &segment.items));
+            // SAFETY: as above.
+            let table = unsafe { instance.as_ref() }.tables[*target as usize];
+            store.tables[table as usize].range_mut(at, values.len() as u64)?.copy_from_slice(&values);
+        }
+    }
+    for (number, segment) in parsed.data.iter().enumerate() {
+        if let SegmentMode::Active { target, offset } = &segment.mode {
+            let at = evaluate(store, offset);
+            // SAFETY: as above.
+            let memory = unsafe { instance.as_ref() }.memories[*target as usize];
+            libcalls::write_memory(
+                &store.memories[memory as usize],
+                at,
+                &module.bytes()[segment.range.clone()],
+            )?;
+            // SAFETY: as above; nothing borrows the instance here.
+            unsafe { instance.as_mut() }.dropped_data[number] = true;
+        }
+    }
+    Ok(())
+}

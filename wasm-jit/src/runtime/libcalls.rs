@@ -1,0 +1,385 @@
+//! What compiled code calls for instructions that are too much for it: growing, bulk operations, waiting, making exceptions.
+//!
+//! All run on the stack of the program, called with the convention of C, in the middle of an activation; none unwinds. Those that
+//! can trap note the trap in the store and answer so; compiled code then leaves by `Raise`.
+
+use std::ptr::NonNull;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::collect;
+use super::instance::InstanceData;
+use super::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
+use super::store::{StoreArea, StoreOpaque};
+use super::wait::{self, Outcome};
+use crate::trap::{self, Trap};
+use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
+
+/// What a size is when it could not grow.
+const REFUSED: u64 = u32::MAX as u64;
+
+/// The addresses, in the order of [`Libcall`].
+pub(crate) fn table() -> *const usize {
+    static TABLE: LazyLock<[usize; LIBCALLS_COUNT]> = LazyLock::new(|| {
+        let mut table = [0; LIBCALLS_COUNT];
+        for libcall in ALL {
+            table[libcall as usize] = address(libcall);
+        }
+        table
+    });
+    TABLE.as_ptr()
+}
+
+const ALL: [Libcall; LIBCALLS_COUNT] = [
+    Libcall::MemoryGrow,
+    Libcall::MemoryCopy,
+    Libcall::MemoryFill,
+    Libcall::MemoryInit,
+    Libcall::DataDrop,
+    Libcall::TableGrow,
+    Libcall::TableFill,
+    Libcall::TableCopy,
+    Libcall::TableInit,
+    Libcall::ElemDrop,
+    Libcall::AtomicWait32,
+    Libcall::AtomicWait64,
+    Libcall::AtomicNotify,
+    Libcall::NewException,
+    Libcall::Throw,
+    Libcall::Raise,
+    Libcall::RaiseFromHost,
+];
+
+fn address(libcall: Libcall) -> usize {
+    match libcall {
+        Libcall::MemoryGrow => memory_grow as *const () as usize,
+        Libcall::MemoryCopy => memory_copy as *const () as usize,
+        Libcall::MemoryFill => memory_fill as *const () as usize,
+        Libcall::MemoryInit => memory_init as *const () as usize,
+        Libcall::DataDrop => data_drop as *const () as usize,
+        Libcall::TableGrow => table_grow as *const () as usize,
+        Libcall::TableFill => table_fill as *const () as usize,
+        Libcall::TableCopy => table_copy as *const () as usize,
+        Libcall::TableInit => table_init as *const () as usize,
+        Libcall::ElemDrop => elem_drop as *const () as usize,
+        Libcall::AtomicWait32 => atomic_wait_32 as *const () as usize,
+        Libcall::AtomicWait64 => atomic_wait_64 as *const () as usize,
+        Libcall::AtomicNotify => atomic_notify as *const () as usize,
+        Libcall::NewException => new_exception as *const () as usize,
+        Libcall::Throw | Libcall::Raise | Libcall::RaiseFromHost => {
+            trap::routine(libcall).expect("these three are routines")
+        }
+    }
+}
+
+/// The store and the instance of a context, for the time of a libcall.
+struct Running<'a> {
+    store: &'a mut StoreOpaque,
+    instance: &'a mut InstanceData,
+}
+
+impl Running<'_> {
+    /// # Safety
+    /// The context is that of an instance whose code is running, and has called this libcall.
+    unsafe fn new(context: *mut VmContext) -> Self {
+        // SAFETY: the store has been lent to what runs in it; the libcall is all that does. Instance and store are different objects,
+        // and no one else holds a reference to the instance.
+        unsafe {
+            let area: *mut StoreArea = (*context).store.cast();
+            Self { store: &mut *(*area).store, instance: &mut *(*context).owner.cast() }
+        }
+    }
+
+    fn memory(&self, index: u32) -> &LinearMemory {
+        &self.store.memories[self.instance.memories[index as usize] as usize]
+    }
+
+    /// The place of a table in the store.
+    fn table(&self, index: u32) -> u32 {
+        self.instance.tables[index as usize]
+    }
+
+    fn answer(self, outcome: Result<u64, Trap>) -> Answer {
+        match outcome {
+            Ok(value) => Answer { value, failed: 0 },
+            Err(trap) => {
+                self.store.fail(trap.into());
+                Answer { value: 0, failed: 1 }
+            }
+        }
+    }
+}
+
+/// The halves of two indices in one argument.
+fn halves(two: u64) -> (u32, u32) {
+    (two as u32, (two >> 32) as u32)
+}
+
+unsafe extern "sysv64" fn memory_grow(context: *mut VmContext, memory: u64, pages: u64) -> u64 {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let memory = running.instance.memories[memory as usize];
+    running.store.grow_memory(memory, pages).unwrap_or(REFUSED)
+}
+
+unsafe extern "sysv64" fn memory_copy(
+    context: *mut VmContext,
+    memories: u64,
+    to: u64,
+    from: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let (to_memory, from_memory) = halves(memories);
+    let outcome = copy(running.memory(to_memory), to, running.memory(from_memory), from, length);
+    running.answer(outcome.map(|()| 0))
+}
+
+fn copy(
+    to_memory: &LinearMemory,
+    to: u64,
+    from_memory: &LinearMemory,
+    from: u64,
+    length: u64,
+) -> Result<(), Trap> {
+    let from = from_memory.range(from, length).ok_or(Trap::MemoryOutOfBounds)?;
+    let to = to_memory.range(to, length).ok_or(Trap::MemoryOutOfBounds)?;
+    let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
+    // SAFETY: both ranges have access. Memories that are not shared belong to the store, which does nothing else meanwhile.
+    unsafe {
+        match shared {
+            true => copy_atomically(from, to, length as usize),
+            false => from.copy_to(to, length as usize),
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "sysv64" fn memory_fill(
+    context: *mut VmContext,
+    memory: u64,
+    to: u64,
+    byte: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let memory = running.memory(memory as u32);
+    let outcome = memory.range(to, length).ok_or(Trap::MemoryOutOfBounds).map(|to| {
+        // SAFETY: as in `copy`.
+        unsafe {
+            match memory.ty().is_shared() {
+                true => fill_atomically(to, byte as u8, length as usize),
+                false => to.write_bytes(byte as u8, length as usize),
+            }
+        }
+        0
+    });
+    running.answer(outcome)
+}
+
+unsafe extern "sysv64" fn memory_init(
+    context: *mut VmContext,
+    memory_and_segment: u64,
+    to: u64,
+    from: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let (memory, segment) = halves(memory_and_segment);
+    let bytes = part(running.instance.data(segment), from, length).ok_or(Trap::MemoryOutOfBounds);
+    let outcome = bytes.and_then(|bytes| write_memory(running.memory(memory), to, bytes));
+    running.answer(outcome.map(|()| 0))
+}
+
+/// `length` elements from `from` on, if there are so many.
+fn part<T>(all: &[T], from: u64, length: u64) -> Option<&[T]> {
+    let end = from.checked_add(length)?;
+    all.get(usize::try_from(from).ok()?..usize::try_from(end).ok()?)
+}
+
+/// Writes bytes of the host into a memory.
+pub(crate) fn write_memory(memory: &LinearMemory, to: u64, bytes: &[u8]) -> Result<(), Trap> {
+    let to = memory.range(to, bytes.len() as u64).ok_or(Trap::MemoryOutOfBounds)?;
+    match memory.ty().is_shared() {
+        true => {
+            // Atomic accesses ask for memory that may be written, even to read it.
+            let mut copy = [0; 4096];
+            for (number, chunk) in bytes.chunks(copy.len()).enumerate() {
+                copy[..chunk.len()].copy_from_slice(chunk);
+                // SAFETY: the chunk's place lies in the range, which has access.
+                unsafe { copy_atomically(copy.as_ptr(), to.add(number * copy.len()), chunk.len()) };
+            }
+        }
+        // SAFETY: as in `copy`; the bytes are not the memory's.
+        false => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
+    }
+    Ok(())
+}
+
+unsafe extern "sysv64" fn data_drop(context: *mut VmContext, segment: u64) {
+    // SAFETY: called by compiled code.
+    unsafe { Running::new(context) }.instance.dropped_data[segment as usize] = true;
+}
+
+unsafe extern "sysv64" fn table_grow(context: *mut VmContext, table: u64, value: u64, elements: u64) -> u64 {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let table = running.table(table as u32);
+    running.store.grow_table(table, elements, value).unwrap_or(REFUSED)
+}
+
+unsafe extern "sysv64" fn table_fill(
+    context: *mut VmContext,
+    table: u64,
+    at: u64,
+    value: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let table = running.table(table as u32);
+    let outcome = running.store.tables[table as usize].range_mut(at, length).map(|range| range.fill(value));
+    running.answer(outcome.map(|()| 0))
+}
+
+unsafe extern "sysv64" fn table_copy(
+    context: *mut VmContext,
+    tables: u64,
+    to: u64,
+    from: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let (to_table, from_table) = halves(tables);
+    let (to_table, from_table) = (running.table(to_table) as usize, running.table(from_table) as usize);
+    let outcome = match running.store.tables.get_disjoint_mut([to_table, from_table]) {
+        Ok([to_table, from_table]) => from_table
+            .range(from, length)
+            .and_then(|source| to_table.range_mut(to, length).map(|target| target.copy_from_slice(source))),
+        Err(_) => running.store.tables[to_table].copy_within(to, from, length),
+    };
+    running.answer(outcome.map(|()| 0))
+}
+
+unsafe extern "sysv64" fn table_init(
+    context: *mut VmContext,
+    table_and_segment: u64,
+    to: u64,
+    from: u64,
+    length: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let (table, segment) = halves(table_and_segment);
+    let table = running.table(table) as usize;
+    let values = part(&running.instance.elements[segment as usize].values, from, length);
+    let outcome = values.ok_or(Trap::TableOutOfBounds).and_then(|values| {
+        running.store.tables[table].range_mut(to, length).map(|target| target.copy_from_slice(values))
+    });
+    running.answer(outcome.map(|()| 0))
+}
+
+unsafe extern "sysv64" fn elem_drop(context: *mut VmContext, segment: u64) {
+    // SAFETY: called by compiled code.
+    unsafe { Running::new(context) }.instance.elements[segment as usize].values = Box::default();
+}
+
+unsafe extern "sysv64" fn atomic_wait_32(
+    context: *mut VmContext,
+    memory: u64,
+    address: u64,
+    expected: u64,
+    timeout: i64,
+) -> Answer {
+    // SAFETY: aligned and in a memory, as `atomic_wait` asks.
+    let load =
+        |cell: NonNull<u8>| unsafe { AtomicU32::from_ptr(cell.as_ptr().cast()) }.load(Ordering::SeqCst);
+    // SAFETY: called by compiled code.
+    unsafe { atomic_wait(context, memory as u32, address, 4, timeout, |cell| load(cell) == expected as u32) }
+}
+
+unsafe extern "sysv64" fn atomic_wait_64(
+    context: *mut VmContext,
+    memory: u64,
+    address: u64,
+    expected: u64,
+    timeout: i64,
+) -> Answer {
+    // SAFETY: aligned and in a memory, as `atomic_wait` asks.
+    let load =
+        |cell: NonNull<u8>| unsafe { AtomicU64::from_ptr(cell.as_ptr().cast()) }.load(Ordering::SeqCst);
+    // SAFETY: called by compiled code.
+    unsafe { atomic_wait(context, memory as u32, address, 8, timeout, |cell| load(cell) == expected) }
+}
+
+/// `is_expected` is asked about a cell of `size` bytes that is aligned and in the memory.
+///
+/// # Safety
+/// As [`Running::new`].
+unsafe fn atomic_wait(
+    context: *mut VmContext,
+    memory: u32,
+    address: u64,
+    size: u64,
+    timeout: i64,
+    is_expected: impl Fn(NonNull<u8>) -> bool,
+) -> Answer {
+    // SAFETY: the caller's obligation.
+    let running = unsafe { Running::new(context) };
+    let memory = running.memory(memory);
+    let cell = match memory.ty().is_shared() {
+        true => atomic_cell(memory, address, size),
+        false => Err(Trap::AtomicWaitNonSharedMemory),
+    };
+    let vm = running.store.vm();
+    let outcome = cell.and_then(|cell| {
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_nanos);
+        // SAFETY: this thread runs the store.
+        let is_interrupted = || unsafe { trap::is_interrupted(vm) };
+        match wait::wait(cell.as_ptr().addr(), || is_expected(cell), timeout, is_interrupted) {
+            Outcome::Interrupted => Err(Trap::Interrupt),
+            outcome => Ok(outcome as u64),
+        }
+    });
+    running.answer(outcome)
+}
+
+unsafe extern "sysv64" fn atomic_notify(
+    context: *mut VmContext,
+    memory: u64,
+    address: u64,
+    count: u64,
+) -> Answer {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let cell = atomic_cell(running.memory(memory as u32), address, 4);
+    running.answer(cell.map(|cell| u64::from(wait::notify(cell.as_ptr().addr(), count as u32))))
+}
+
+/// Where an atomic access of `size` bytes goes.
+fn atomic_cell(memory: &LinearMemory, address: u64, size: u64) -> Result<NonNull<u8>, Trap> {
+    if !address.is_multiple_of(size) {
+        return Err(Trap::HeapMisaligned);
+    }
+    memory.range(address, size).and_then(NonNull::new).ok_or(Trap::MemoryOutOfBounds)
+}
+
+unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, values: *const u64) -> u64 {
+    // SAFETY: called by compiled code.
+    let running = unsafe { Running::new(context) };
+    let tag = super::Tag::at(running.store, running.instance.tags[tag as usize]);
+    let count = tag.data(running.store).ty.params().len();
+    let values = match count {
+        0 => &[],
+        // SAFETY: there is a value for each parameter of the tag.
+        _ => unsafe { std::slice::from_raw_parts(values, count) },
+    };
+    collect::if_due(running.store, values);
+    let identity = tag.identity(running.store);
+    running.store.exceptions.allocate(identity, values) as u64
+}

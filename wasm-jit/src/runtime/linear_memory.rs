@@ -1,0 +1,254 @@
+//! A linear memory's pages.
+//!
+//! Compiled code does not compare addresses with the memory's length. The whole range that an access can name is reserved, without
+//! access: 4 GiB for the address, 4 GiB for the offset in the instruction, and a guard for the width of the access. To grow
+//! is to map pages with access over the first ones that have none, so the base never moves.
+//!
+//! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets one of them grow it at a time.
+
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::error::Error;
+use crate::types::MemoryType;
+
+/// Bytes in a page.
+pub(crate) const PAGE: u64 = 1 << 16;
+/// Pages in 4 GiB.
+pub(crate) const MAX_PAGES: u64 = 1 << 16;
+const GUARD: usize = 1 << 16;
+const RESERVED: usize = (8 << 30) + GUARD;
+
+/// The pages of one memory.
+#[derive(Debug)]
+pub(crate) struct LinearMemory {
+    base: NonNull<u8>,
+    /// In bytes.
+    length: AtomicU64,
+    /// In pages.
+    maximum: u64,
+    ty: MemoryType,
+    growing: Mutex<()>,
+}
+
+// SAFETY: the mapping belongs to this value until it is dropped. Its contents are reached through raw pointers only; who may
+// do so is for the owners to say: one store for a memory of its own, and atomic accesses for a shared one.
+unsafe impl Send for LinearMemory {}
+// SAFETY: as above.
+unsafe impl Sync for LinearMemory {}
+
+impl LinearMemory {
+    pub(crate) fn new(ty: MemoryType) -> Result<Self, Error> {
+        let maximum = ty.maximum().map_or(MAX_PAGES, u64::from);
+        if u64::from(ty.minimum()) > maximum || maximum > MAX_PAGES {
+            return Err(Error::InvalidType { of: "memory" });
+        }
+        let no_memory =
+            |source: rustix::io::Errno| Error::Memory { purpose: "a linear memory", source: source.into() };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base =
+            unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), flags) }.map_err(no_memory)?;
+        let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address 0 by itself");
+        let memory = Self { base, length: AtomicU64::new(0), maximum, ty, growing: Mutex::new(()) };
+        memory.make_accessible(0, u64::from(ty.minimum()) * PAGE).map_err(no_memory)?;
+        memory.length.store(u64::from(ty.minimum()) * PAGE, Ordering::Release);
+        Ok(memory)
+    }
+
+    /// Maps zeroed pages that can be read and written over the reserved ones at `from..to`, in bytes.
+    fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
+        unsafe {
+            mmap_anonymous(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access, flags)
+        }?;
+        Ok(())
+    }
+
+    pub(crate) fn ty(&self) -> MemoryType {
+        self.ty
+    }
+
+    /// The type that an importer sees: at least as large as it is now.
+    pub(crate) fn current_type(&self) -> MemoryType {
+        let pages = self.pages() as u32;
+        match (self.ty.is_shared(), self.ty.maximum()) {
+            (true, Some(maximum)) => MemoryType::shared(pages, maximum),
+            (_, maximum) => MemoryType::new(pages, maximum),
+        }
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Where the length is, for compiled code.
+    pub(crate) fn length_cell(&self) -> *const AtomicU64 {
+        &raw const self.length
+    }
+
+    /// In bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.length() / PAGE
+    }
+
+    /// Adds pages; returns how many there were. `None` if there cannot be so many, or `allow(new size in bytes)` refuses.
+    pub(crate) fn grow(&self, pages: u64, allow: impl FnOnce(u64) -> bool) -> Option<u64> {
+        let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.length();
+        let new_pages = (old / PAGE).checked_add(pages).filter(|new| *new <= self.maximum)?;
+        let new = new_pages * PAGE;
+        if pages > 0 && !allow(new) {
+            return None;
+        }
+        self.make_accessible(old, new).ok()?;
+        self.length.store(new, Ordering::Release);
+        Some(old / PAGE)
+    }
+
+    /// The address of `length` bytes at `offset`, or `None` where they are not all in the memory.
+    pub(crate) fn range(&self, offset: u64, length: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        // SAFETY: within the reservation.
+        (end <= self.length()).then(|| unsafe { self.base().add(offset as usize) })
+    }
+}
+
+impl Drop for LinearMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nobody is left who knows its address. Unmapping what is mapped succeeds.
+        let unmapped = unsafe { munmap(self.base().cast(), RESERVED) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Copies bytes that other threads may be writing or reading, to where they may be too.
+///
+/// The ranges may overlap. Each byte is copied atomically, eight at a time where both ends are aligned alike.
+///
+/// # Safety
+/// Both ranges are mapped with access, and are used otherwise by atomic accesses or compiled code only.
+pub(crate) unsafe fn copy_atomically(from: *const u8, to: *mut u8, length: usize) {
+    // Words can be copied from the first place on that is aligned at both ends.
+    let alike = from.addr() % 8 == to.addr() % 8;
+    let head = if alike { from.align_offset(8).min(length) } else { length };
+    let words = (length - head) / 8;
+    let tail = head + words * 8;
+    let byte = |at: usize| {
+        // SAFETY: `at` is within the ranges.
+        unsafe {
+            let value = AtomicU8::from_ptr(from.cast_mut().add(at)).load(Ordering::Relaxed);
+            AtomicU8::from_ptr(to.add(at)).store(value, Ordering::Relaxed);
+        }
+    };
+    let word = |index: usize| {
+        let at = head + index * 8;
+        // SAFETY: within the ranges, and aligned at both ends.
+        unsafe {
+            let value = AtomicU64::from_ptr(from.cast_mut().add(at).cast()).load(Ordering::Relaxed);
+            AtomicU64::from_ptr(to.add(at).cast()).store(value, Ordering::Relaxed);
+        }
+    };
+    if to.addr() <= from.addr() {
+        (0..head).for_each(byte);
+        (0..words).for_each(word);
+        (tail..length).for_each(byte);
+    } else {
+        (tail..length).rev().for_each(byte);
+        (0..words).rev().for_each(word);
+        (0..head).rev().for_each(byte);
+    }
+}
+
+/// Sets bytes that other threads may be using.
+///
+/// # Safety
+/// As [`copy_atomically`].
+pub(crate) unsafe fn fill_atomically(to: *mut u8, byte: u8, length: usize) {
+    let head = to.align_offset(8).min(length);
+    let words = (length - head) / 8;
+    let tail = head + words * 8;
+    for at in (0..head).chain(tail..length) {
+        // SAFETY: within the range.
+        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(byte, Ordering::Relaxed);
+    }
+    for index in 0..words {
+        // SAFETY: within the range, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(to.add(head + index * 8).cast()) };
+        word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed);
+    }
+}
+
+/// What the kernel's answer is as an error of this library.
+pub(crate) fn system_refuses(purpose: &'static str) -> Error {
+    Error::Memory { purpose, source: io::Error::from(io::ErrorKind::OutOfMemory) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_base_and_contents_and_zeroes_new_pages() {
+        let memory = LinearMemory::new(MemoryType::new(1, Some(3))).unwrap();
+        let base = memory.base();
+        // SAFETY: the first page has access.
+        unsafe { base.add(65_535).write(7) };
+        assert_eq!(memory.grow(2, |bytes| bytes == 3 * PAGE), Some(1));
+        assert_eq!((memory.base(), memory.pages()), (base, 3));
+        // SAFETY: three pages have access.
+        unsafe { assert_eq!((base.add(65_535).read(), base.add(3 * 65_536 - 1).read()), (7, 0)) };
+        assert_eq!(memory.grow(1, |_| true), None, "beyond the maximum");
+        assert_eq!(memory.grow(0, |_| false), Some(3), "growing by nothing tells the size");
+    }
+
+    #[test]
+    fn ranges_end_at_the_length() {
+        let memory = LinearMemory::new(MemoryType::new(1, None)).unwrap();
+        assert!(memory.range(PAGE, 0).is_some());
+        assert!(memory.range(PAGE - 4, 4).is_some());
+        assert!(memory.range(PAGE - 4, 5).is_none());
+        assert!(memory.range(u64::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn a_minimum_beyond_the_maximum_is_refused() {
+        assert!(matches!(LinearMemory::new(MemoryType::new(2, Some(1))), Err(Error::InvalidType { .. })));
+        assert!(matches!(
+            LinearMemory::new(MemoryType::new(0, Some(65_537))),
+            Err(Error::InvalidType { .. })
+        ));
+    }
+
+    #[test]
+    fn atomic_copies_and_fills_agree_with_plain_ones() {
+        let original: Vec<u8> = (0..=255).collect();
+        for (from, to, length) in
+            [(0, 8, 100), (8, 0, 100), (3, 5, 61), (5, 3, 61), (3, 11, 64), (11, 3, 7), (9, 9, 30)]
+        {
+            let (mut expected, mut found) = (original.clone(), original.clone());
+            expected.copy_within(from..from + length, to);
+            let base = found.as_mut_ptr();
+            // SAFETY: both ranges lie in the vector.
+            unsafe { copy_atomically(base.add(from), base.add(to), length) };
+            assert_eq!(found, expected, "copy {from} to {to}, {length} bytes");
+            expected[to..to + length].fill(9);
+            // SAFETY: the range lies in the vector.
+            unsafe { fill_atomically(found.as_mut_ptr().add(to), 9, length) };
+            assert_eq!(found, expected, "fill {to}, {length} bytes");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! [`Linker`]: finds the imports of modules by name.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::caller::Caller;
+use super::externs::Extern;
+use super::func::Func;
+use super::host::HostFunc;
+use super::instance::Instance;
+use super::instantiate;
+use super::store::{AsContext, AsContextMut, StoreInner};
+use super::typed::IntoFunc;
+use super::value::Val;
+use crate::engine::Engine;
+use crate::error::{Error, Mismatch};
+use crate::module::{Import, Item, Module};
+use crate::types::{ExternType, FuncType};
+
+/// Definitions by the two names of imports. Host functions belong to no store, so one linker can serve many stores whose data
+/// are of type `T`.
+#[derive(Clone)]
+pub struct Linker<T: 'static> {
+    engine: Engine,
+    definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
+    allow_shadowing: bool,
+    /// The closures of the definitions are made for stores with such data.
+    data: std::marker::PhantomData<fn(T)>,
+}
+
+#[derive(Clone, Debug)]
+enum Definition {
+    Extern(Extern),
+    Host(HostFunc),
+}
+
+impl<T: 'static> Linker<T> {
+    /// A linker without definitions.
+    pub fn new(engine: &Engine) -> Self {
+        Self {
+            engine: engine.clone(),
+            definitions: HashMap::new(),
+            allow_shadowing: false,
+            data: std::marker::PhantomData,
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether a definition may replace an earlier one of the same names; by default that is an error.
+    pub fn allow_shadowing(&mut self, allow: bool) -> &mut Self {
+        self.allow_shadowing = allow;
+        self
+    }
+
+    /// Defines a name for something of a store, which then only this store can import.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateDefinition`]; [`Error::WrongStore`] when it belongs to another store.
+    pub fn define(
+        &mut self,
+        store: impl AsContext<Data = T>,
+        module: &str,
+        name: &str,
+        item: impl Into<Extern>,
+    ) -> Result<&mut Self, Error> {
+        let item = item.into();
+        if !item.belongs_to(&store.as_context().0.opaque) {
+            return Err(Error::WrongStore { what: "definition" });
+        }
+        self.insert(module, name, Definition::Extern(item))
+    }
+
+    /// Defines a host function by a closure of Rust's types; see [`Func::wrap`].
+    ///
+    /// # Errors
+    /// [`Error::DuplicateDefinition`].
+    pub fn func_wrap<P, R>(
+        &mut self,
+        module: &str,
+        name: &str,
+        closure: impl IntoFunc<T, P, R>,
+    ) -> Result<&mut Self, Error> {
+        self.insert(module, name, Definition::Host(closure.into_host_func()))
+    }
+
+    /// Defines a host function of any type; see [`Func::new`].
+    ///
+    /// # Errors
+    /// [`Error::DuplicateDefinition`].
+    pub fn func_new(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        closure: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Result<&mut Self, Error> {
+        self.insert(module, name, Definition::Host(HostFunc::untyped(ty, closure)))
+    }
+
+    /// Defines all exports of an instance, with `module` as first name.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateDefinition`].
+    ///
+    /// # Panics
+    /// If the instance belongs to another store.
+    pub fn instance(
+        &mut self,
+        store: impl AsContext<Data = T>,
+        module: &str,
+        instance: Instance,
+    ) -> Result<&mut Self, Error> {
+        for export in instance.exports(store.as_context()) {
+            let name = export.name();
+            self.insert(module, name, Definition::Extern(export.into_extern()))?;
+        }
+        Ok(self)
+    }
+
+    /// Makes the names of `module` known as those of `as_module` too.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateDefinition`].
+    pub fn alias_module(&mut self, module: &str, as_module: &str) -> Result<&mut Self, Error> {
+        for (name, definition) in self.definitions.get(module).cloned().unwrap_or_default() {
+            self.insert(as_module, &name, definition)?;
+        }
+        Ok(self)
+    }
+
+    fn insert(&mut self, module: &str, name: &str, definition: Definition) -> Result<&mut Self, Error> {
+        let names = self.definitions.entry(module.into()).or_default();
+        if names.contains_key(name) && !self.allow_shadowing {
+            return Err(Error::DuplicateDefinition { module: module.to_owned(), name: name.to_owned() });
+        }
+        names.insert(name.into(), definition);
+        Ok(self)
+    }
+
+    fn find(&self, module: &str, name: &str) -> Option<&Definition> {
+        self.definitions.get(module)?.get(name)
+    }
+
+    /// What is defined by these names. A host function becomes one of the store.
+    ///
+    /// # Errors
+    /// [`Error::Code`] if there is no memory for the code that calls a host function.
+    pub fn get(
+        &self,
+        mut store: impl AsContextMut<Data = T>,
+        module: &str,
+        name: &str,
+    ) -> Result<Option<Extern>, Error> {
+        Ok(match self.find(module, name) {
+            None => None,
+            Some(Definition::Extern(item)) => Some(item.clone()),
+            Some(Definition::Host(host)) => {
+                Some(Extern::Func(host.insert(&mut store.as_context_mut().into_inner().opaque)?))
+            }
+        })
+    }
+
+    /// Instantiates a module with what is defined for its imports.
+    ///
+    /// # Errors
+    /// [`Error::UnknownImport`], and whatever [`Instance::new`] gives.
+    ///
+    /// # Panics
+    /// If store and module are of different engines.
+    pub fn instantiate(
+        &self,
+        mut store: impl AsContextMut<Data = T>,
+        module: &Module,
+    ) -> Result<Instance, Error> {
+        let store = store.as_context_mut().into_inner();
+        let mut imports = Vec::with_capacity(module.parsed().imports.len());
+        for import in &module.parsed().imports {
+            let Some(definition) = self.find(&import.module, &import.name) else {
+                let (module, name) = (import.module.to_string(), import.name.to_string());
+                return Err(Error::UnknownImport { module, name });
+            };
+            imports.push(match definition {
+                Definition::Extern(item) => item.clone(),
+                Definition::Host(host) => Extern::Func(import_host(store, module, import, host)?),
+            });
+        }
+        instantiate::instantiate(store, module, &imports)
+    }
+}
+
+/// A host function for an import, called by the trampoline that the module has for its type.
+fn import_host<T: 'static>(
+    store: &mut StoreInner<T>,
+    module: &Module,
+    import: &Import,
+    host: &HostFunc,
+) -> Result<Func, Error> {
+    let expected = module.type_of(import.item);
+    let info = module.info();
+    match import.item {
+        Item::Func(index) if *info.function_type(index) == host.ty.0 => {
+            let type_index = info.functions[index as usize];
+            let type_id = info.type_ids[type_index as usize];
+            Ok(host.insert_with(&mut store.opaque, type_id, module.code().clone(), type_index))
+        }
+        _ => Err(Error::IncompatibleImport {
+            module: import.module.to_string(),
+            name: import.name.to_string(),
+            types: Box::new(Mismatch { expected, found: ExternType::Func(host.ty.clone()) }),
+        }),
+    }
+}
+
+impl<T: 'static> fmt::Debug for Linker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Linker").field("definitions", &self.definitions).finish_non_exhaustive()
+    }
+}

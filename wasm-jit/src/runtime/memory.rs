@@ -1,0 +1,235 @@
+//! [`Memory`] and [`SharedMemory`].
+
+use std::sync::Arc;
+
+use super::linear_memory::{LinearMemory, copy_atomically};
+use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreOpaque};
+use crate::error::Error;
+use crate::types::MemoryType;
+
+/// A handle of a memory that belongs to one store. It is used with that store; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    store: StoreId,
+    index: u32,
+}
+
+impl Memory {
+    /// A new memory, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`] for a shared memory (see [`SharedMemory`]) and for impossible limits, [`Error::StoreLimit`],
+    /// [`Error::Memory`].
+    pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self, Error> {
+        if ty.is_shared() {
+            return Err(Error::InvalidType { of: "memory" });
+        }
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        store.create_memory(ty).map(|index| Self { store: store.id, index })
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> MemoryType {
+        self.inner(&store.as_context().0.opaque).ty()
+    }
+
+    /// Its size in pages of 64 KiB.
+    pub fn size(&self, store: impl AsContext) -> u64 {
+        self.inner(&store.as_context().0.opaque).pages()
+    }
+
+    /// Its size in bytes.
+    pub fn data_size(&self, store: impl AsContext) -> usize {
+        self.inner(&store.as_context().0.opaque).length() as usize
+    }
+
+    /// Where it is; it never moves. Compiled code changes what is there.
+    pub fn data_ptr(&self, store: impl AsContext) -> *mut u8 {
+        self.inner(&store.as_context().0.opaque).base()
+    }
+
+    /// Its contents.
+    pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
+        let store = &store.into().0.opaque;
+        let memory = self.inner(store);
+        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed: nothing writes there.
+        unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) }
+    }
+
+    /// Its contents, to be changed.
+    pub fn data_mut<'a, T: 'static>(&self, store: impl Into<StoreContextMut<'a, T>>) -> &'a mut [u8] {
+        self.data_and_store_mut(store).0
+    }
+
+    /// Its contents, to be changed, and the embedder's data.
+    pub fn data_and_store_mut<'a, T: 'static>(
+        &self,
+        store: impl Into<StoreContextMut<'a, T>>,
+    ) -> (&'a mut [u8], &'a mut T) {
+        let store = store.into().into_inner();
+        let memory = self.inner(&store.opaque);
+        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed exclusively: nothing else reads or
+        // writes there. Neither does whoever has the embedder's data.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.length() as usize) };
+        (bytes, &mut store.data)
+    }
+
+    /// Copies bytes out of it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn read(&self, store: impl AsContext, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
+        let data = self.data(store.as_context());
+        let range = range_in(data.len(), offset, buffer.len())?;
+        buffer.copy_from_slice(&data[range]);
+        Ok(())
+    }
+
+    /// Copies bytes into it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn write(&self, mut store: impl AsContextMut, offset: usize, buffer: &[u8]) -> Result<(), Error> {
+        let data = self.data_mut(store.as_context_mut());
+        let range = range_in(data.len(), offset, buffer.len())?;
+        data[range].copy_from_slice(buffer);
+        Ok(())
+    }
+
+    /// Adds pages, zeroed; returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Grow`].
+    pub fn grow(&self, mut store: impl AsContextMut, pages: u64) -> Result<u64, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let size = self.inner(store).pages();
+        store.grow_memory(self.index, pages).ok_or(Error::Grow { of: "memory", size, by: pages })
+    }
+
+    #[track_caller]
+    pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a LinearMemory {
+        store.check(self.store);
+        &store.memories[self.index as usize]
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+fn range_in(size: usize, offset: usize, length: usize) -> Result<std::ops::Range<usize>, Error> {
+    match offset.checked_add(length).filter(|end| *end <= size) {
+        Some(end) => Ok(offset..end),
+        None => Err(out_of_bounds(size, offset, length)),
+    }
+}
+
+fn out_of_bounds(size: usize, offset: usize, length: usize) -> Error {
+    Error::OutOfBounds { of: "memory", offset: offset as u64, length: length as u64, size: size as u64 }
+}
+
+impl StoreOpaque {
+    /// Returns its index.
+    pub(crate) fn create_memory(&mut self, ty: MemoryType) -> Result<u32, Error> {
+        if !self.limits.allows_memory(u64::from(ty.minimum()) << 16) {
+            return Err(Error::StoreLimit { what: "memory" });
+        }
+        Ok(self.add_memory(Arc::new(LinearMemory::new(ty)?)))
+    }
+
+    /// Returns its index.
+    pub(crate) fn add_memory(&mut self, memory: Arc<LinearMemory>) -> u32 {
+        self.memories.push(memory);
+        self.memories.len() as u32 - 1
+    }
+
+    /// Adds pages to a memory, within the limits; returns how many there were.
+    pub(crate) fn grow_memory(&mut self, memory: u32, pages: u64) -> Option<u64> {
+        self.memories[memory as usize].grow(pages, |bytes| self.limits.allows_memory(bytes))
+    }
+}
+
+/// A memory that any number of stores and threads may use. A clone is the same memory.
+#[derive(Clone, Debug)]
+pub struct SharedMemory(pub(crate) Arc<LinearMemory>);
+
+impl SharedMemory {
+    /// A new memory, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`] for a memory that is not shared and for impossible limits, [`Error::Memory`].
+    pub fn new(ty: MemoryType) -> Result<Self, Error> {
+        if !ty.is_shared() {
+            return Err(Error::InvalidType { of: "memory" });
+        }
+        LinearMemory::new(ty).map(|memory| Self(Arc::new(memory)))
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> MemoryType {
+        self.0.ty()
+    }
+
+    /// Its size in pages of 64 KiB.
+    pub fn size(&self) -> u64 {
+        self.0.pages()
+    }
+
+    /// Its size in bytes.
+    pub fn data_size(&self) -> usize {
+        self.0.length() as usize
+    }
+
+    /// Where it is; it never moves. Other threads may read and write there at any time: use atomic accesses.
+    pub fn data_ptr(&self) -> *mut u8 {
+        self.0.base()
+    }
+
+    /// Adds pages, zeroed; returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Grow`].
+    pub fn grow(&self, pages: u64) -> Result<u64, Error> {
+        self.0.grow(pages, |_| true).ok_or(Error::Grow { of: "memory", size: self.size(), by: pages })
+    }
+
+    /// Copies bytes out of it. Where other threads write meanwhile, each byte is an old one or a new one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
+        let from = self.range(offset, buffer.len())?;
+        // SAFETY: so many bytes have access, and no reference to them exists; the buffer is borrowed exclusively.
+        unsafe { copy_atomically(from, buffer.as_mut_ptr(), buffer.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into it, each atomically.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn write(&self, offset: usize, buffer: &[u8]) -> Result<(), Error> {
+        let to = self.range(offset, buffer.len())?;
+        // Atomic accesses ask for memory that may be written, even to read it.
+        let mut copy = [0; 1024];
+        for (number, chunk) in buffer.chunks(copy.len()).enumerate() {
+            copy[..chunk.len()].copy_from_slice(chunk);
+            // SAFETY: as in `read`; the chunk lies in the range.
+            unsafe { copy_atomically(copy.as_ptr(), to.add(number * copy.len()), chunk.len()) };
+        }
+        Ok(())
+    }
+
+    fn range(&self, offset: usize, length: usize) -> Result<*mut u8, Error> {
+        let range = self.0.range(offset as u64, length as u64);
+        range.ok_or_else(|| out_of_bounds(self.data_size(), offset, length))
+    }
+}

@@ -1,0 +1,41 @@
+//! Running modules: stores, instances, functions of the host, and all that compiled code needs besides its own instructions.
+
+mod activation;
+mod caller;
+mod collect;
+mod exception;
+mod externs;
+mod func;
+mod global;
+mod host;
+mod instance;
+mod instantiate;
+mod libcalls;
+mod limits;
+mod linear_memory;
+mod linker;
+mod memory;
+mod references;
+mod stack;
+mod store;
+mod table;
+mod tag;
+mod typed;
+mod value;
+mod wait;
+
+pub use caller::Caller;
+pub use exception::ExnRef;
+pub use externs::{Export, Extern};
+pub use func::Func;
+pub use global::Global;
+pub use instance::Instance;
+pub use limits::StoreLimits;
+pub use linker::Linker;
+pub use memory::{Memory, SharedMemory};
+pub use references::ExternRef;
+pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
+pub use table::Table;
+pub use tag::Tag;
+pub use typed::{IntoFunc, TypedFunc, WasmParams, WasmResults, WasmRet, WasmTy};
+pub use value::Val;

@@ -1,0 +1,362 @@
+//! [`Store`]: what running programs own.
+//!
+//! Everything that an instance is made of lives in vectors of its store, for as long as the store: handles such as
+//! [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address there, and the store's id, which is compared at
+//! each use.
+//!
+//! # Who may touch it when
+//! A call of WebAssembly borrows the store exclusively until it returns. While compiled code runs, the borrow is lent to
+//! whatever that code calls: [`StoreArea::store`] is a pointer made from it, by which libcalls and host functions have the store for
+//! the time that they run. [`StoreContextMut`] is not `Send`, so that all nested activations are on one thread's stack.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::collect::Threshold;
+use super::exception::Exceptions;
+use super::global::GlobalData;
+use super::host::HostFuncData;
+use super::instance::InstanceData;
+use super::limits::StoreLimits;
+use super::linear_memory::LinearMemory;
+use super::references::ExternRefs;
+use super::table::TableData;
+use super::tag::TagData;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::trap::{InterruptHandle, Interruption};
+use crate::vmctx;
+
+/// Which store a handle belongs to; no two stores of a process have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StoreId(u64);
+
+impl StoreId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Why a libcall or host function failed: noted when it fails, taken when its activation has been left.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Error(Error),
+    Panic(Box<dyn std::any::Any + Send>),
+}
+
+/// What contexts point to: the part that compiled code knows, and the way from there to the store.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct StoreArea {
+    pub vm: vmctx::StoreContext,
+    /// The store, by the borrow of the innermost activation; null when nothing runs.
+    pub store: *mut StoreOpaque,
+    /// An address above the frames of the outermost activation, or 0.
+    pub stack_top: usize,
+}
+
+/// A store without the embedder's data.
+#[derive(Debug)]
+pub(crate) struct StoreOpaque {
+    pub id: StoreId,
+    pub engine: Engine,
+    pub area: NonNull<StoreArea>,
+    pub instances: Vec<NonNull<InstanceData>>,
+    pub hosts: Vec<NonNull<HostFuncData>>,
+    pub memories: Vec<Arc<LinearMemory>>,
+    pub tables: Vec<TableData>,
+    pub globals: Vec<GlobalData>,
+    pub tags: Vec<TagData>,
+    pub extern_refs: ExternRefs,
+    pub exceptions: Exceptions,
+    pub limits: StoreLimits,
+    pub collect_at: Threshold,
+    pub failure: Option<Failure>,
+}
+
+impl StoreOpaque {
+    fn new(engine: &Engine) -> Self {
+        let area = StoreArea { vm: *vmctx::StoreContext::new(), store: std::ptr::null_mut(), stack_top: 0 };
+        Self {
+            id: StoreId::next(),
+            engine: engine.clone(),
+            area: NonNull::from(Box::leak(Box::new(area))),
+            instances: Vec::new(),
+            hosts: Vec::new(),
+            memories: Vec::new(),
+            tables: Vec::new(),
+            globals: Vec::new(),
+            tags: Vec::new(),
+            extern_refs: ExternRefs::default(),
+            exceptions: Exceptions::default(),
+            limits: StoreLimits::default(),
+            collect_at: Threshold::default(),
+            failure: None,
+        }
+    }
+
+    /// # Panics
+    /// If the handle is of another store.
+    #[track_caller]
+    pub(crate) fn check(&self, id: StoreId) {
+        assert!(self.id == id, "a handle was used with another store than its own");
+    }
+
+    /// The context that compiled code sees.
+    pub(crate) fn vm(&self) -> *mut vmctx::StoreContext {
+        self.area.as_ptr().cast()
+    }
+
+    /// Notes why a libcall or host function fails.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failure = Some(Failure::Error(error));
+    }
+}
+
+impl Drop for StoreOpaque {
+    fn drop(&mut self) {
+        // SAFETY: each was leaked from a box by this store, and nothing runs any more that could reach it.
+        unsafe {
+            self.instances.drain(..).for_each(|instance| drop(Box::from_raw(instance.as_ptr())));
+            self.hosts.drain(..).for_each(|host| drop(Box::from_raw(host.as_ptr())));
+            drop(Box::from_raw(self.area.as_ptr()));
+        }
+    }
+}
+
+/// A store and the embedder's data. The first comes first, so that a pointer to it is a pointer to both.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct StoreInner<T> {
+    pub opaque: StoreOpaque,
+    pub data: T,
+}
+
+/// Owns instances and all they are made of, and some data of the embedder, which host functions reach through their
+/// [`Caller`](super::Caller).
+///
+/// What a store owns is freed with the store. One thread at a time can use a store; different stores are independent.
+#[derive(Debug)]
+pub struct Store<T: 'static> {
+    inner: NonNull<StoreInner<T>>,
+    owns: PhantomData<Box<StoreInner<T>>>,
+}
+
+// SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for what is made to be shared
+// (modules, engines, shared memories, host functions, which are all `Send` and `Sync`). Its thread can change only between two
+// activations, which borrow it.
+unsafe impl<T: Send> Send for Store<T> {}
+// SAFETY: through a shared reference a store can only be read.
+unsafe impl<T: Sync> Sync for Store<T> {}
+
+impl<T: 'static> Store<T> {
+    /// An empty store.
+    pub fn new(engine: &Engine, data: T) -> Self {
+        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine), data });
+        Self { inner: NonNull::from(Box::leak(inner)), owns: PhantomData }
+    }
+
+    /// The engine that it was created with.
+    pub fn engine(&self) -> &Engine {
+        &self.as_context().0.opaque.engine
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        &self.as_context().0.data
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        &mut self.as_context_mut().into_inner().data
+    }
+
+    /// Drops everything but the embedder's data.
+    pub fn into_data(self) -> T {
+        let store = std::mem::ManuallyDrop::new(self);
+        // SAFETY: leaked from a box in `new`; `drop` will not run.
+        let inner = unsafe { Box::from_raw(store.inner.as_ptr()) };
+        inner.data
+    }
+
+    /// By this the store's program can be stopped from another thread.
+    pub fn interrupt_handle(&mut self) -> InterruptHandle {
+        let opaque = &mut self.as_context_mut().into_inner().opaque;
+        let signal = opaque.engine.interrupt_signal();
+        // SAFETY: the context lives as long as the store, and nothing runs.
+        let interruption = unsafe { &mut (*opaque.vm()).interruption };
+        InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
+    }
+
+    /// Limits what instances of the store may use from now on.
+    pub fn set_limits(&mut self, limits: StoreLimits) {
+        self.as_context_mut().into_inner().opaque.limits = limits;
+    }
+}
+
+impl<T: 'static> Drop for Store<T> {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box in `new`; nothing borrows it any more.
+        drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
+    }
+}
+
+/// A store, borrowed.
+#[derive(Debug)]
+pub struct StoreContext<'a, T: 'static>(pub(crate) &'a StoreInner<T>);
+
+impl<T: 'static> Clone for StoreContext<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: 'static> Copy for StoreContext<'_, T> {}
+
+impl<'a, T: 'static> StoreContext<'a, T> {
+    /// The embedder's data.
+    pub fn data(&self) -> &'a T {
+        &self.0.data
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &'a Engine {
+        &self.0.opaque.engine
+    }
+}
+
+/// A store, borrowed exclusively. It stays on its thread.
+#[derive(Debug)]
+pub struct StoreContextMut<'a, T: 'static> {
+    inner: &'a mut StoreInner<T>,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'a, T: 'static> StoreContextMut<'a, T> {
+    pub(crate) fn new(inner: &'a mut StoreInner<T>) -> Self {
+        Self { inner, not_send: PhantomData }
+    }
+
+    pub(crate) fn into_inner(self) -> &'a mut StoreInner<T> {
+        self.inner
+    }
+
+    pub(crate) fn inner_mut(&mut self) -> &mut StoreInner<T> {
+        self.inner
+    }
+
+    pub(crate) fn opaque(&mut self) -> &mut StoreOpaque {
+        &mut self.inner.opaque
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        &self.inner.data
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        &mut self.inner.data
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.inner.opaque.engine
+    }
+}
+
+/// What a store can be borrowed from: a [`Store`], a [`Caller`](super::Caller), or a borrow of either.
+pub trait AsContext {
+    /// The embedder's data.
+    type Data: 'static;
+
+    /// Borrows the store.
+    fn as_context(&self) -> StoreContext<'_, Self::Data>;
+}
+
+/// What a store can be borrowed exclusively from.
+pub trait AsContextMut: AsContext {
+    /// Borrows the store exclusively.
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;
+}
+
+impl<T: 'static> AsContext for Store<T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        // SAFETY: the pointer is valid as long as the store, which is borrowed.
+        StoreContext(unsafe { self.inner.as_ref() })
+    }
+}
+
+impl<T: 'static> AsContextMut for Store<T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        // SAFETY: as in `as_context`; the store is borrowed exclusively.
+        StoreContextMut::new(unsafe { self.inner.as_mut() })
+    }
+}
+
+impl<T: 'static> AsContext for StoreContext<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        *self
+    }
+}
+
+impl<T: 'static> AsContext for StoreContextMut<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        StoreContext(self.inner)
+    }
+}
+
+impl<T: 'static> AsContextMut for StoreContextMut<'_, T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        StoreContextMut::new(self.inner)
+    }
+}
+
+impl<C: AsContext> AsContext for &C {
+    type Data = C::Data;
+
+    fn as_context(&self) -> StoreContext<'_, C::Data> {
+        C::as_context(self)
+    }
+}
+
+impl<C: AsContext> AsContext for &mut C {
+    type Data = C::Data;
+
+    fn as_context(&self) -> StoreContext<'_, C::Data> {
+        C::as_context(self)
+    }
+}
+
+impl<C: AsContextMut> AsContextMut for &mut C {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, C::Data> {
+        C::as_context_mut(self)
+    }
+}
+
+impl<'a, C: AsContext> From<&'a C> for StoreContext<'a, C::Data> {
+    fn from(store: &'a C) -> Self {
+        store.as_context()
+    }
+}
+
+impl<'a, C: AsContext> From<&'a mut C> for StoreContext<'a, C::Data> {
+    fn from(store: &'a mut C) -> Self {
+        C::as_context(store)
+    }
+}
+
+impl<'a, C: AsContextMut> From<&'a mut C> for StoreContextMut<'a, C::Data> {
+    fn from(store: &'a mut C) -> Self {
+        store.as_context_mut()
+    }
+}

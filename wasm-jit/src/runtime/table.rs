@@ -1,0 +1,233 @@
+//! [`Table`].
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::ptr::NonNull;
+
+use super::collect;
+use super::linear_memory::system_refuses;
+use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::value::Val;
+use crate::error::Error;
+use crate::trap::Trap;
+use crate::types::{TableType, ValType};
+use crate::vmctx::VmTable;
+
+/// Most elements that a table may have (the limit that wasmparser has for the size at first).
+const MAX_ELEMENTS: u64 = 10_000_000;
+
+/// A table of a store. Elements are what compiled code sees.
+#[derive(Debug)]
+pub(crate) struct TableData {
+    pub ty: TableType,
+    /// What compiled code reads: always the address and length of `elements`.
+    pub vm: NonNull<VmTable>,
+    elements: Vec<u64>,
+}
+
+impl TableData {
+    pub(crate) fn new(ty: TableType, initial: u64) -> Result<Self, Error> {
+        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum)
+            || u64::from(ty.minimum()) > MAX_ELEMENTS
+        {
+            return Err(Error::InvalidType { of: "table" });
+        }
+        let vm = NonNull::from(Box::leak(Box::new(VmTable { elements: std::ptr::null_mut(), length: 0 })));
+        let mut table = Self { ty, vm, elements: Vec::new() };
+        let made = match initial {
+            0 => zeroed(ty.minimum() as usize).map(|elements| table.elements = elements),
+            _ => table.extend(u64::from(ty.minimum()), initial).map(drop),
+        };
+        made.ok_or_else(|| system_refuses("a table"))?;
+        table.publish();
+        Ok(table)
+    }
+
+    /// Adds elements; returns how many there were. `None` if there cannot be so many.
+    pub(crate) fn grow(&mut self, by: u64, value: u64) -> Option<u64> {
+        let new = self.length().checked_add(by)?;
+        let maximum = self.ty.maximum().map_or(MAX_ELEMENTS, |maximum| MAX_ELEMENTS.min(u64::from(maximum)));
+        if new > maximum { None } else { self.extend(by, value) }
+    }
+
+    fn extend(&mut self, by: u64, value: u64) -> Option<u64> {
+        let old = self.length();
+        self.elements.try_reserve(by as usize).ok()?;
+        self.elements.resize((old + by) as usize, value);
+        self.publish();
+        Some(old)
+    }
+
+    /// Tells compiled code where the elements are.
+    fn publish(&mut self) {
+        let vm = VmTable { elements: self.elements.as_mut_ptr(), length: self.length() };
+        // SAFETY: the box is this table's own; compiled code that could read it does not run meanwhile.
+        unsafe { self.vm.write(vm) };
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.elements.len() as u64
+    }
+
+    pub(crate) fn elements(&self) -> &[u64] {
+        &self.elements
+    }
+
+    /// `length` elements from `at` on.
+    pub(crate) fn range(&self, at: u64, length: u64) -> Result<&[u64], Trap> {
+        let end = at.checked_add(length).filter(|end| *end <= self.length()).ok_or(Trap::TableOutOfBounds)?;
+        Ok(&self.elements[at as usize..end as usize])
+    }
+
+    /// `length` elements from `at` on, to be written.
+    pub(crate) fn range_mut(&mut self, at: u64, length: u64) -> Result<&mut [u64], Trap> {
+        let end = at.checked_add(length).filter(|end| *end <= self.length()).ok_or(Trap::TableOutOfBounds)?;
+        Ok(&mut self.elements[at as usize..end as usize])
+    }
+
+    /// Copies elements within the table; both ranges may overlap.
+    pub(crate) fn copy_within(&mut self, to: u64, from: u64, length: u64) -> Result<(), Trap> {
+        self.range(from, length)?;
+        self.range(to, length)?;
+        self.elements.copy_within(from as usize..(from + length) as usize, to as usize);
+        Ok(())
+    }
+}
+
+/// Null elements in memory that the system zeroes when it is touched: a module may ask for many tables that it never uses.
+fn zeroed(length: usize) -> Option<Vec<u64>> {
+    if length == 0 {
+        return Some(Vec::new());
+    }
+    let layout = Layout::array::<u64>(length).ok()?;
+    // SAFETY: the layout is not empty.
+    let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+    // SAFETY: allocated by the global allocator with this layout, all elements initialized.
+    Some(unsafe { Vec::from_raw_parts(memory.cast().as_ptr(), length, length) })
+}
+
+impl Drop for TableData {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box in `new`; tables are dropped with their store.
+        drop(unsafe { Box::from_raw(self.vm.as_ptr()) });
+    }
+}
+
+/// A handle of a table. It is used with the store it belongs to; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    store: StoreId,
+    index: u32,
+}
+
+impl Table {
+    /// A new table, all of whose elements are `init`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`] for impossible limits, [`Error::StoreLimit`], [`Error::Memory`] when there is none left,
+    /// [`Error::ValueType`] and [`Error::WrongStore`] if `init` is not of the type, or of another store.
+    pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
+        let raw = store.lower(ValType::Ref(ty.element()), &init)?;
+        Self::create(store, ty, raw)
+    }
+
+    pub(crate) fn create(store: &mut StoreOpaque, ty: TableType, initial: u64) -> Result<Self, Error> {
+        if !store.limits.allows_table(u64::from(ty.minimum())) {
+            return Err(Error::StoreLimit { what: "table elements" });
+        }
+        store.tables.push(TableData::new(ty, initial)?);
+        Ok(Self { store: store.id, index: store.tables.len() as u32 - 1 })
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> TableType {
+        self.data(&store.as_context().0.opaque).ty
+    }
+
+    /// How many elements it has.
+    pub fn size(&self, store: impl AsContext) -> u64 {
+        self.data(&store.as_context().0.opaque).length()
+    }
+
+    /// The element at `index`, or `None` where there is none.
+    pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let table = self.data(store);
+        let (ty, raw) = (table.ty.element(), *table.elements().get(usize::try_from(index).ok()?)?);
+        Some(store.lift(ValType::Ref(ty), raw))
+    }
+
+    /// Replaces the element at `index`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    pub fn set(&self, store: impl AsContextMut, index: u64, value: Val) -> Result<(), Error> {
+        self.fill(store, index, value, 1)
+    }
+
+    /// Replaces `length` elements from `index` on.
+    ///
+    /// # Errors
+    /// As [`Table::set`].
+    pub fn fill(
+        &self,
+        mut store: impl AsContextMut,
+        index: u64,
+        value: Val,
+        length: u64,
+    ) -> Result<(), Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (element, size) = (self.data(store).ty.element(), self.data(store).length());
+        collect::if_due(store, &[]);
+        let raw = store.lower(ValType::Ref(element), &value)?;
+        let range = store.tables[self.index as usize].range_mut(index, length);
+        range.map_err(|_| Error::OutOfBounds { of: "table", offset: index, length, size })?.fill(raw);
+        Ok(())
+    }
+
+    /// Adds `by` elements; returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    pub fn grow(&self, mut store: impl AsContextMut, by: u64, init: Val) -> Result<u64, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (element, size) = (self.data(store).ty.element(), self.data(store).length());
+        collect::if_due(store, &[]);
+        let raw = store.lower(ValType::Ref(element), &init)?;
+        store.grow_table(self.index, by, raw).ok_or(Error::Grow { of: "table", size, by })
+    }
+
+    #[track_caller]
+    pub(crate) fn data<'a>(&self, store: &'a StoreOpaque) -> &'a TableData {
+        store.check(self.store);
+        &store.tables[self.index as usize]
+    }
+
+    /// The type that an importer sees: at least as large as it is now.
+    pub(crate) fn current_type(&self, store: &StoreOpaque) -> TableType {
+        let table = self.data(store);
+        TableType::new(table.ty.element(), table.length() as u32, table.ty.maximum())
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl StoreOpaque {
+    /// Adds elements to a table, within the limits; returns how many there were.
+    pub(crate) fn grow_table(&mut self, table: u32, by: u64, value: u64) -> Option<u64> {
+        let table = &mut self.tables[table as usize];
+        let allowed = self.limits.allows_table(table.length().checked_add(by)?);
+        if allowed || by == 0 { table.grow(by, value) } else { None }
+    }
+}

@@ -1,0 +1,73 @@
+//! [`Tag`]: what exceptions are told apart by.
+
+use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use crate::error::Error;
+use crate::types::{FuncType, TagType};
+
+/// A tag of a store.
+#[derive(Debug)]
+pub(crate) struct TagData {
+    pub ty: FuncType,
+    pub type_id: u32,
+}
+
+/// A handle of a tag. It is used with the store it belongs to; with another, its functions panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    store: StoreId,
+    index: u32,
+}
+
+impl Tag {
+    /// A new tag, different from all others.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`] if the type has results.
+    pub fn new(mut store: impl AsContextMut, ty: &TagType) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        if ty.ty().results().len() != 0 {
+            return Err(Error::InvalidType { of: "tag" });
+        }
+        let type_id = store.engine.register_type(&ty.ty().0);
+        Ok(Self::create(store, ty.ty().clone(), type_id))
+    }
+
+    pub(crate) fn create(store: &mut StoreOpaque, ty: FuncType, type_id: u32) -> Self {
+        store.tags.push(TagData { ty, type_id });
+        Self { store: store.id, index: store.tags.len() as u32 - 1 }
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> TagType {
+        TagType::new(self.data(&store.as_context().0.opaque).ty.clone())
+    }
+
+    #[track_caller]
+    pub(crate) fn data<'a>(&self, store: &'a StoreOpaque) -> &'a TagData {
+        store.check(self.store);
+        &store.tags[self.index as usize]
+    }
+
+    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The number that compiled code knows the tag by.
+    #[track_caller]
+    pub(crate) fn identity(&self, store: &StoreOpaque) -> usize {
+        store.check(self.store);
+        self.index as usize + 1
+    }
+
+    pub(crate) fn from_identity(store: &StoreOpaque, identity: usize) -> Self {
+        Self { store: store.id, index: identity as u32 - 1 }
+    }
+}

@@ -1,0 +1,377 @@
+//! Functions whose types are Rust's: [`TypedFunc`], and closures as host functions.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::caller::Caller;
+use super::collect;
+use super::exception::ExnRef;
+use super::func::Func;
+use super::host::{HostCall, HostFunc};
+use super::references::ExternRef;
+use super::store::{AsContextMut, StoreContextMut};
+use crate::error::Error;
+use crate::types::ValType;
+
+/// Most parameters or results.
+const MOST: usize = 16;
+
+/// A type of Rust that a value of WebAssembly can have.
+///
+/// # Safety
+/// `lower` gives a value of this type.
+pub unsafe trait WasmTy: Sized + 'static {
+    /// The value's type.
+    #[doc(hidden)]
+    const TYPE: ValType;
+
+    /// What compiled code sees of it.
+    #[doc(hidden)]
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error>;
+
+    /// The value of this type that compiled code sees so.
+    #[doc(hidden)]
+    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
+}
+
+macro_rules! numbers {
+    ($($ty:ty: $val:ident, $value:ident => $raw:expr, $back:ident => $lifted:expr;)*) => {
+        $(
+            // SAFETY: the type has the same numbers.
+            unsafe impl WasmTy for $ty {
+                const TYPE: ValType = ValType::$val;
+
+                fn lower<T: 'static>(self, _: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
+                    let $value = self;
+                    Ok($raw)
+                }
+
+                fn lift<T: 'static>($back: u64, _: &mut StoreContextMut<'_, T>) -> Self {
+                    $lifted
+                }
+            }
+        )*
+    };
+}
+
+numbers! {
+    i32: I32, value => u64::from(value as u32), raw => raw as i32;
+    u32: I32, value => u64::from(value), raw => raw as u32;
+    i64: I64, value => value as u64, raw => raw as i64;
+    u64: I64, value => value, raw => raw;
+    f32: F32, value => u64::from(value.to_bits()), raw => f32::from_bits(raw as u32);
+    f64: F64, value => value.to_bits(), raw => f64::from_bits(raw);
+}
+
+// SAFETY: the store lowers the reference.
+unsafe impl WasmTy for Option<Func> {
+    const TYPE: ValType = ValType::FUNCREF;
+
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
+        store.opaque().lower_func(self.as_ref())
+    }
+
+    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().lift_func(raw)
+    }
+}
+
+// SAFETY: the store lowers the reference.
+unsafe impl WasmTy for Option<ExternRef> {
+    const TYPE: ValType = ValType::EXTERNREF;
+
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
+        Ok(store.opaque().lower_extern(self.as_ref()))
+    }
+
+    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().extern_refs.lift(raw)
+    }
+}
+
+// SAFETY: the store lowers the reference.
+unsafe impl WasmTy for Option<ExnRef> {
+    const TYPE: ValType = ValType::EXNREF;
+
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
+        self.map_or(Ok(0), |exception| exception.lower(store.opaque()))
+    }
+
+    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+        (raw != 0).then(|| store.opaque().root_exception(raw as usize))
+    }
+}
+
+/// Parameters of a [`TypedFunc`]: one type, or a tuple of up to 16.
+///
+/// # Safety
+/// `lower` writes a value of each of the types, in this order, and there are at most 16.
+pub unsafe trait WasmParams {
+    /// Their types.
+    #[doc(hidden)]
+    fn types() -> Vec<ValType>;
+
+    /// Writes what compiled code sees of them.
+    #[doc(hidden)]
+    fn lower<T: 'static>(
+        self,
+        store: &mut StoreContextMut<'_, T>,
+        values: &mut [u64; MOST],
+    ) -> Result<(), Error>;
+}
+
+/// Results of a [`TypedFunc`] or of a host function: none, one type, or a tuple of up to 16.
+///
+/// # Safety
+/// `lower` writes a value of each of the types, in this order, and there are at most 16.
+pub unsafe trait WasmResults: Sized {
+    /// Their types.
+    #[doc(hidden)]
+    fn types() -> Vec<ValType>;
+
+    /// Reads them from what compiled code has given.
+    #[doc(hidden)]
+    fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self;
+
+    /// Writes what compiled code sees of them.
+    ///
+    /// # Safety
+    /// There is room for as many values.
+    #[doc(hidden)]
+    unsafe fn lower<T: 'static>(
+        self,
+        store: &mut StoreContextMut<'_, T>,
+        values: *mut u64,
+    ) -> Result<(), Error>;
+}
+
+/// What a host function may return: results, or a `Result` of them.
+pub trait WasmRet {
+    /// The results.
+    #[doc(hidden)]
+    type Results: WasmResults;
+
+    /// The results, or why the function fails.
+    #[doc(hidden)]
+    fn into_result(self) -> Result<Self::Results, Error>;
+}
+
+impl<R: WasmResults> WasmRet for R {
+    type Results = R;
+
+    fn into_result(self) -> Result<R, Error> {
+        Ok(self)
+    }
+}
+
+impl<R: WasmResults> WasmRet for Result<R, Error> {
+    type Results = R;
+
+    fn into_result(self) -> Result<R, Error> {
+        self
+    }
+}
+
+/// A closure that can be a host function of a store whose data are of type `T`.
+///
+/// Implemented for closures and functions of up to 16 parameters of the types that implement [`WasmTy`], before which there may be a
+/// [`Caller`].
+///
+/// # Safety
+/// The wrapped closure takes the store for one whose data are of type `T`.
+pub unsafe trait IntoFunc<T: 'static, P, R>: Send + Sync + 'static {
+    /// The closure, wrapped.
+    #[doc(hidden)]
+    fn into_host_func(self) -> HostFunc;
+}
+
+// SAFETY: one value of one type.
+unsafe impl<A: WasmTy> WasmParams for A {
+    fn types() -> Vec<ValType> {
+        vec![A::TYPE]
+    }
+
+    fn lower<T: 'static>(
+        self,
+        store: &mut StoreContextMut<'_, T>,
+        values: &mut [u64; MOST],
+    ) -> Result<(), Error> {
+        values[0] = WasmTy::lower(self, store)?;
+        Ok(())
+    }
+}
+
+// SAFETY: one value of one type.
+unsafe impl<A: WasmTy> WasmResults for A {
+    fn types() -> Vec<ValType> {
+        vec![A::TYPE]
+    }
+
+    fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+        WasmTy::lift(values[0], store)
+    }
+
+    unsafe fn lower<T: 'static>(
+        self,
+        store: &mut StoreContextMut<'_, T>,
+        values: *mut u64,
+    ) -> Result<(), Error> {
+        let raw = WasmTy::lower(self, store)?;
+        // SAFETY: the caller's obligation.
+        unsafe { values.write(raw) };
+        Ok(())
+    }
+}
+
+macro_rules! tuple {
+    ($($A:ident $a:ident $at:literal)*) => {
+        // SAFETY: one value for each type.
+        unsafe impl<$($A: WasmTy),*> WasmParams for ($($A,)*) {
+            fn types() -> Vec<ValType> {
+                vec![$($A::TYPE),*]
+            }
+
+            #[allow(unused_variables, reason = "of the empty tuple")]
+            fn lower<T: 'static>(
+                self,
+                store: &mut StoreContextMut<'_, T>,
+                values: &mut [u64; MOST],
+            ) -> Result<(), Error> {
+                let ($($a,)*) = self;
+                $(values[$at] = $a.lower(store)?;)*
+                Ok(())
+            }
+        }
+
+        // SAFETY: one value for each type.
+        unsafe impl<$($A: WasmTy),*> WasmResults for ($($A,)*) {
+            fn types() -> Vec<ValType> {
+                vec![$($A::TYPE),*]
+            }
+
+            #[allow(unused_variables, clippy::unused_unit, reason = "of the empty tuple")]
+            fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+                ($($A::lift(values[$at], store),)*)
+            }
+
+            #[allow(unused_variables, reason = "of the empty tuple")]
+            unsafe fn lower<T: 'static>(
+                self,
+                store: &mut StoreContextMut<'_, T>,
+                values: *mut u64,
+            ) -> Result<(), Error> {
+                let ($($a,)*) = self;
+                $(
+                    let raw = $a.lower(store)?;
+                    // SAFETY: the caller's obligation.
+                    unsafe { values.add($at).write(raw) };
+                )*
+                Ok(())
+            }
+        }
+
+        // SAFETY: the type is handed on.
+        unsafe impl<T, F, R, $($A),*> IntoFunc<T, ($($A,)*), R> for F
+        where
+            T: 'static,
+            F: Fn($($A),*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($A: WasmTy,)*
+        {
+            fn into_host_func(self) -> HostFunc {
+                let with_caller = move |_: Caller<'_, T> $(, $a: $A)*| self($($a),*);
+                IntoFunc::<T, (Caller<'_, T>, $($A,)*), R>::into_host_func(with_caller)
+            }
+        }
+
+        // SAFETY: the closure takes a caller of such a store.
+        unsafe impl<T, F, R, $($A),*> IntoFunc<T, (Caller<'_, T>, $($A,)*), R> for F
+        where
+            T: 'static,
+            F: Fn(Caller<'_, T> $(, $A)*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($A: WasmTy,)*
+        {
+            #[allow(unused_mut, reason = "without parameters")]
+            fn into_host_func(self) -> HostFunc {
+                let closure = move |call: HostCall, values: *mut u64| {
+                    // SAFETY: the store's data are of this type, and the store is lent to this call.
+                    let mut caller = unsafe { Caller::<T>::new(call) };
+                    // SAFETY: there is a value of its type for each parameter.
+                    $(let $a = $A::lift(unsafe { values.add($at).read() }, &mut caller.as_context_mut());)*
+                    let results = self(caller $(, $a)*).into_result()?;
+                    // SAFETY: as above; the closure has given its own back.
+                    let mut caller = unsafe { Caller::<T>::new(call) };
+                    let mut store = caller.as_context_mut();
+                    collect::if_due(store.opaque(), &[]);
+                    // SAFETY: there is room for a value for each result.
+                    unsafe { results.lower(&mut store, values) }
+                };
+                let ty = crate::types::FuncType::new([$($A::TYPE),*], R::Results::types());
+                HostFunc { ty, closure: Arc::new(closure) }
+            }
+        }
+    };
+}
+
+tuple!();
+tuple!(A a 0);
+tuple!(A a 0 B b 1);
+tuple!(A a 0 B b 1 C c 2);
+tuple!(A a 0 B b 1 C c 2 D d 3);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14);
+tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14 Q q 15);
+
+/// A function whose type was compared with Rust's types, so that a call does not.
+#[derive(Debug)]
+pub struct TypedFunc<P, R> {
+    func: Func,
+    ty: PhantomData<fn(P) -> R>,
+}
+
+impl<P, R> Clone for TypedFunc<P, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P, R> Copy for TypedFunc<P, R> {}
+
+impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
+    /// Of a function of this type.
+    pub(crate) fn new(func: Func) -> Self {
+        Self { func, ty: PhantomData }
+    }
+
+    /// The function.
+    pub fn func(&self) -> &Func {
+        &self.func
+    }
+
+    /// Calls it.
+    ///
+    /// # Errors
+    /// [`Error::WrongStore`] for an argument of another store; anything else is what stopped the program.
+    ///
+    /// # Panics
+    /// If the function belongs to another store, and when a host function panics.
+    pub fn call(&self, mut store: impl AsContextMut, params: P) -> Result<R, Error> {
+        let mut store = store.as_context_mut();
+        collect::if_due(store.opaque(), &[]);
+        let mut values = [0; MOST];
+        params.lower(&mut store, &mut values)?;
+        // SAFETY: the function has these types, of which there are at most `MOST`.
+        unsafe { self.func.call_raw(store.inner_mut(), values.as_mut_ptr()) }?;
+        Ok(R::lift(&mut store, &values))
+    }
+}

@@ -1,0 +1,192 @@
+//! [`Val`], and what compiled code sees of it.
+//!
+//! To compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero above; a reference as the table of
+//! references has it, null as 0. To *lower* is to turn a value into that, to *lift* is the way back.
+
+use std::ptr::NonNull;
+
+use super::exception::ExnRef;
+use super::func::Func;
+use super::references::ExternRef;
+use super::store::StoreOpaque;
+use crate::error::{Error, Mismatch};
+use crate::types::{RefType, ValType};
+use crate::vmctx::VmFuncRef;
+
+/// A value of WebAssembly. Floats are their bits, so that none is changed on the way.
+#[derive(Clone, Debug)]
+pub enum Val {
+    /// An integer of 32 bits.
+    I32(i32),
+    /// An integer of 64 bits.
+    I64(i64),
+    /// The bits of a float of 32 bits.
+    F32(u32),
+    /// The bits of a float of 64 bits.
+    F64(u64),
+    /// A function, or null.
+    FuncRef(Option<Func>),
+    /// A value of the host, or null.
+    ExternRef(Option<ExternRef>),
+    /// An exception, or null.
+    ExnRef(Option<ExnRef>),
+}
+
+macro_rules! accessors {
+    ($($(#[$doc:meta])* $name:ident $unwrap:ident $type:ty = $pattern:pat => $value:expr;)*) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(&self) -> Option<$type> {
+                if let $pattern = self { Some($value) } else { None }
+            }
+
+            /// The same.
+            ///
+            /// # Panics
+            /// If the value is of another type.
+            #[track_caller]
+            pub fn $unwrap(&self) -> $type {
+                match self.$name() {
+                    Some(value) => value,
+                    None => panic!("the value is of type {}", self.ty()),
+                }
+            }
+        )*
+    };
+}
+
+impl Val {
+    /// Its type.
+    pub fn ty(&self) -> ValType {
+        match self {
+            Self::I32(_) => ValType::I32,
+            Self::I64(_) => ValType::I64,
+            Self::F32(_) => ValType::F32,
+            Self::F64(_) => ValType::F64,
+            Self::FuncRef(_) => ValType::FUNCREF,
+            Self::ExternRef(_) => ValType::EXTERNREF,
+            Self::ExnRef(_) => ValType::EXNREF,
+        }
+    }
+
+    /// Zero, or null.
+    pub fn default_for_ty(ty: ValType) -> Self {
+        match ty {
+            ValType::I32 => Self::I32(0),
+            ValType::I64 => Self::I64(0),
+            ValType::F32 => Self::F32(0),
+            ValType::F64 => Self::F64(0),
+            ValType::Ref(ty) => Self::null_ref(ty),
+        }
+    }
+
+    /// The null reference of a type.
+    pub fn null_ref(ty: RefType) -> Self {
+        match ty {
+            RefType::Func => Self::FuncRef(None),
+            RefType::Extern => Self::ExternRef(None),
+            RefType::Exn => Self::ExnRef(None),
+        }
+    }
+
+    accessors! {
+        /// The integer, if it is an `i32`.
+        i32 unwrap_i32 i32 = Self::I32(value) => *value;
+        /// The integer, if it is an `i64`.
+        i64 unwrap_i64 i64 = Self::I64(value) => *value;
+        /// The number, if it is an `f32`.
+        f32 unwrap_f32 f32 = Self::F32(bits) => f32::from_bits(*bits);
+        /// The number, if it is an `f64`.
+        f64 unwrap_f64 f64 = Self::F64(bits) => f64::from_bits(*bits);
+        /// The function or null, if it is a `funcref`.
+        func_ref unwrap_func_ref Option<&Func> = Self::FuncRef(func) => func.as_ref();
+        /// The host's value or null, if it is an `externref`.
+        extern_ref unwrap_extern_ref Option<&ExternRef> = Self::ExternRef(reference) => reference.as_ref();
+        /// The exception or null, if it is an `exnref`.
+        exn_ref unwrap_exn_ref Option<&ExnRef> = Self::ExnRef(exception) => exception.as_ref();
+    }
+}
+
+macro_rules! conversions {
+    ($($from:ty => $value:ident $val:expr;)*) => {
+        $(
+            impl From<$from> for Val {
+                fn from($value: $from) -> Self {
+                    $val
+                }
+            }
+        )*
+    };
+}
+
+conversions! {
+    i32 => value Self::I32(value);
+    u32 => value Self::I32(value as i32);
+    i64 => value Self::I64(value);
+    u64 => value Self::I64(value as i64);
+    f32 => value Self::F32(value.to_bits());
+    f64 => value Self::F64(value.to_bits());
+    Func => value Self::FuncRef(Some(value));
+    ExternRef => value Self::ExternRef(Some(value));
+    ExnRef => value Self::ExnRef(Some(value));
+}
+
+impl StoreOpaque {
+    /// What compiled code sees of a value, which must be of this type and belong to this store. Never runs the collector.
+    pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u64, Error> {
+        if value.ty() != ty {
+            return Err(Error::ValueType(Mismatch { expected: ty, found: value.ty() }));
+        }
+        Ok(match value {
+            Val::I32(value) => u64::from(*value as u32),
+            Val::I64(value) => *value as u64,
+            Val::F32(bits) => u64::from(*bits),
+            Val::F64(bits) => *bits,
+            Val::FuncRef(func) => self.lower_func(func.as_ref())?,
+            Val::ExternRef(reference) => self.lower_extern(reference.as_ref()),
+            Val::ExnRef(exception) => exception.as_ref().map_or(Ok(0), |exception| exception.lower(self))?,
+        })
+    }
+
+    pub(crate) fn lower_func(&self, func: Option<&Func>) -> Result<u64, Error> {
+        func.map_or(Ok(0), |func| func.lower(self))
+    }
+
+    pub(crate) fn lower_extern(&mut self, reference: Option<&ExternRef>) -> u64 {
+        reference.map_or(0, |reference| self.extern_refs.lower(reference.clone()))
+    }
+
+    /// Appends what compiled code sees of these values.
+    pub(crate) fn lower_all(
+        &mut self,
+        what: &'static str,
+        values: &[Val],
+        types: impl ExactSizeIterator<Item = ValType>,
+        raw: &mut Vec<u64>,
+    ) -> Result<(), Error> {
+        if values.len() != types.len() {
+            return Err(Error::ValueCount { what, expected: types.len(), found: values.len() });
+        }
+        for (value, ty) in values.iter().zip(types) {
+            raw.push(self.lower(ty, value)?);
+        }
+        Ok(())
+    }
+
+    /// The value of this type that compiled code sees so.
+    pub(crate) fn lift(&mut self, ty: ValType, raw: u64) -> Val {
+        match ty {
+            ValType::I32 => Val::I32(raw as i32),
+            ValType::I64 => Val::I64(raw as i64),
+            ValType::F32 => Val::F32(raw as u32),
+            ValType::F64 => Val::F64(raw),
+            ValType::Ref(RefType::Func) => Val::FuncRef(self.lift_func(raw)),
+            ValType::Ref(RefType::Extern) => Val::ExternRef(self.extern_refs.lift(raw)),
+            ValType::Ref(RefType::Exn) => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
+        }
+    }
+
+    pub(crate) fn lift_func(&self, raw: u64) -> Option<Func> {
+        NonNull::new(raw as *mut VmFuncRef).map(|func| Func::at(self, func))
+    }
+}

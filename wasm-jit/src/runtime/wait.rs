@@ -1,0 +1,162 @@
+//! `memory.atomic.wait` and `notify`.
+//!
+//! Waiters queue up by the address that they wait at. A waiter compares the value and joins the queue under the lock that a
+//! notifier takes, so none misses a notification that comes after its comparison. It stays in its queue until it is notified
+//! or gives up, also while it looks, now and then, whether its store is to be interrupted.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a waiter asks whether it is interrupted.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// Queues by address. Several, each with a lock, so that threads at different addresses seldom meet.
+const SHARDS: usize = 64;
+
+type Queues = HashMap<usize, VecDeque<Arc<Waiter>>>;
+
+#[derive(Debug, Default)]
+struct Waiter {
+    notified: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// How a wait ends; the numbers are the instruction's results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Notified = 0,
+    NotEqual = 1,
+    TimedOut = 2,
+    Interrupted,
+}
+
+fn queues(address: usize) -> MutexGuard<'static, Queues> {
+    static QUEUES: LazyLock<[Mutex<Queues>; SHARDS]> =
+        LazyLock::new(|| std::array::from_fn(|_| Mutex::default()));
+    QUEUES[(address >> 2) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits at an address unless the value there is not the expected one, which `is_expected` tells.
+pub(crate) fn wait(
+    address: usize,
+    is_expected: impl FnOnce() -> bool,
+    timeout: Option<Duration>,
+    mut is_interrupted: impl FnMut() -> bool,
+) -> Outcome {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let waiter = Arc::new(Waiter::default());
+    {
+        let mut queues = queues(address);
+        if !is_expected() {
+            return Outcome::NotEqual;
+        }
+        queues.entry(address).or_default().push_back(waiter.clone());
+    }
+    loop {
+        let slice = deadline
+            .map_or(PERIOD, |deadline| PERIOD.min(deadline.saturating_duration_since(Instant::now())));
+        let notified = waiter.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let (notified, _) = waiter
+            .wake
+            .wait_timeout_while(notified, slice, |notified| !*notified)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *notified {
+            return Outcome::Notified;
+        }
+        drop(notified);
+        let interrupted = is_interrupted();
+        if interrupted || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return give_up(
+                address,
+                &waiter,
+                if interrupted { Outcome::Interrupted } else { Outcome::TimedOut },
+            );
+        }
+    }
+}
+
+/// Leaves the queue, unless a notifier has taken the waiter out of it meanwhile.
+fn give_up(address: usize, waiter: &Arc<Waiter>, outcome: Outcome) -> Outcome {
+    let mut queues = queues(address);
+    let place =
+        queues.get(&address).and_then(|queue| queue.iter().position(|found| Arc::ptr_eq(found, waiter)));
+    match place {
+        Some(place) => {
+            let queue = queues.get_mut(&address).expect("just found");
+            queue.remove(place);
+            if queue.is_empty() {
+                queues.remove(&address);
+            }
+            outcome
+        }
+        None if outcome == Outcome::Interrupted => outcome,
+        None => Outcome::Notified,
+    }
+}
+
+/// Wakes at most `count` of those who wait at the address, the first first; returns how many.
+pub(crate) fn notify(address: usize, count: u32) -> u32 {
+    let mut queues = queues(address);
+    let Some(queue) = queues.get_mut(&address) else { return 0 };
+    let woken = queue.len().min(count as usize);
+    for waiter in queue.drain(..woken) {
+        *waiter.notified.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        waiter.wake.notify_one();
+    }
+    if queue.is_empty() {
+        queues.remove(&address);
+    }
+    woken as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    fn never() -> bool {
+        false
+    }
+
+    #[test]
+    fn a_value_that_differs_is_not_waited_for() {
+        assert_eq!(wait(0x10, || false, None, never), Outcome::NotEqual);
+        assert_eq!(notify(0x10, 1), 0);
+    }
+
+    #[test]
+    fn a_timeout_ends_the_wait_and_leaves_no_waiter() {
+        assert_eq!(wait(0x20, || true, Some(Duration::from_millis(1)), never), Outcome::TimedOut);
+        assert_eq!(notify(0x20, u32::MAX), 0);
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait() {
+        let asked = AtomicBool::new(false);
+        let outcome = wait(0x30, || true, None, || asked.swap(true, Ordering::Relaxed));
+        assert_eq!(outcome, Outcome::Interrupted);
+    }
+
+    #[test]
+    fn notify_wakes_as_many_as_asked_for() {
+        let woken = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    assert_eq!(wait(0x40, || true, None, never), Outcome::Notified);
+                    woken.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            let mut notified = 0;
+            while notified < 3 {
+                notified += notify(0x40, 1);
+                thread::yield_now();
+            }
+        });
+        assert_eq!(woken.into_inner(), 3);
+        assert_eq!(notify(0x40, 1), 0);
+    }
+}

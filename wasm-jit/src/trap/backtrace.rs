@@ -1,0 +1,222 @@
+//! The frames of a program that was left.
+//!
+//! What is captured is addresses of code. Everything else is looked up when somebody asks: the function by the image, its name in
+//! the name section, the instruction by compiling the function once more (the compiler gives the same code every time, and
+//! tells this time which instruction made which), and the source line in the DWARF sections. So nothing of it costs
+//! anything while the program runs, nor a program that traps often and shows none of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::lines::Lines;
+use crate::code::CodeImage;
+use crate::code::sections::Sections;
+use crate::compiler::Position;
+
+/// The WebAssembly frames of a trap, innermost first; those of the host in between are not told.
+#[derive(Default)]
+pub struct WasmBacktrace {
+    places: Vec<(Arc<CodeImage>, usize)>,
+    omitted: usize,
+    frames: OnceLock<Vec<FrameInfo>>,
+}
+
+/// One frame.
+#[derive(Clone, Debug)]
+pub struct FrameInfo {
+    module_name: Option<String>,
+    func_index: u32,
+    func_name: Option<String>,
+    func_start: usize,
+    instruction: Option<usize>,
+    symbols: Vec<FrameSymbol>,
+}
+
+/// Where in the source a frame is, as far as DWARF tells.
+#[derive(Clone, Debug)]
+pub struct FrameSymbol {
+    pub(super) name: Option<String>,
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u32>,
+    pub(super) column: Option<u32>,
+}
+
+impl WasmBacktrace {
+    /// The frames, innermost first. Looked up by the first call, which may take a while for large modules.
+    pub fn frames(&self) -> &[FrameInfo] {
+        self.frames.get_or_init(|| resolve(&self.places))
+    }
+
+    /// How many outer frames were not kept.
+    pub fn omitted(&self) -> usize {
+        self.omitted
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Adds a place in a function's code.
+    pub(super) fn push(&mut self, image: Arc<CodeImage>, pc: usize) {
+        self.places.push((image, pc));
+    }
+
+    pub(super) fn omit(&mut self) {
+        self.omitted += 1;
+    }
+}
+
+impl FrameInfo {
+    /// The module's name in its name section.
+    pub fn module_name(&self) -> Option<&str> {
+        self.module_name.as_deref()
+    }
+
+    /// The function's index in its module.
+    pub fn func_index(&self) -> u32 {
+        self.func_index
+    }
+
+    /// The function's name in the name section.
+    pub fn func_name(&self) -> Option<&str> {
+        self.func_name.as_deref()
+    }
+
+    /// The instruction's offset in the binary module.
+    pub fn module_offset(&self) -> Option<usize> {
+        self.instruction
+    }
+
+    /// The instruction's offset in the function's body.
+    pub fn func_offset(&self) -> Option<usize> {
+        self.instruction?.checked_sub(self.func_start)
+    }
+
+    /// Where in the source the frame is, innermost first: more than one where calls were inlined; empty without DWARF.
+    pub fn symbols(&self) -> &[FrameSymbol] {
+        &self.symbols
+    }
+}
+
+impl FrameSymbol {
+    /// The function.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The source file.
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    /// The line, from 1.
+    pub fn line(&self) -> Option<u32> {
+        self.line
+    }
+
+    /// The column, from 1.
+    pub fn column(&self) -> Option<u32> {
+        self.column
+    }
+}
+
+/// Looks everything up, each module and each function once.
+fn resolve(places: &[(Arc<CodeImage>, usize)]) -> Vec<FrameInfo> {
+    let mut modules: HashMap<*const CodeImage, Module<'_>> = HashMap::new();
+    let mut frames = Vec::new();
+    for (image, pc) in places {
+        let module = modules.entry(Arc::as_ptr(image)).or_insert_with(|| Module::of(image));
+        frames.extend(image.function_at(*pc).map(|index| module.frame(index, *pc)));
+    }
+    frames
+}
+
+/// A module that is asked about.
+struct Module<'a> {
+    image: &'a CodeImage,
+    sections: Sections<'a>,
+    lines: Option<Lines<'a>>,
+    positions: HashMap<u32, Vec<Position>>,
+}
+
+impl<'a> Module<'a> {
+    fn of(image: &'a CodeImage) -> Self {
+        let sections = Sections::of(&image.bytes);
+        let lines = Lines::of(&sections);
+        Self { image, sections, lines, positions: HashMap::new() }
+    }
+
+    fn frame(&mut self, index: u32, pc: usize) -> FrameInfo {
+        let function = self.image.function(index);
+        let positions = self.positions.entry(index).or_insert_with(|| self.image.positions(index));
+        let offset = (pc - self.image.at(function.entry) as usize) as u32;
+        let behind = positions.partition_point(|position| position.code <= offset);
+        let instruction = behind.checked_sub(1).map(|at| positions[at].wasm as usize);
+        let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));
+        FrameInfo {
+            module_name: self.sections.module_name.map(str::to_owned),
+            func_index: index,
+            func_name: self.sections.function_name(index),
+            func_start: function.wasm_start as usize,
+            instruction,
+            symbols: symbols.unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for WasmBacktrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "wasm backtrace:")?;
+        for (number, frame) in self.frames().iter().enumerate() {
+            write!(f, "\n{number:>5}: {frame}")?;
+        }
+        match self.omitted {
+            0 => Ok(()),
+            omitted => write!(f, "\n       and {omitted} more"),
+        }
+    }
+}
+
+impl fmt::Debug for WasmBacktrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = self.places.iter().map(|(_, pc)| format!("{pc:#x}"));
+        f.debug_list().entries(addresses).finish()
+    }
+}
+
+/// `0x1a2b - module!function`, and a line for each place in the source.
+impl fmt::Display for FrameInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(offset) = self.instruction {
+            write!(f, "{offset:#8x} - ")?;
+        }
+        write!(f, "{}!", self.module_name().unwrap_or("<unknown>"))?;
+        match &self.func_name {
+            Some(name) => write!(f, "{name}")?,
+            None => write!(f, "<wasm function {}>", self.func_index)?,
+        }
+        let several = self.symbols.len() > 1;
+        for symbol in &self.symbols {
+            write!(f, "\n                    at {symbol}")?;
+            if several && let Some(name) = &symbol.name {
+                write!(f, " ({name})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `file:line:column`.
+impl fmt::Display for FrameSymbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file().unwrap_or("<unknown>"))?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+            if let Some(column) = self.column.filter(|column| *column != 0) {
+                write!(f, ":{column}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! Why an activation is left, and where: found out on the thread's own stack, below the frames that are about to go, with
+//! the help of what was noted in the store.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+
+use super::signals::trap_code;
+use super::unwind::{Frame, Frames};
+use super::{Raised, Trap, WasmBacktrace};
+use crate::code::CodeImage;
+use crate::code::registry::{image_at, share_image_at};
+use crate::vmctx::{FUNC_REF_SIZE, StoreContext};
+
+/// The most frames that are kept; the outer ones are counted only.
+const MOST_FRAMES: usize = 256;
+
+/// Captures why and where, for [`enter`](super::enter). A place `without_frame` is farther in than `frame`.
+///
+/// # Safety
+/// As [`Frames::new`].
+pub(super) unsafe fn capture(
+    store: *mut StoreContext,
+    without_frame: Option<usize>,
+    frame: Frame,
+    raised: impl FnOnce(WasmBacktrace) -> Raised,
+) {
+    let mut backtrace = WasmBacktrace::default();
+    // SAFETY: the caller's obligation.
+    let frames = unsafe { Frames::new(store, frame) };
+    // A return address may be that behind the function.
+    let places = frames.map(|frame| frame.pc - usize::from(frame.is_call));
+    for pc in without_frame.into_iter().chain(places) {
+        // SAFETY: the address is of code that the thread is in.
+        let Some(image) = (unsafe { image_at(pc) }) else { continue };
+        if !image.has_function_at(pc) {
+            continue;
+        }
+        if backtrace.len() < MOST_FRAMES {
+            // SAFETY: as above.
+            backtrace.push(unsafe { share_image_at(pc) }.expect("just found"), pc);
+        } else {
+            backtrace.omit();
+        }
+    }
+    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
+    unsafe { (*store).raised = Some(Box::new(raised(backtrace))) };
+}
+
+/// For [`Libcall::Raise`](crate::vmctx::Libcall::Raise).
+///
+/// # Safety
+/// `pc` and `fp` must be the place and the frame that raise, in the store's innermost activation.
+pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut StoreContext, pc: usize, fp: usize) {
+    let frame = Frame { pc, fp, is_call: true };
+    // SAFETY: the caller's obligation.
+    unsafe { capture(store, None, frame, |backtrace| Raised::Noted { backtrace }) };
+}
+
+/// For a thread that the signal handler has sent here.
+///
+/// # Safety
+/// What the handler noted in the store must be of this thread, and of now.
+pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut StoreContext) {
+    // SAFETY: the caller's obligation.
+    let (trap, (without_frame, frame)) = unsafe { (classify(&*store), innermost(&*store)) };
+    // SAFETY: as above.
+    unsafe { capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace }) };
+}
+
+/// What trap the signal means.
+///
+/// # Safety
+/// As [`capture_signal`].
+unsafe fn classify(store: &StoreContext) -> Trap {
+    match store.raised_signal {
+        // SAFETY: the thread has executed the instruction there.
+        libc::SIGILL => {
+            unsafe { trap_code(store.raised_pc) }.map_or(Trap::UnreachableCodeReached, Trap::from)
+        }
+        libc::SIGFPE => {
+            // SAFETY: as above.
+            let instruction = unsafe { instruction_at(store.raised_pc) };
+            // SAFETY: it has read its divisor.
+            match unsafe { first_operand(&instruction, store) } {
+                Some(0) => Trap::IntegerDivisionByZero,
+                _ => Trap::IntegerOverflow,
+            }
+        }
+        libc::SIGSEGV | libc::SIGBUS if store.raised_address < FUNC_REF_SIZE as usize => {
+            Trap::IndirectCallToNull
+        }
+        libc::SIGSEGV | libc::SIGBUS => Trap::MemoryOutOfBounds,
+        _ => Trap::Interrupt,
+    }
+}
+
+/// The instruction at `pc`.
+///
+/// # Safety
+/// It must be in a function of an image that is alive.
+unsafe fn instruction_at(pc: usize) -> Instruction {
+    // SAFETY: the image has this place; behind the code of its functions there is more of it, or the rest of a page.
+    unsafe {
+        let length = image_at(pc).map_or(0, |image: &CodeImage| (image.memory().pages().end - pc).min(15));
+        let code = std::slice::from_raw_parts(std::ptr::with_exposed_provenance(pc), length);
+        Decoder::with_ip(64, code, pc as u64, DecoderOptions::NONE).decode()
+    }
+}
+
+/// The value of an instruction's operand, of four or eight bytes.
+///
+/// # Safety
+/// The instruction must have read it, and nothing have changed since.
+unsafe fn first_operand(instruction: &Instruction, store: &StoreContext) -> Option<u64> {
+    let register = |register: Register| {
+        let full = register.full_register();
+        full.is_gpr64().then(|| store.raised_registers[full.number()])
+    };
+    let narrow = |value: u64, size: usize| if size == 4 { value & u64::from(u32::MAX) } else { value };
+    match instruction.op0_kind() {
+        OpKind::Register => {
+            let operand = instruction.op0_register();
+            Some(narrow(register(operand)?, operand.size()))
+        }
+        OpKind::Memory => {
+            let address = instruction.virtual_address(0, 0, |base, _, _| match base {
+                base if base.is_segment_register() => Some(0),
+                base => register(base),
+            })?;
+            let place = std::ptr::with_exposed_provenance::<u8>(address as usize);
+            let size = instruction.memory_size().size();
+            // SAFETY: the caller's obligation.
+            Some(unsafe {
+                match size {
+                    4 => u64::from(place.cast::<u32>().read_unaligned()),
+                    _ => place.cast::<u64>().read_unaligned(),
+                }
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The frame that a signal came in. In a function's prologue, and at its RET, there is none of its own: `rbp` is the caller's, and
+/// the return address is found by the stack pointer. Then the place is given apart.
+///
+/// # Safety
+/// As [`capture_signal`].
+unsafe fn innermost(store: &StoreContext) -> (Option<usize>, Frame) {
+    let StoreContext { raised_pc: pc, raised_fp: fp, raised_sp: sp, .. } = *store;
+    let own = (None, Frame { pc, fp, is_call: false });
+    // SAFETY: the thread is in a function's code there.
+    let Some(pushed) = (unsafe { pushed_without_frame(pc) }) else { return own };
+    let return_address = std::ptr::with_exposed_provenance::<usize>(sp + 8 * pushed);
+    // SAFETY: the function has pushed so much since it was called.
+    let caller = Frame { pc: unsafe { return_address.read() }, fp, is_call: true };
+    (Some(pc), caller)
+}
+
+/// How many quadwords a function has pushed at a place at which `rbp` is not its own.
+///
+/// # Safety
+/// The place must be one in the code of a function of an image that is alive.
+unsafe fn pushed_without_frame(pc: usize) -> Option<usize> {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        if instruction_at(pc).mnemonic() == Mnemonic::Ret {
+            return Some(0);
+        }
+        let image = image_at(pc)?;
+        let function = image.function(image.function_at(pc)?);
+        if pc >= image.at(function.body) as usize {
+            return None;
+        }
+        let (mut at, mut pushed) = (image.at(function.entry) as usize, 0);
+        while at < pc {
+            let instruction = instruction_at(at);
+            match instruction.mnemonic() {
+                Mnemonic::Push => pushed += 1,
+                Mnemonic::Mov if instruction.op0_register() == Register::RBP => return None,
+                Mnemonic::INVALID => return None,
+                _ => {}
+            }
+            at += instruction.len();
+        }
+        Some(pushed)
+    }
+}

@@ -1,0 +1,186 @@
+//! Leaving compiled code other than by a return: traps, exceptions, failures of the host, interrupts.
+//!
+//! # For the rest of the runtime
+//! - [`enter`] runs compiled code. It takes care of the signal handlers, of `activation_fp` and of nested activations, and says why
+//!   an activation was left: [`Raised`]. `stack_limit` is the caller's to set.
+//! - The last three libcalls are [`routine`]s of this module.
+//! - A libcall or host function that fails notes its reason with the store. Compiled code then calls `Raise` (a libcall's
+//!   failure) or `RaiseFromHost` (a host function's), and [`enter`] answers [`Raised::Noted`]. A host function that throws an
+//!   exception sets [`StoreContext::thrown`] instead: the exception goes to its handler in the calling code, or comes out as
+//!   [`Raised::Exception`].
+//! - When a host function returns, the runtime asks [`is_interrupted`], and if so treats it as a failure whose reason is
+//!   [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does not ask: `interrupt` tells how it is stopped.
+//!
+//! # How an activation is left
+//! 1. *Noted*: the signal handler (`signals`), or one of the routines that compiled code calls (`routines`), writes place, frame
+//!    and registers into the [`StoreContext`].
+//! 2. *Captured*, on the same stack, below the frames that are being left and while they are still whole: why it happened, and
+//!    the return addresses (`capture`). Nothing of this runs in the signal handler, so it may allocate.
+//! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the trampoline returns 1.
+//! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when somebody asks (`backtrace`).
+
+mod backtrace;
+mod capture;
+mod interrupt;
+mod lines;
+mod routines;
+mod signals;
+mod unwind;
+
+pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
+pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
+pub use interrupt::{InterruptHandle, Timeout};
+pub(crate) use routines::routine;
+
+use crate::vmctx::{StoreContext, TrapCode};
+
+/// Why WebAssembly code trapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Trap {
+    /// The stack is used up.
+    StackOverflow,
+    /// A load, store or bulk operation reached beyond the memory.
+    MemoryOutOfBounds,
+    /// An atomic access at an address that its width does not divide.
+    HeapMisaligned,
+    /// A table operation reached beyond the table.
+    TableOutOfBounds,
+    /// `call_indirect` with an index beyond the table.
+    UndefinedElement,
+    /// A call of a null reference in a table.
+    IndirectCallToNull,
+    /// `call_indirect` of a function of another type.
+    BadSignature,
+    /// The quotient of an integer division has no representation, or a float is too large for the integer type.
+    IntegerOverflow,
+    /// An integer was divided by zero.
+    IntegerDivisionByZero,
+    /// NaN was converted to an integer.
+    BadConversionToInteger,
+    /// `unreachable` was executed.
+    UnreachableCodeReached,
+    /// The program was stopped by an [`InterruptHandle`].
+    Interrupt,
+    /// `memory.atomic.wait` on a memory that is not shared.
+    AtomicWaitNonSharedMemory,
+    /// An instruction met a null reference that it must not.
+    NullReference,
+}
+
+impl std::fmt::Display for Trap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::StackOverflow => "wasm trap: call stack exhausted",
+            Self::MemoryOutOfBounds => "wasm trap: out of bounds memory access",
+            Self::HeapMisaligned => "wasm trap: unaligned atomic",
+            Self::TableOutOfBounds => "wasm trap: out of bounds table access",
+            Self::UndefinedElement => "wasm trap: undefined element",
+            Self::IndirectCallToNull => "wasm trap: uninitialized element",
+            Self::BadSignature => "wasm trap: indirect call type mismatch",
+            Self::IntegerOverflow => "wasm trap: integer overflow",
+            Self::IntegerDivisionByZero => "wasm trap: integer divide by zero",
+            Self::BadConversionToInteger => "wasm trap: invalid conversion to integer",
+            Self::UnreachableCodeReached => "wasm trap: wasm `unreachable` instruction executed",
+            Self::Interrupt => "wasm trap: interrupt",
+            Self::AtomicWaitNonSharedMemory => "wasm trap: atomic wait on non-shared memory",
+            Self::NullReference => "wasm trap: null reference",
+        })
+    }
+}
+
+impl std::error::Error for Trap {}
+
+impl From<TrapCode> for Trap {
+    fn from(code: TrapCode) -> Self {
+        match code {
+            TrapCode::Unreachable => Self::UnreachableCodeReached,
+            TrapCode::StackOverflow => Self::StackOverflow,
+            TrapCode::TableOutOfBounds => Self::TableOutOfBounds,
+            TrapCode::UndefinedElement => Self::UndefinedElement,
+            TrapCode::UninitializedElement => Self::IndirectCallToNull,
+            TrapCode::IndirectCallType => Self::BadSignature,
+            TrapCode::NullReference => Self::NullReference,
+            TrapCode::IntegerOverflow => Self::IntegerOverflow,
+            TrapCode::InvalidConversion => Self::BadConversionToInteger,
+            TrapCode::UnalignedAtomic => Self::HeapMisaligned,
+            TrapCode::IntegerDivisionByZero => Self::IntegerDivisionByZero,
+            TrapCode::MemoryOutOfBounds => Self::MemoryOutOfBounds,
+        }
+    }
+}
+
+/// Why an activation was left.
+#[derive(Debug)]
+pub(crate) enum Raised {
+    /// Compiled code trapped, or was interrupted.
+    Trap { trap: Trap, backtrace: WasmBacktrace },
+    /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler in the activation.
+    Exception { exception: usize, backtrace: WasmBacktrace },
+    /// A libcall or a host function failed, and noted the reason with the store.
+    Noted { backtrace: WasmBacktrace },
+}
+
+/// An activation that another one runs inside of.
+#[derive(Debug)]
+pub(crate) struct Activation {
+    /// Frame pointer of its entry trampoline.
+    activation_fp: usize,
+    /// Frame pointer of the host trampoline that it was left by.
+    exit_fp: usize,
+    outer: *const Activation,
+}
+
+/// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned. Nested calls, from host functions,
+/// are told apart. A request to interrupt the store that is waiting is met before anything runs.
+///
+/// # Safety
+/// `store` must be the context of the store that the code runs in, which nobody else uses meanwhile. Nothing may unwind out
+/// of the call, and the code images must outlive it.
+pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64) -> Result<(), Raised> {
+    signals::install();
+    // SAFETY: the caller's obligation. No reference into the context is kept while compiled code runs.
+    let outer = unsafe {
+        Activation { activation_fp: (*store).activation_fp, exit_fp: (*store).exit_fp, outer: (*store).outer }
+    };
+    // SAFETY: as above.
+    let interruption = unsafe { (*store).interruption.clone() };
+    let _running = match &interruption {
+        Some(interruption) => {
+            let running = interruption.run();
+            if interruption.acknowledge() {
+                return Err(Raised::Trap { trap: Trap::Interrupt, backtrace: WasmBacktrace::default() });
+            }
+            Some(running)
+        }
+        None => None,
+    };
+    // SAFETY: as above.
+    unsafe { (*store).outer = &outer };
+    let left = call();
+    // SAFETY: as above; the trampoline has returned.
+    let raised = unsafe {
+        (*store).outer = outer.outer;
+        (*store).activation_fp = outer.activation_fp;
+        (*store).exit_fp = outer.exit_fp;
+        (*store).raised.take()
+    };
+    match raised {
+        Some(raised) if left != 0 => Err(*raised),
+        _ => Ok(()),
+    }
+}
+
+/// Whether somebody has asked for the store's program to be stopped: to be asked where a host function returns, and where the
+/// runtime waits. The request is met by whoever asked.
+///
+/// # Safety
+/// As [`enter`].
+pub(crate) unsafe fn is_interrupted(store: *mut StoreContext) -> bool {
+    // SAFETY: the caller's obligation; only the thread that runs the store changes the field.
+    let interruption = unsafe { (*store).interruption.as_ref() };
+    interruption.is_some_and(|interruption| interruption.acknowledge())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The machine code by which activations are left, and exceptions reach their handlers.
+//!
+//! Every routine is jumped to or called with `rbp` as compiled code had it, and none returns. The stack pointer may be anywhere
+//! below the frames; the routines go on below it. No callee-saved register is kept: an activation that is left takes
+//! its caller's from the frame of its entry trampoline, and a function that has handlers has all of its own in its frame.
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+
+use super::capture;
+use super::unwind::find_handler;
+use crate::vmctx::{Libcall, StoreContext, VmContext};
+
+/// The address of one of the libcalls `Throw`, `Raise` and `RaiseFromHost`.
+pub(crate) fn routine(libcall: Libcall) -> Option<usize> {
+    match libcall {
+        Libcall::Throw => Some(throw as *const () as usize),
+        Libcall::Raise => Some(raise as *const () as usize),
+        Libcall::RaiseFromHost => Some(raise_from_host as *const () as usize),
+        _ => None,
+    }
+}
+
+/// Where the signal handler sends a thread: `rdi` is the store, what happened is noted there, the stack is aligned to 16 bytes.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn raise_by_signal() {
+    naked_asm!(
+        "mov rbx, rdi",
+        "call {capture}",
+        "mov rdi, rbx",
+        "jmp {leave}",
+        capture = sym capture::capture_signal,
+        leave = sym leave,
+    )
+}
+
+/// Leaves the innermost activation of the store in `rdi`: returns 1 from its entry trampoline.
+#[unsafe(naked)]
+unsafe extern "C" fn leave() {
+    naked_asm!(
+        "mov rbp, [rdi + {activation_fp}]",
+        "mov eax, 1",
+        "lea rsp, [rbp - 40]",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+        activation_fp = const offset_of!(StoreContext, activation_fp),
+    )
+}
+
+/// [`Libcall::Raise`]: the return address is the place, `r14` the context of an instance or host function.
+#[unsafe(naked)]
+unsafe extern "C" fn raise() {
+    naked_asm!(
+        "mov rsi, [rsp]",
+        "mov rdx, rbp",
+        "mov rdi, [r14 + {store}]",
+        "mov rbx, rdi",
+        "and rsp, -16",
+        "call {capture}",
+        "mov rdi, rbx",
+        "jmp {leave}",
+        store = const offset_of!(VmContext, store),
+        capture = sym capture::capture_noted,
+        leave = sym leave,
+    )
+}
+
+/// [`Libcall::RaiseFromHost`]: throws the exception that the host function has left in the store, if there is one.
+#[unsafe(naked)]
+unsafe extern "C" fn raise_from_host() {
+    naked_asm!(
+        "mov rcx, [r14 + {store}]",
+        "xor edi, edi",
+        "xchg rdi, [rcx + {thrown}]",
+        "test rdi, rdi",
+        "jnz {throw}",
+        "jmp {raise}",
+        store = const offset_of!(VmContext, store),
+        thrown = const offset_of!(StoreContext, thrown),
+        throw = sym throw,
+        raise = sym raise,
+    )
+}
+
+/// [`Libcall::Throw`]: goes on at the handler of the exception in `rdi`, or leaves the activation. The handler's place, frame and
+/// stack pointer come in the fields of the store that else tell where the thread raised.
+#[unsafe(naked)]
+unsafe extern "C" fn throw() {
+    naked_asm!(
+        "mov rdx, [rsp]",
+        "mov rcx, rbp",
+        "mov rsi, rdi",
+        "mov rdi, [r14 + {store}]",
+        "mov rbx, rdi",
+        "mov r12, rsi",
+        "and rsp, -16",
+        "call {find_handler}",
+        "mov rdi, rbx",
+        "test eax, eax",
+        "jz {leave}",
+        "mov rbp, [rbx + {fp}]",
+        "mov rsp, [rbx + {sp}]",
+        "mov r14, [rbp - 8]",
+        "mov r15, [r14 + {memory0}]",
+        "mov rax, r12",
+        "jmp [rbx + {pc}]",
+        store = const offset_of!(VmContext, store),
+        memory0 = const offset_of!(VmContext, memory0),
+        pc = const offset_of!(StoreContext, raised_pc),
+        fp = const offset_of!(StoreContext, raised_fp),
+        sp = const offset_of!(StoreContext, raised_sp),
+        find_handler = sym find_handler,
+        leave = sym leave,
+    )
+}

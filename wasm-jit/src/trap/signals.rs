@@ -1,0 +1,256 @@
+//! The signals by which the hardware reports traps, and the one by which a thread is interrupted.
+//!
+//! Runs in signal context, on any thread, at any instruction: atomics and fixed memory only; no locks, no allocation, no formatting.
+//!
+//! # A signal is
+//! 1. of a thread that executes a function in a code image: `r14` is its context. For a fault, place and registers are
+//!    noted in the store and the thread is sent to [`raise_by_signal`]; for an interrupt, too, if the store's interrupt was asked for;
+//! 2. else an interrupt of ours that came at the wrong moment: nothing is done, it will be repeated;
+//! 3. else not ours: the previous handler gets it. Where the previous action was the default one, it is put back and the
+//!    handler returns, so that the instruction faults again and the process ends as it would have without us.
+//!
+//! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the instance's memories, or at
+//! a null function reference. Any other address is a defect of the program or of this engine, and is not ours.
+
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use super::routines::raise_by_signal;
+use crate::code::CodeImage;
+use crate::code::registry::image_at;
+use crate::vmctx::{FUNC_REF_SIZE, StoreContext, TrapCode, VmContext, VmMemory};
+
+/// By what the hardware reports traps.
+const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+
+/// The first address behind everything that an access can name, from a memory's base on: index, offset, and eight bytes.
+const REACH: usize = 2 * u32::MAX as usize + 8;
+
+/// `si_code` of a signal that one thread sent to another (sigaction(2)).
+const SI_TKILL: i32 = -6;
+
+/// `si_code` of a fault whose address the kernel does not know.
+const SI_KERNEL: i32 = 0x80;
+
+const UD2: [u8; 2] = [0x0f, 0x0b];
+
+/// The most that a signal number can be.
+const MOST_SIGNALS: usize = 65;
+
+/// What was installed before us.
+struct Previous {
+    function: AtomicUsize,
+    flags: AtomicI32,
+}
+
+static PREVIOUS: [Previous; MOST_SIGNALS] =
+    [const { Previous { function: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } };
+        MOST_SIGNALS];
+
+/// A bit for each signal by which threads are interrupted.
+static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+/// Installs the handlers for faults, once.
+pub(super) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| FAULTS.into_iter().for_each(install_one));
+}
+
+/// Installs the handler for a signal by which threads are interrupted, once.
+pub(super) fn install_interrupt(signal: i32) {
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(|e| e.into_inner());
+    let bit = 1 << signal;
+    if INTERRUPTS.load(Ordering::Relaxed) & bit == 0 {
+        install_one(signal);
+        INTERRUPTS.fetch_or(bit, Ordering::Release);
+    }
+}
+
+fn install_one(signal: i32) {
+    let previous = &PREVIOUS[signal as usize];
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: reads the action into memory of the right type; all zero is a valid one.
+    let before = unsafe {
+        libc::sigaction(signal, std::ptr::null(), before.as_mut_ptr());
+        before.assume_init()
+    };
+    previous.function.store(before.sa_sigaction, Ordering::Relaxed);
+    previous.flags.store(before.sa_flags, Ordering::Release);
+    // SAFETY: all zero is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handle as *const () as usize;
+    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up. RESTART: system calls of host
+    // functions are not disturbed by an interrupt.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: `handle` has the signature that SA_SIGINFO asks for and obeys signal context.
+    let result = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    assert!(result == 0, "signal {signal} cannot be handled");
+}
+
+extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
+    let (info_ref, registers) = unsafe {
+        let context = &mut *context.cast::<libc::ucontext_t>();
+        (&*info, &mut context.uc_mcontext.gregs)
+    };
+    let is_interrupt = signal < 64 && INTERRUPTS.load(Ordering::Acquire) & 1 << signal != 0;
+    let pc = registers[libc::REG_RIP as usize] as usize;
+    // SAFETY: the thread is executing the instruction at `pc`.
+    let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
+    if let Some(image) = image {
+        let context = registers[libc::REG_R14 as usize] as usize;
+        let context = std::ptr::with_exposed_provenance::<VmContext>(context);
+        // SAFETY: in a function, `r14` is a context, and its store is the one that the thread runs.
+        let store = unsafe { (*context).store };
+        // SAFETY: as above; only this thread changes the field.
+        let interruption = unsafe { (*store).interruption.as_ref() };
+        let is_ours = if is_interrupt {
+            interruption.is_some_and(|interruption| interruption.acknowledge())
+        } else {
+            // SAFETY: as above; the thread has just executed the instruction.
+            unsafe {
+                match signal {
+                    libc::SIGILL => trap_code(pc).is_some(),
+                    libc::SIGFPE => true,
+                    _ => is_wasm_access(image, context, info_ref),
+                }
+            }
+        };
+        if is_ours {
+            // SAFETY: as above.
+            unsafe { note(store, signal, info_ref, registers) };
+            // The routine's own frames go below what the interrupted code may use, with the alignment that a call expects.
+            registers[libc::REG_RSP as usize] = (registers[libc::REG_RSP as usize] - 128) & !15;
+            registers[libc::REG_RDI as usize] = store as i64;
+            registers[libc::REG_RIP as usize] = raise_by_signal as *const () as i64;
+            return;
+        }
+    }
+    // SAFETY: a signal that was sent tells by whom.
+    let is_from_us = || info_ref.si_code == SI_TKILL && unsafe { info_ref.si_pid() == libc::getpid() };
+    if !(is_interrupt && is_from_us()) {
+        pass_on(signal, info, context);
+    }
+}
+
+/// Why the code at `pc` traps by itself: UD2 and a [`TrapCode`].
+///
+/// # Safety
+/// A thread must have executed the instruction at `pc`, which must be in a function.
+pub(super) unsafe fn trap_code(pc: usize) -> Option<TrapCode> {
+    let code = std::ptr::with_exposed_provenance::<[u8; 2]>(pc);
+    // SAFETY: the instruction raised SIGILL, so its two bytes are mapped or it is none; UD2 has its code behind it.
+    let code = unsafe { (code.read_unaligned() == UD2).then(|| code.add(1).cast::<u8>().read())? };
+    TrapCode::ALL.get(usize::from(code)).copied()
+}
+
+/// Whether a SIGSEGV in the image's code is what WebAssembly calls a trap.
+///
+/// # Safety
+/// `context` must be that of the running instance or of the host function that it calls.
+unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &libc::siginfo_t) -> bool {
+    // An access to an address that is none at all (general protection) has no address here.
+    if info.si_code <= 0 || info.si_code == SI_KERNEL {
+        return false;
+    }
+    // SAFETY: SIGSEGV has an address.
+    let address = unsafe { info.si_addr() } as usize;
+    if address < FUNC_REF_SIZE as usize {
+        return true;
+    }
+    // SAFETY: the caller's obligation.
+    if unsafe { (*context).is_host } != 0 {
+        return false;
+    }
+    (0..image.module.memories.len() as u32).any(|memory| {
+        // SAFETY: the instance is of this image's module while one of its functions runs, so the layout is its.
+        let base = unsafe {
+            let memory = context.byte_offset(image.layout.memory(memory) as isize).cast::<VmMemory>();
+            (*memory).base as usize
+        };
+        address.wrapping_sub(base) < REACH
+    })
+}
+
+/// Writes what happened, and where, into the store.
+///
+/// # Safety
+/// The store must be the one that this thread runs.
+unsafe fn note(
+    store: *mut StoreContext,
+    signal: i32,
+    info: &libc::siginfo_t,
+    registers: &[libc::greg_t; 23],
+) {
+    let register = |number: i32| registers[number as usize] as u64;
+    // SAFETY: the caller's obligation; a fault's signal has an address, and any other's is not looked at.
+    unsafe {
+        (*store).raised_signal = signal;
+        (*store).raised_address = info.si_addr() as usize;
+        (*store).raised_pc = register(libc::REG_RIP) as usize;
+        (*store).raised_fp = register(libc::REG_RBP) as usize;
+        (*store).raised_sp = register(libc::REG_RSP) as usize;
+        (*store).raised_registers = NUMBERED.map(register);
+    }
+}
+
+/// The registers by their numbers in machine code.
+const NUMBERED: [i32; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+/// Gives the signal to the handler that was there before us, or lets it have its default effect.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let previous = &PREVIOUS[signal as usize];
+    let flags = previous.flags.load(Ordering::Acquire);
+    let was_sent = {
+        // SAFETY: the kernel's pointer.
+        let code = unsafe { (*info).si_code };
+        code <= 0
+    };
+    match previous.function.load(Ordering::Relaxed) {
+        // A fault cannot be ignored: the kernel ends a process that tries.
+        libc::SIG_IGN if was_sent => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            if signal == libc::SIGURG {
+                return;
+            }
+            // SAFETY: both are async-signal-safe. A fault happens again when this handler has returned; a signal that was
+            // sent has to be sent again.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if was_sent {
+                    libc::raise(signal);
+                }
+            }
+        }
+        function if flags & libc::SA_SIGINFO != 0 => {
+            type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+            // SAFETY: the program installed this function with SA_SIGINFO.
+            let function: Action = unsafe { std::mem::transmute(function) };
+            function(signal, info, context);
+        }
+        function => {
+            // SAFETY: the program installed this function without SA_SIGINFO.
+            let function: extern "C" fn(i32) = unsafe { std::mem::transmute(function) };
+            function(signal);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Frames of compiled code, from the innermost outwards.
+//!
+//! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table is needed. An activation's frames
+//! end at its entry trampoline. The frames of the activation around it begin at the host trampoline that it was left by.
+
+use super::{Activation, Raised, capture};
+use crate::code::CodeImage;
+use crate::code::registry::image_at;
+use crate::vmctx::{StoreContext, VmContext, VmException};
+
+/// A place in a frame: an address of code, and the frame pointer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub pc: usize,
+    pub fp: usize,
+    /// Whether `pc` is a return address.
+    pub is_call: bool,
+}
+
+impl Frame {
+    /// # Safety
+    /// `fp` must be the frame pointer of compiled code that has not been left.
+    pub(super) unsafe fn caller(fp: usize) -> Self {
+        let frame = std::ptr::with_exposed_provenance::<usize>(fp);
+        // SAFETY: the caller's obligation.
+        unsafe { Self { pc: frame.add(1).read(), fp: frame.read(), is_call: true } }
+    }
+}
+
+/// The frames of the activations of a store.
+pub(super) struct Frames {
+    next: Option<Frame>,
+    activation_fp: usize,
+    outer: *const Activation,
+}
+
+impl Frames {
+    /// From `frame` outwards.
+    ///
+    /// # Safety
+    /// The frame must be one of the store's innermost activation, and no frame may be left while they are walked.
+    pub(super) unsafe fn new(store: *const StoreContext, frame: Frame) -> Self {
+        // SAFETY: the caller's obligation.
+        let (activation_fp, outer) = unsafe { ((*store).activation_fp, (*store).outer) };
+        Self { next: Some(frame), activation_fp, outer }
+    }
+
+    /// The frame behind one whose caller is in no activation, if there is an activation farther out.
+    fn outer(&mut self) -> Option<Frame> {
+        // SAFETY: an activation is on the stack of the `enter` that waits for the one inside it.
+        let outer = unsafe { self.outer.as_ref()? };
+        (self.activation_fp, self.outer) = (outer.activation_fp, outer.outer);
+        // SAFETY: the host trampoline of an activation that waits has not been left.
+        (outer.activation_fp != 0).then(|| unsafe { Frame::caller(outer.exit_fp) })
+    }
+}
+
+impl Iterator for Frames {
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        let frame = self.next?;
+        self.next = if frame.fp == self.activation_fp {
+            self.outer()
+        } else {
+            // SAFETY: inside the activation; `new`'s caller says that it is whole.
+            Some(unsafe { Frame::caller(frame.fp) })
+        };
+        Some(frame)
+    }
+}
+
+/// Finds the handler of an exception, or captures that there is none. Writes the handler's place, frame and stack pointer where
+/// `raised_pc` and its neighbours are. Whether there is one. Called by [`throw`](super::routines).
+///
+/// # Safety
+/// `pc` and `fp` must be the place and the frame that throw, in the store's innermost activation; `exception` null or an exception.
+pub(super) unsafe extern "sysv64" fn find_handler(
+    store: *mut StoreContext,
+    exception: usize,
+    pc: usize,
+    fp: usize,
+) -> u32 {
+    let thrower = Frame { pc, fp, is_call: true };
+    if exception == 0 {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            capture::capture(store, None, thrower, |backtrace| Raised::Trap {
+                trap: super::Trap::NullReference,
+                backtrace,
+            })
+        };
+        return 0;
+    }
+    // SAFETY: the caller's obligation; an exception begins with its tag.
+    let tag = unsafe { (*std::ptr::with_exposed_provenance::<VmException>(exception)).tag };
+    // SAFETY: the caller's obligation.
+    let activation_fp = unsafe { (*store).activation_fp };
+    let mut frame = thrower;
+    while frame.fp != activation_fp {
+        // SAFETY: the address is of code that the thread is in.
+        if let Some(image) = unsafe { image_at(frame.pc) }
+            // SAFETY: the frame is inside the activation.
+            && let Some((handler, frame_size)) = unsafe { handler_in(image, frame, tag) }
+        {
+            // SAFETY: the caller's obligation.
+            unsafe {
+                (*store).raised_pc = handler as usize;
+                (*store).raised_fp = frame.fp;
+                (*store).raised_sp = frame.fp - frame_size as usize;
+            }
+            return 1;
+        }
+        // SAFETY: inside the activation.
+        frame = unsafe { Frame::caller(frame.fp) };
+    }
+    // SAFETY: the caller's obligation.
+    unsafe { capture::capture(store, None, thrower, |backtrace| Raised::Exception { exception, backtrace }) };
+    0
+}
+
+/// The handler for exceptions of the tag in this frame, and the size of its frame.
+///
+/// # Safety
+/// The frame must be one of the image's code, or of its trampolines.
+unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*const u8, u32)> {
+    // A return address may be that behind the last instruction of a function: the call is in front of it.
+    let function = image.function_at(frame.pc - 1)?;
+    let mut catches = image.catches(function, frame.pc).peekable();
+    catches.peek()?;
+    // SAFETY: a function's frame has its context below the frame pointer.
+    let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
+    let catch = catches.find(|catch| {
+        // SAFETY: the context is of an instance of the image's module, which has a place for each of its tags.
+        let identity =
+            |tag| unsafe { context.byte_offset(image.layout.tag(tag) as isize).cast::<usize>().read() };
+        catch.tag.is_none_or(|index| identity(index) == tag)
+    })?;
+    Some((image.at(catch.handler), image.function(function).frame_size))
+}

@@ -1,0 +1,382 @@
+//! Types of values, functions and of everything else that modules import and export.
+
+use std::fmt;
+
+use wasmparser as wp;
+
+/// A reference type; all of them can be null.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefType {
+    /// A function: `funcref`.
+    Func,
+    /// A value of the host: `externref`.
+    Extern,
+    /// An exception: `exnref`.
+    Exn,
+}
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValType {
+    /// An integer of 32 bits.
+    I32,
+    /// An integer of 64 bits.
+    I64,
+    /// A float of 32 bits.
+    F32,
+    /// A float of 64 bits.
+    F64,
+    /// A reference.
+    Ref(RefType),
+}
+
+impl ValType {
+    /// A function, or null.
+    pub const FUNCREF: Self = Self::Ref(RefType::Func);
+    /// A value of the host, or null.
+    pub const EXTERNREF: Self = Self::Ref(RefType::Extern);
+    /// An exception, or null.
+    pub const EXNREF: Self = Self::Ref(RefType::Exn);
+
+    /// `None` for a type that this engine does not have.
+    pub(crate) fn from_wasm(ty: wp::ValType) -> Option<Self> {
+        Some(match ty {
+            wp::ValType::I32 => Self::I32,
+            wp::ValType::I64 => Self::I64,
+            wp::ValType::F32 => Self::F32,
+            wp::ValType::F64 => Self::F64,
+            wp::ValType::V128 => return None,
+            wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference)?),
+        })
+    }
+
+    /// Of a module that was accepted, which has no other types.
+    pub(crate) fn of(ty: wp::ValType) -> Self {
+        Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
+    }
+
+    pub(crate) fn to_wasm(self) -> wp::ValType {
+        match self {
+            Self::I32 => wp::ValType::I32,
+            Self::I64 => wp::ValType::I64,
+            Self::F32 => wp::ValType::F32,
+            Self::F64 => wp::ValType::F64,
+            Self::Ref(reference) => wp::ValType::Ref(reference.to_wasm()),
+        }
+    }
+}
+
+impl RefType {
+    pub(crate) fn from_wasm(ty: wp::RefType) -> Option<Self> {
+        [Self::Func, Self::Extern, Self::Exn].into_iter().find(|known| known.to_wasm() == ty)
+    }
+
+    /// Of a module that was accepted, which has no other types.
+    pub(crate) fn of(ty: wp::RefType) -> Self {
+        Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
+    }
+
+    pub(crate) fn to_wasm(self) -> wp::RefType {
+        match self {
+            Self::Func => wp::RefType::FUNCREF,
+            Self::Extern => wp::RefType::EXTERNREF,
+            Self::Exn => wp::RefType::EXNREF,
+        }
+    }
+}
+
+impl fmt::Display for RefType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Func => "funcref",
+            Self::Extern => "externref",
+            Self::Exn => "exnref",
+        })
+    }
+}
+
+impl fmt::Display for ValType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::I32 => f.write_str("i32"),
+            Self::I64 => f.write_str("i64"),
+            Self::F32 => f.write_str("f32"),
+            Self::F64 => f.write_str("f64"),
+            Self::Ref(reference) => reference.fmt(f),
+        }
+    }
+}
+
+/// The parameters and results of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FuncType(pub(crate) wp::FuncType);
+
+impl FuncType {
+    /// The type of functions with these parameters and results.
+    pub fn new(
+        params: impl IntoIterator<Item = ValType>,
+        results: impl IntoIterator<Item = ValType>,
+    ) -> Self {
+        let wasm = |types: Vec<ValType>| types.into_iter().map(ValType::to_wasm).collect::<Vec<_>>();
+        Self(wp::FuncType::new(wasm(params.into_iter().collect()), wasm(results.into_iter().collect())))
+    }
+
+    /// Types of the parameters.
+    pub fn params(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
+        self.0.params().iter().map(|ty| ValType::of(*ty))
+    }
+
+    /// Types of the results.
+    pub fn results(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
+        self.0.results().iter().map(|ty| ValType::of(*ty))
+    }
+}
+
+impl fmt::Display for FuncType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn list(f: &mut fmt::Formatter<'_>, types: impl Iterator<Item = ValType>) -> fmt::Result {
+            f.write_str("[")?;
+            for (at, ty) in types.enumerate() {
+                write!(f, "{}{ty}", if at == 0 { "" } else { " " })?;
+            }
+            f.write_str("]")
+        }
+        list(f, self.params())?;
+        f.write_str(" -> ")?;
+        list(f, self.results())
+    }
+}
+
+/// Whether a global may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutability {
+    /// It has one value for ever.
+    Const,
+    /// It may be assigned.
+    Var,
+}
+
+/// The type of a global.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GlobalType {
+    content: ValType,
+    mutability: Mutability,
+}
+
+impl GlobalType {
+    /// The type of globals that hold a value of type `content`.
+    pub fn new(content: ValType, mutability: Mutability) -> Self {
+        Self { content, mutability }
+    }
+
+    /// The type of its value.
+    pub fn content(&self) -> ValType {
+        self.content
+    }
+
+    /// Whether it may change.
+    pub fn mutability(&self) -> Mutability {
+        self.mutability
+    }
+
+    pub(crate) fn of(ty: wp::GlobalType) -> Self {
+        let mutability = if ty.mutable { Mutability::Var } else { Mutability::Const };
+        Self { content: ValType::of(ty.content_type), mutability }
+    }
+}
+
+impl fmt::Display for GlobalType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mutability {
+            Mutability::Const => self.content.fmt(f),
+            Mutability::Var => write!(f, "mut {}", self.content),
+        }
+    }
+}
+
+/// The type of a table. Sizes are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableType {
+    element: RefType,
+    minimum: u32,
+    maximum: Option<u32>,
+}
+
+impl TableType {
+    /// The type of tables of this kind of reference, with at least `minimum` elements and at most `maximum`.
+    pub fn new(element: RefType, minimum: u32, maximum: Option<u32>) -> Self {
+        Self { element, minimum, maximum }
+    }
+
+    /// What its elements are.
+    pub fn element(&self) -> RefType {
+        self.element
+    }
+
+    /// How many elements it has at first.
+    pub fn minimum(&self) -> u32 {
+        self.minimum
+    }
+
+    /// How many elements it may grow to.
+    pub fn maximum(&self) -> Option<u32> {
+        self.maximum
+    }
+
+    pub(crate) fn of(ty: wp::TableType) -> Self {
+        let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+        Self {
+            element: RefType::of(ty.element_type),
+            minimum: size(ty.initial),
+            maximum: ty.maximum.map(size),
+        }
+    }
+}
+
+impl fmt::Display for TableType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        limits(f, self.minimum, self.maximum)?;
+        write!(f, "{}", self.element)
+    }
+}
+
+/// The type of a linear memory. Sizes are in pages of 64 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryType {
+    minimum: u32,
+    maximum: Option<u32>,
+    shared: bool,
+}
+
+impl MemoryType {
+    /// The type of memories of one store, with at least `minimum` pages and at most `maximum`.
+    pub fn new(minimum: u32, maximum: Option<u32>) -> Self {
+        Self { minimum, maximum, shared: false }
+    }
+
+    /// The type of memories that threads may share.
+    pub fn shared(minimum: u32, maximum: u32) -> Self {
+        Self { minimum, maximum: Some(maximum), shared: true }
+    }
+
+    /// How many pages it has at first.
+    pub fn minimum(&self) -> u32 {
+        self.minimum
+    }
+
+    /// How many pages it may grow to.
+    pub fn maximum(&self) -> Option<u32> {
+        self.maximum
+    }
+
+    /// Whether threads may share it.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    pub(crate) fn of(ty: wp::MemoryType) -> Self {
+        let pages = |pages: u64| u32::try_from(pages).unwrap_or(u32::MAX);
+        Self { minimum: pages(ty.initial), maximum: ty.maximum.map(pages), shared: ty.shared }
+    }
+}
+
+impl fmt::Display for MemoryType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        limits(f, self.minimum, self.maximum)?;
+        f.write_str(if self.shared { "pages shared" } else { "pages" })
+    }
+}
+
+fn limits(f: &mut fmt::Formatter<'_>, minimum: u32, maximum: Option<u32>) -> fmt::Result {
+    match maximum {
+        Some(maximum) => write!(f, "{minimum} to {maximum} "),
+        None => write!(f, "{minimum} or more "),
+    }
+}
+
+/// The type of a tag: what its exceptions carry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TagType(FuncType);
+
+impl TagType {
+    /// The type of tags whose exceptions carry the parameters of `ty`, which has no results.
+    pub fn new(ty: FuncType) -> Self {
+        Self(ty)
+    }
+
+    /// The type of the tag as a function.
+    pub fn ty(&self) -> &FuncType {
+        &self.0
+    }
+}
+
+/// The type of what is imported or exported.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ExternType {
+    /// A function.
+    Func(FuncType),
+    /// A global.
+    Global(GlobalType),
+    /// A table.
+    Table(TableType),
+    /// A memory.
+    Memory(MemoryType),
+    /// A tag.
+    Tag(TagType),
+}
+
+impl fmt::Display for ExternType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Func(ty) => write!(f, "function {ty}"),
+            Self::Global(ty) => write!(f, "global {ty}"),
+            Self::Table(ty) => write!(f, "table of {ty}"),
+            Self::Memory(ty) => write!(f, "memory of {ty}"),
+            Self::Tag(ty) => write!(f, "tag {}", ty.0),
+        }
+    }
+}
+
+/// An import of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportType<'m> {
+    pub(crate) module: &'m str,
+    pub(crate) name: &'m str,
+    pub(crate) ty: ExternType,
+}
+
+impl<'m> ImportType<'m> {
+    /// The first of the two names it is imported by.
+    pub fn module(&self) -> &'m str {
+        self.module
+    }
+
+    /// The second name.
+    pub fn name(&self) -> &'m str {
+        self.name
+    }
+
+    /// What is imported.
+    pub fn ty(&self) -> &ExternType {
+        &self.ty
+    }
+}
+
+/// An export of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportType<'m> {
+    pub(crate) name: &'m str,
+    pub(crate) ty: ExternType,
+}
+
+impl<'m> ExportType<'m> {
+    /// The name it is exported by.
+    pub fn name(&self) -> &'m str {
+        self.name
+    }
+
+    /// What is exported.
+    pub fn ty(&self) -> &ExternType {
+        &self.ty
+    }
+}

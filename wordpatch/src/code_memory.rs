@@ -1,0 +1,172 @@
+//! Memory for code that this process generates: two mappings of the same pages, like text that was patched.
+//!
+//! # The algorithm
+//! 1. A [`CodeBuffer`] is shared memory, mapped read-write. It is as long as the code may become; its pages come into being
+//!    when they are written.
+//! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and registers the two mappings as a
+//!    text and its writable alias. [`patch`](crate::patch) and [`TextRef`](crate::TextRef) then store through that alias, and copy
+//!    nothing.
+//! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
+//!
+//! No page is writable where it is executed, at any time.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::mman::munmap;
+
+use crate::protocol::INT3;
+use crate::text::{self, alias};
+use crate::{Error, site_table};
+
+const PAGE: usize = 4096;
+
+/// A mapping of ours, unmapped when dropped.
+#[derive(Debug)]
+struct View {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: memory that is reached through its owner only.
+unsafe impl Send for View {}
+// SAFETY: as above; a shared owner does not write.
+unsafe impl Sync for View {}
+
+impl View {
+    fn range(&self) -> Range<usize> {
+        let start = self.start.addr().get();
+        start..start + self.length
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if self.length != 0 {
+            // SAFETY: the mapping is ours, and goes with its owner.
+            let _ = unsafe { munmap(self.start.cast(), self.length) };
+        }
+    }
+}
+
+/// Code that is being written.
+#[derive(Debug)]
+pub struct CodeBuffer {
+    view: View,
+    written: usize,
+}
+
+impl CodeBuffer {
+    /// Room for `limit` bytes. Costs address space until it is sealed, and memory as it is written.
+    ///
+    /// # Errors
+    /// [`Error::AliasRefused`].
+    pub fn new(limit: usize) -> Result<Self, Error> {
+        let length = limit.max(1).next_multiple_of(PAGE);
+        let start = alias::reserve_shared(length).map_err(refused)?;
+        Ok(Self { view: View { start, length }, written: 0 })
+    }
+
+    /// How many bytes were written.
+    pub fn len(&self) -> usize {
+        self.written
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.written == 0
+    }
+
+    /// Adds code, at the next multiple of `alignment` (a power of two, at most a page), and gives the offset that it has. What is
+    /// skipped is INT3. `None` when there is no room.
+    pub fn append(&mut self, code: &[u8], alignment: usize) -> Option<usize> {
+        let start = self.written.next_multiple_of(alignment);
+        let end = start.checked_add(code.len()).filter(|end| *end <= self.view.length)?;
+        let before = self.written;
+        self.written = end;
+        let bytes = self.bytes_mut();
+        bytes[before..start].fill(INT3);
+        bytes[start..].copy_from_slice(code);
+        Some(start)
+    }
+
+    /// What was written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped read-write, and ours alone until it is sealed.
+        unsafe { std::slice::from_raw_parts_mut(self.view.start.as_ptr(), self.written) }
+    }
+
+    /// Makes the code executable. The rest of its last page is INT3.
+    ///
+    /// # Errors
+    /// [`Error::AliasRefused`], [`Error::MemoryMap`].
+    pub fn seal(mut self) -> Result<CodeMemory, Error> {
+        let length = self.written.max(1).next_multiple_of(PAGE);
+        let code = self.written;
+        self.written = length;
+        self.bytes_mut()[code..].fill(INT3);
+        let rest = self.view.range().start + length..self.view.range().end;
+        if let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(rest.start))
+            && !rest.is_empty()
+        {
+            // SAFETY: the part of our own view in which nothing was written.
+            unsafe { munmap(start, rest.len()) }.map_err(refused)?;
+        }
+        self.view.length = length;
+        // What a patch in text of our own making needs, for forked children.
+        text::fork::watch()?;
+        site_table::reserve()?;
+        // SAFETY: the view is mapped shared, and `length` long.
+        let start = unsafe { alias::map_executable(self.view.start, length) }.map_err(refused)?;
+        let text = View { start, length };
+        // The pages stay; this mapping of them is needed only where code is patched.
+        // SAFETY: a shared mapping of ours, whose pages come back when they are touched.
+        unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
+        text::register(text.range(), self.view.start);
+        Ok(CodeMemory { text, view: self.view, code })
+    }
+}
+
+/// Code that may be executed, and patched.
+///
+/// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must be finished, and no
+/// [`TextRef`](crate::TextRef) or [`TwoForms`](crate::text::TwoForms) inside it may be used afterwards: calling it, patching it and using
+/// those is unsafe, and this is part of what their callers promise.
+#[derive(Debug)]
+pub struct CodeMemory {
+    text: View,
+    /// Kept for the text table, which has its address.
+    #[expect(dead_code, reason = "dropped with the text")]
+    view: View,
+    code: usize,
+}
+
+impl CodeMemory {
+    /// Where the code is executed.
+    pub fn address(&self) -> usize {
+        self.text.range().start
+    }
+
+    /// Its addresses, whole pages.
+    pub fn pages(&self) -> Range<usize> {
+        self.text.range()
+    }
+
+    /// The code as it stands now; with concurrent patches, a snapshot may be of no one moment.
+    pub fn code(&self) -> Vec<u8> {
+        let start = self.text.start.as_ptr();
+        // SAFETY: mapped readable as long as `self`. Patches store meanwhile: each byte is read once, volatile.
+        (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
+    }
+}
+
+impl Drop for CodeMemory {
+    fn drop(&mut self) {
+        text::forget(&self.text.range());
+    }
+}
+
+fn refused(errno: Errno) -> Error {
+    Error::AliasRefused { address: 0, source: errno.into() }
+}

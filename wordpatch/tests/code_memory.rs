@@ -1,0 +1,130 @@
+//! Generated code: written, executed, patched through the mapping it was written by, and gone when it is dropped.
+
+mod common;
+
+use common::{A, B, RET, call, check_two_forms, mov_eax, while_executing, with_window};
+use wordpatch::code_memory::{CodeBuffer, CodeMemory};
+use wordpatch::{Error, FetchWindow, TextRef, patch};
+
+const PAGE: usize = 4096;
+
+/// `mov eax, A; ret` at `offset`, and what stands behind it.
+fn generate(offset: usize) -> CodeMemory {
+    let mut buffer = CodeBuffer::new(1 << 31).unwrap();
+    let code = [vec![0x90; offset], mov_eax(A).to_vec(), vec![RET]].concat();
+    assert_eq!(buffer.append(&code, 1), Some(0));
+    assert_eq!(buffer.append(&[RET], 64), Some(code.len().next_multiple_of(64)));
+    buffer.seal().unwrap()
+}
+
+/// Lines of `/proc/self/maps` that are in the range.
+fn mappings(range: &std::ops::Range<usize>) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| usize::from_str_radix(line.split_once('-')?.0, 16).ok();
+    maps.lines().filter(|line| start(line).is_some_and(|at| range.contains(&at))).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_patch_goes_through_the_mapping_that_the_code_was_written_by() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(61);
+    let site = memory.address() + 61;
+    assert_eq!(call(site), A);
+    let before = mappings(&memory.pages());
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+    let place = unsafe {
+        patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+        TextRef::resolve(site, 5).unwrap()
+    };
+    assert_eq!(call(site), B);
+    assert_eq!(mappings(&memory.pages()), before, "the mapping was replaced");
+    let view = place.writable_view().unwrap();
+    assert_ne!(view as usize, site, "the text is written where it is executed");
+    // SAFETY: the view shows the site.
+    assert_eq!(unsafe { *view.add(1) }, B as u8);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(" rwx"), "{maps}");
+}
+
+#[test]
+fn a_straddler_is_patched_while_it_is_executed() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(61);
+    let site = memory.address() + 61;
+    while_executing(&[site], |executor| {
+        for round in 0..1000 {
+            let (old, new) = if round % 2 == 0 { (A, B) } else { (B, A) };
+            // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+            unsafe { patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
+        }
+        executor.wait_for_calls(1);
+    });
+}
+
+#[test]
+fn two_forms_are_exchanged_in_generated_code() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(8);
+    check_two_forms(memory.address() + 8);
+}
+
+#[test]
+fn what_was_not_written_is_int3_and_what_is_too_long_is_refused() {
+    // One test at a time: what another one maps must not lie where this one's code was.
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(0);
+    let code = memory.code();
+    assert_eq!(code.len(), 65);
+    assert_eq!(code[6..64], [0xcc; 58]);
+    let last = memory.pages().end - 1;
+    // SAFETY: mapped readable.
+    assert_eq!(unsafe { *(last as *const u8) }, 0xcc);
+    assert_eq!(memory.pages().len(), PAGE);
+
+    let mut small = CodeBuffer::new(10).unwrap();
+    assert_eq!(small.append(&[RET; PAGE], 16), Some(0));
+    assert_eq!(small.append(&[RET], 16), None, "more than there is room for");
+    assert_eq!(small.len(), PAGE);
+}
+
+#[test]
+fn dropped_code_is_unmapped_and_forgotten() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(0);
+    let (site, pages) = (memory.address(), memory.pages());
+    // SAFETY: the site is one instruction.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+    // SAFETY: as above.
+    let view = unsafe { TextRef::resolve(site, 5) }.unwrap().writable_view().unwrap() as usize;
+    drop(memory);
+    assert_eq!(mappings(&pages), [""; 0]);
+    assert_eq!(mappings(&(view..view + PAGE)), [""; 0]);
+    // SAFETY: nothing is there.
+    let error = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap_err();
+    assert!(matches!(error, Error::NotMapped { .. }), "{error}");
+}
+
+#[test]
+fn a_forked_child_patches_its_own_copy() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(0);
+    let site = memory.address();
+    // SAFETY: the site is one instruction; the child does what a child of a process with one thread at work may do.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let shared =
+                    matches!(patch(site, &mov_eax(A), &mov_eax(B)), Err(Error::SharedWithParent { .. }));
+                let unshared = wordpatch::text::unshare().is_ok();
+                let patched = patch(site, &mov_eax(A), &mov_eax(B)).is_ok();
+                libc::_exit(i32::from(!(shared && unshared && patched && call(site) == B)));
+            }
+            child => {
+                let mut status = -1;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert_eq!(status, 0);
+            }
+        }
+    }
+    assert_eq!(call(site), A);
+}
