@@ -1,5 +1,6 @@
 //! A WebAssembly engine with a single-pass compiler.
 
+pub(crate) mod asm;
 pub(crate) mod code;
 pub(crate) mod compiler;
 mod engine;
@@ -10,6 +11,7 @@ mod runtime;
 mod trap;
 mod types;
 pub(crate) mod vmctx;
+pub mod wasi;
 
 pub use engine::{Config, Engine};
 pub use error::{Error, Mismatch};

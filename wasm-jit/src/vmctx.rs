@@ -129,7 +129,7 @@ pub(crate) const STORE: i32 = offset_of!(VmContext, store) as i32;
 pub(crate) const MEMORY0: i32 = offset_of!(VmContext, memory0) as i32;
 pub(crate) const LIBCALLS: i32 = offset_of!(VmContext, libcalls) as i32;
 pub(crate) const FUNC_REFS: i32 = offset_of!(VmContext, func_refs) as i32;
-const HEAD: u32 = size_of::<VmContext>() as u32;
+pub(crate) const HEAD: u32 = size_of::<VmContext>() as u32;
 
 /// A function as a value: what tables and `ref.func` hold the address of. Null is address 0.
 #[repr(C)]

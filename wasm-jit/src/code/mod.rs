@@ -5,6 +5,7 @@
 //! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
 
 pub(crate) mod compile;
+pub(crate) mod gdb;
 pub(crate) mod link;
 pub(crate) mod perf;
 pub(crate) mod registry;

@@ -10,7 +10,7 @@ use crate::compiler::{Chunk, CompiledFunction, DirectCall};
 use crate::module::ModuleInfo;
 
 /// An image of functions of so many bytes each, the first of which calls all.
-fn image(lengths: &[u32]) -> Arc<CodeImage> {
+pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     let module = ModuleInfo { imported_functions: 2, ..ModuleInfo::default() };
     let mut linker = Linker::new(1 << 20).unwrap();
     for (number, length) in (0..).zip(lengths) {

@@ -1,1 +1,149 @@
-//! Where arguments and results are.
+//! Where values are: registers by role, arguments and results of functions.
+
+use wasmparser::{FuncType, ValType};
+
+use crate::asm::Reg;
+
+/// Arguments that are integers or references.
+pub(crate) const INT_ARGS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9, Reg::RCX, Reg::RDX];
+/// Arguments that are floats.
+pub(crate) const FLOAT_ARGS: [Reg; 8] =
+    [Reg::xmm(0), Reg::xmm(1), Reg::xmm(2), Reg::xmm(3), Reg::xmm(4), Reg::xmm(5), Reg::xmm(6), Reg::xmm(7)];
+const INT_RESULTS: [Reg; 2] = [Reg::RAX, Reg::RDX];
+const FLOAT_RESULTS: [Reg; 2] = [Reg::xmm(0), Reg::xmm(1)];
+
+/// Arguments of a libcall: the first integers of the C convention.
+pub(super) const C_ARGS: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8];
+
+/// The running instance's context.
+pub(super) const CONTEXT: Reg = Reg::R14;
+/// Base of its memory 0.
+pub(super) const MEMORY: Reg = Reg::R15;
+/// Never live between two Wasm instructions.
+pub(super) const SCRATCH: Reg = Reg::R11;
+pub(super) const FLOAT_SCRATCH: Reg = Reg::xmm(15);
+
+/// Homes of locals that survive calls, with their place below `rbp`.
+pub(super) const CALLEE_SAVED: [(Reg, i32); 3] = [(Reg::RBX, -16), (Reg::R12, -24), (Reg::R13, -32)];
+/// Homes of locals that do not; the first four arguments arrive in them.
+pub(super) const CALLER_SAVED_HOMES: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9];
+pub(super) const FLOAT_HOMES: [Reg; 9] = [
+    Reg::xmm(14),
+    Reg::xmm(13),
+    Reg::xmm(12),
+    Reg::xmm(11),
+    Reg::xmm(10),
+    Reg::xmm(9),
+    Reg::xmm(8),
+    Reg::xmm(7),
+    Reg::xmm(6),
+];
+
+/// General registers for operands: those of [`CALLER_SAVED_HOMES`] while they are not homes.
+pub(super) const INT_TEMPS: u32 = Reg::RAX.bit()
+    | Reg::RCX.bit()
+    | Reg::RDX.bit()
+    | Reg::R10.bit()
+    | Reg::RDI.bit()
+    | Reg::RSI.bit()
+    | Reg::R8.bit()
+    | Reg::R9.bit();
+/// All SSE registers but the scratch register.
+pub(super) const FLOAT_TEMPS: u32 = 0x7fff_0000;
+
+/// Where the slots of locals begin, from `rbp`: below the context and the saved registers.
+pub(super) const SLOTS: i32 = -32;
+
+/// A value's type, as far as code depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ty {
+    I32,
+    I64,
+    F32,
+    F64,
+    /// A reference.
+    Ref,
+}
+
+impl Ty {
+    pub(super) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
+    /// Whether it has 64 bits.
+    pub(super) fn wide(self) -> bool {
+        !matches!(self, Self::I32 | Self::F32)
+    }
+}
+
+impl From<ValType> for Ty {
+    fn from(ty: ValType) -> Self {
+        match ty {
+            ValType::I32 => Self::I32,
+            ValType::I64 => Self::I64,
+            ValType::F32 => Self::F32,
+            ValType::F64 => Self::F64,
+            ValType::Ref(_) => Self::Ref,
+            ValType::V128 => unreachable!("validation refuses SIMD"),
+        }
+    }
+}
+
+/// Where an argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ArgPlace {
+    Reg(Reg),
+    /// Index among the arguments on the stack.
+    Stack(u32),
+}
+
+/// Gives out places to arguments, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ArgPlaces {
+    ints: usize,
+    floats: usize,
+    stack: u32,
+}
+
+impl ArgPlaces {
+    pub(super) fn next(&mut self, ty: Ty) -> ArgPlace {
+        let (regs, used): (&[Reg], _) =
+            if ty.is_float() { (&FLOAT_ARGS, &mut self.floats) } else { (&INT_ARGS, &mut self.ints) };
+        if let Some(reg) = regs.get(*used) {
+            *used += 1;
+            return ArgPlace::Reg(*reg);
+        }
+        self.stack += 1;
+        ArgPlace::Stack(self.stack - 1)
+    }
+}
+
+/// Bytes of arguments on the stack: what the callee removes.
+pub(super) fn stack_bytes(ty: &FuncType) -> u32 {
+    let mut places = ArgPlaces::default();
+    for param in ty.params() {
+        places.next((*param).into());
+    }
+    (8 * places.stack).next_multiple_of(16)
+}
+
+/// Where a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResultPlace {
+    Reg(Reg),
+    /// In the store's buffer, at the result's own index.
+    Buffer(u32),
+}
+
+/// The places of a function's results, in order.
+pub(super) fn result_places(results: &[ValType]) -> impl Iterator<Item = (Ty, ResultPlace)> {
+    let (mut ints, mut floats) = (0, 0);
+    results.iter().enumerate().map(move |(index, ty)| {
+        let ty = Ty::from(*ty);
+        let (regs, used): (&[Reg], &mut usize) =
+            if ty.is_float() { (&FLOAT_RESULTS, &mut floats) } else { (&INT_RESULTS, &mut ints) };
+        let place = regs.get(*used).map_or(ResultPlace::Buffer(index as u32), |reg| ResultPlace::Reg(*reg));
+        *used += 1;
+        (ty, place)
+    })
+}

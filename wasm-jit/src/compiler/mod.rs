@@ -1,13 +1,36 @@
 //! The single-pass compiler.
+//!
+//! Each operator becomes code at once, with what is known of the operands then: `state.rs` tells how they and the locals
+//! are kept, `homes.rs` which locals live in registers, `control.rs` what happens at labels. One operator is looked ahead, so that a
+//! comparison fuses with its branch, a load with its use, and a result goes straight to the local that takes it.
+//!
+//! The code depends on nothing but the function and the module's declarations: compiling a function once more
+//! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`].
 
 pub(crate) mod abi;
+mod atomics;
+mod calls;
+mod control;
+mod division;
+mod exceptions;
+mod float;
+mod function;
+mod homes;
+mod int;
+mod memory;
+mod operators;
 mod output;
+mod scan;
+mod state;
+mod trampoline;
 
 pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+pub(crate) use trampoline::{entry_trampoline, host_trampoline};
 
-use wasmparser::{FuncType, FunctionBody};
+use wasmparser::FunctionBody;
 
 use crate::module::ModuleInfo;
+use crate::vmctx::VmLayout;
 
 /// Why a valid function cannot be compiled: a limit of this compiler.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -21,11 +44,13 @@ pub(crate) struct Limit {
 #[derive(Debug)]
 pub(crate) struct Compiler<'m> {
     module: &'m ModuleInfo,
+    layout: VmLayout,
+    scratch: function::Scratch,
 }
 
 impl<'m> Compiler<'m> {
     pub(crate) fn new(module: &'m ModuleInfo) -> Self {
-        Self { module }
+        Self { module, layout: module.layout(), scratch: function::Scratch::default() }
     }
 
     /// Appends a function, which must be valid, to a chunk.
@@ -35,30 +60,30 @@ impl<'m> Compiler<'m> {
         body: &FunctionBody<'_>,
         chunk: &mut Chunk,
     ) -> Result<(), Limit> {
-        let _ = (self.module, index, body, chunk);
-        Err(Limit { function: index, reason: "not written" })
+        let (code, calls) = (&mut chunk.code, &mut chunk.calls);
+        let (function, _) =
+            function::compile(self.module, &self.layout, &mut self.scratch, index, body, code, calls, false)?;
+        chunk.functions.push(function);
+        Ok(())
     }
 
-    /// Compiles the function once more and tells where the code of each instruction starts, in ascending order of code
-    /// offsets, which are relative to the entry + `entry` of the function as it was compiled into the chunk.
+    /// Compiles the function once more and tells where the code of each instruction starts: `code` as an offset from the
+    /// function's entry, in ascending order.
     pub(crate) fn positions(&mut self, index: u32, body: &FunctionBody<'_>) -> Result<Vec<Position>, Limit> {
-        let _ = (index, body);
-        Ok(Vec::new())
+        let (mut code, mut calls) = (Vec::new(), Vec::new());
+        let (function, mut positions) = function::compile(
+            self.module,
+            &self.layout,
+            &mut self.scratch,
+            index,
+            body,
+            &mut code,
+            &mut calls,
+            true,
+        )?;
+        for position in &mut positions {
+            position.code -= function.entry;
+        }
+        Ok(positions)
     }
-}
-
-/// Appends the trampoline that enters compiled code: `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut
-/// u64) -> u64`. Arguments are taken from `values`, eight bytes each, results are put there. Returns 0, or 1 when the activation
-/// was left by a trap or an exception. Sets the store's `activation_fp`; the caller saves and restores it.
-/// The frame: rbp, then rbx, r12, r13, r14, r15 below it at rbp - 8 to rbp - 40 (so that one routine can leave any activation).
-pub(crate) fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
-    let _ = (ty, code);
-}
-
-/// Appends the trampoline by which compiled code calls a host function of this type: it calls
-/// `extern "sysv64" fn(context: *mut VmContext (the host function's), caller: *mut VmContext, values: *mut u64) -> u64`, whose address
-/// is in the quadword behind the head of the host function's context. Arguments are in `values`, the results go there. If the
-/// answer is not 0, it calls `RaiseFromHost`.
-pub(crate) fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
-    let _ = (ty, code);
 }

@@ -2,6 +2,7 @@
 
 mod interrupts;
 mod kit;
+mod lines;
 
 use iced_x86::code_asm::*;
 

@@ -1,0 +1,218 @@
+//! The parts that all encodings share: prefixes, REX and VEX, ModRM, SIB, displacement (Intel SDM volume 2, chapter 2).
+
+use super::{Assembler, Mem, Reg, Rm};
+
+/// Opcode maps: the escape bytes before the opcode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Map {
+    One,
+    X0F,
+    X0F38,
+    X0F3A,
+}
+
+/// Mandatory prefixes, by their code in VEX.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prefix {
+    None = 0,
+    X66 = 1,
+    XF3 = 2,
+    XF2 = 3,
+}
+
+/// One instruction on its way; the longest has 15 bytes.
+pub(super) struct Bytes {
+    buffer: [u8; 24],
+    length: usize,
+}
+
+impl Bytes {
+    pub(super) fn new() -> Self {
+        Self { buffer: [0; 24], length: 0 }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, byte: u8) {
+        self.buffer[self.length] = byte;
+        self.length += 1;
+    }
+
+    #[inline]
+    pub(super) fn push_i32(&mut self, value: i32) {
+        self.buffer[self.length..self.length + 4].copy_from_slice(&value.to_le_bytes());
+        self.length += 4;
+    }
+
+    pub(super) fn push_u64(&mut self, value: u64) {
+        self.buffer[self.length..self.length + 8].copy_from_slice(&value.to_le_bytes());
+        self.length += 8;
+    }
+
+    /// ModRM and what follows it.
+    fn operands(&mut self, reg: u8, rm: Rm) {
+        let reg = (reg & 7) << 3;
+        let mem = match rm {
+            Rm::Reg(rm) => return self.push(0xc0 | reg | (rm.number() & 7)),
+            Rm::Mem(mem) => mem,
+        };
+        let Some(base) = mem.base else {
+            // Mod 00 with base 101 in the SIB byte: no base, 32-bit displacement.
+            let index = mem.index.map_or(4, |index| index.number() & 7);
+            self.push(reg | 4);
+            self.push(mem.scale << 6 | index << 3 | 5);
+            return self.push_i32(mem.disp);
+        };
+        let low = base.number() & 7;
+        // Mod 00 with base 101 (rbp, r13) would mean no base.
+        let mode = if mem.disp == 0 && low != 5 {
+            0
+        } else if i8::try_from(mem.disp).is_ok() {
+            1
+        } else {
+            2
+        };
+        match mem.index {
+            Some(index) => {
+                self.push(mode << 6 | reg | 4);
+                self.push(mem.scale << 6 | (index.number() & 7) << 3 | low);
+            }
+            // rsp and r12 as a base need a SIB byte.
+            None if low == 4 => {
+                self.push(mode << 6 | reg | 4);
+                self.push(0x24);
+            }
+            None => self.push(mode << 6 | reg | low),
+        }
+        match mode {
+            0 => {}
+            1 => self.push(mem.disp as u8),
+            _ => self.push_i32(mem.disp),
+        }
+    }
+}
+
+/// The bits X and B: extensions of index and base, or of the r/m register.
+fn extensions(rm: Rm) -> (u8, u8) {
+    let high = |reg: Option<Reg>| reg.map_or(0, |reg| reg.number() >> 3);
+    match rm {
+        Rm::Reg(reg) => (0, reg.number() >> 3),
+        Rm::Mem(Mem { base, index, .. }) => (high(index), high(base)),
+    }
+}
+
+/// An opcode with its prefix and map.
+#[derive(Clone, Copy)]
+pub(super) struct Opcode {
+    pub(super) prefix: Prefix,
+    pub(super) map: Map,
+    pub(super) byte: u8,
+}
+
+pub(super) const fn op(byte: u8) -> Opcode {
+    Opcode { prefix: Prefix::None, map: Map::One, byte }
+}
+
+pub(super) const fn op_0f(byte: u8) -> Opcode {
+    Opcode { prefix: Prefix::None, map: Map::X0F, byte }
+}
+
+pub(super) const fn op_p(prefix: Prefix, map: Map, byte: u8) -> Opcode {
+    Opcode { prefix, map, byte }
+}
+
+/// What stands before the prefix, and whether REX must be there for a byte register (`spl` to `dil`).
+#[derive(Clone, Copy, Default)]
+pub(super) struct Extra {
+    pub(super) lock: bool,
+    pub(super) byte_register: bool,
+}
+
+impl Assembler<'_> {
+    #[inline]
+    pub(super) fn emit(&mut self, bytes: &Bytes) {
+        self.code.extend_from_slice(&bytes.buffer[..bytes.length]);
+    }
+
+    /// An instruction in the legacy encoding, without its immediate.
+    #[inline]
+    pub(super) fn legacy(&self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, extra: Extra) -> Bytes {
+        let mut bytes = Bytes::new();
+        if extra.lock {
+            bytes.push(0xf0);
+        }
+        match opcode.prefix {
+            Prefix::None => {}
+            Prefix::X66 => bytes.push(0x66),
+            Prefix::XF3 => bytes.push(0xf3),
+            Prefix::XF2 => bytes.push(0xf2),
+        }
+        let (x, b) = extensions(rm);
+        let rex = u8::from(wide) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b;
+        if rex != 0 || extra.byte_register {
+            bytes.push(0x40 | rex);
+        }
+        match opcode.map {
+            Map::One => {}
+            Map::X0F => bytes.push(0x0f),
+            Map::X0F38 => {
+                bytes.push(0x0f);
+                bytes.push(0x38);
+            }
+            Map::X0F3A => {
+                bytes.push(0x0f);
+                bytes.push(0x3a);
+            }
+        }
+        bytes.push(opcode.byte);
+        bytes.operands(reg, rm);
+        bytes
+    }
+
+    #[inline]
+    pub(super) fn instruction(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm) {
+        let bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+        self.emit(&bytes);
+    }
+
+    #[inline]
+    pub(super) fn instruction_imm8(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, imm: u8) {
+        let mut bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+        bytes.push(imm);
+        self.emit(&bytes);
+    }
+
+    #[inline]
+    pub(super) fn instruction_imm32(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, imm: i32) {
+        let mut bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+        bytes.push_i32(imm);
+        self.emit(&bytes);
+    }
+
+    /// An instruction in the VEX encoding of 128 bits, with an optional immediate. `second` is the operand in VEX.vvvv.
+    #[inline]
+    pub(super) fn vex(&mut self, opcode: Opcode, wide: bool, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
+        let mut bytes = Bytes::new();
+        let (x, b) = extensions(rm);
+        let r = reg >> 3 & 1;
+        let last = (!second & 15) << 3 | opcode.prefix as u8;
+        if x == 0 && b == 0 && !wide && opcode.map == Map::X0F {
+            bytes.push(0xc5);
+            bytes.push((r ^ 1) << 7 | last);
+        } else {
+            let map = match opcode.map {
+                Map::One | Map::X0F => 1,
+                Map::X0F38 => 2,
+                Map::X0F3A => 3,
+            };
+            bytes.push(0xc4);
+            bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map);
+            bytes.push(u8::from(wide) << 7 | last);
+        }
+        bytes.push(opcode.byte);
+        bytes.operands(reg, rm);
+        if let Some(imm) = imm {
+            bytes.push(imm);
+        }
+        self.emit(&bytes);
+    }
+}

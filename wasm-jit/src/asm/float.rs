@@ -1,0 +1,115 @@
+//! Floating-point instructions, scalar, in the VEX encoding.
+
+use super::encode::{Map, Opcode, Prefix, op_p};
+use super::{Assembler, Mem, Reg, Rm};
+
+/// Arithmetic of two operands, by opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum FloatOp {
+    Sqrt = 0x51,
+    And = 0x54,
+    AndNot = 0x55,
+    Or = 0x56,
+    Xor = 0x57,
+    Add = 0x58,
+    Mul = 0x59,
+    Sub = 0x5c,
+    Min = 0x5d,
+    Div = 0x5e,
+    Max = 0x5f,
+}
+
+/// How ROUNDSS and ROUNDSD round; the precision exception is suppressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Rounding {
+    Nearest = 8,
+    Floor = 9,
+    Ceil = 10,
+    Trunc = 11,
+}
+
+fn scalar(double: bool) -> Prefix {
+    if double { Prefix::XF2 } else { Prefix::XF3 }
+}
+
+fn packed(double: bool) -> Prefix {
+    if double { Prefix::X66 } else { Prefix::None }
+}
+
+fn x0f(prefix: Prefix, byte: u8) -> Opcode {
+    op_p(prefix, Map::X0F, byte)
+}
+
+impl Assembler<'_> {
+    /// `dst = left op right`; AND, ANDN (not left and right), OR and XOR work on the whole register.
+    pub(crate) fn float(&mut self, what: FloatOp, double: bool, dst: Reg, left: Reg, right: impl Into<Rm>) {
+        let bitwise = matches!(what, FloatOp::And | FloatOp::AndNot | FloatOp::Or | FloatOp::Xor);
+        let prefix = if bitwise { packed(double) } else { scalar(double) };
+        self.vex(x0f(prefix, what as u8), false, dst.number(), left.number(), right.into(), None);
+    }
+
+    /// A copy of the whole register.
+    pub(crate) fn float_mov(&mut self, dst: Reg, src: Reg) {
+        self.vex(x0f(Prefix::None, 0x28), false, dst.number(), 0, src.into(), None);
+    }
+
+    pub(crate) fn float_load(&mut self, double: bool, dst: Reg, src: Mem) {
+        self.vex(x0f(scalar(double), 0x10), false, dst.number(), 0, src.into(), None);
+    }
+
+    pub(crate) fn float_store(&mut self, double: bool, dst: Mem, src: Reg) {
+        self.vex(x0f(scalar(double), 0x11), false, src.number(), 0, dst.into(), None);
+    }
+
+    /// Stores 32 bytes of an SSE register's wide form, see [`Self::float_zero`].
+    pub(crate) fn wide_store(&mut self, dst: Mem, src: Reg) {
+        // VMOVUPS ymm: VEX.L is bit 2 of the last VEX byte.
+        let at = self.offset() as usize;
+        self.vex(x0f(Prefix::None, 0x11), false, src.number(), 0, dst.into(), None);
+        let last = if self.code[at] == 0xc5 { at + 1 } else { at + 2 };
+        self.code[last] |= 4;
+    }
+
+    /// Sets the register, also its upper half of 32 bytes, to zero.
+    pub(crate) fn float_zero(&mut self, dst: Reg) {
+        self.float(FloatOp::Xor, false, dst, dst, dst);
+    }
+
+    /// Compares and sets the flags like an unsigned comparison; unordered sets ZF, PF and CF.
+    pub(crate) fn float_compare(&mut self, double: bool, left: Reg, right: impl Into<Rm>) {
+        self.vex(x0f(packed(double), 0x2e), false, left.number(), 0, right.into(), None);
+    }
+
+    pub(crate) fn float_round(&mut self, how: Rounding, double: bool, dst: Reg, src: impl Into<Rm>) {
+        let byte = if double { 0x0b } else { 0x0a };
+        let opcode = op_p(Prefix::X66, Map::X0F3A, byte);
+        self.vex(opcode, false, dst.number(), dst.number(), src.into(), Some(how as u8));
+    }
+
+    /// A signed integer of 32 or 64 bits to a float.
+    pub(crate) fn float_from_int(&mut self, double: bool, dst: Reg, wide: bool, src: impl Into<Rm>) {
+        self.vex(x0f(scalar(double), 0x2a), wide, dst.number(), dst.number(), src.into(), None);
+    }
+
+    /// A float to a signed integer, towards zero; what does not fit gives the smallest integer.
+    pub(crate) fn float_to_int(&mut self, double: bool, dst: Reg, wide: bool, src: impl Into<Rm>) {
+        self.vex(x0f(scalar(double), 0x2c), wide, dst.number(), 0, src.into(), None);
+    }
+
+    /// Between the two floating types; `from_double` names the source's.
+    pub(crate) fn float_convert(&mut self, from_double: bool, dst: Reg, src: impl Into<Rm>) {
+        self.vex(x0f(scalar(from_double), 0x5a), false, dst.number(), dst.number(), src.into(), None);
+    }
+
+    /// Bits of a general register to an SSE register.
+    pub(crate) fn float_from_bits(&mut self, wide: bool, dst: Reg, src: Reg) {
+        self.vex(x0f(Prefix::X66, 0x6e), wide, dst.number(), 0, src.into(), None);
+    }
+
+    /// Bits of an SSE register to a general register.
+    pub(crate) fn float_to_bits(&mut self, wide: bool, dst: Reg, src: Reg) {
+        self.vex(x0f(Prefix::X66, 0x7e), wide, src.number(), 0, dst.into(), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! The assembler: machine code as bytes, one function per instruction or family of instructions.
+//!
+//! It knows encodings only, and appends to a vector. Every encoding is checked against iced-x86's decoder by the tests.
+//! Processors of the level x86-64-v3 are assumed: AVX in its three-operand form, BMI1, BMI2, LZCNT and POPCNT.
+
+mod encode;
+mod float;
+mod int;
+mod label;
+mod reg;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use float::{FloatOp, Rounding};
+pub(crate) use int::{Alu, Cond, Shift, Size};
+pub(crate) use label::Label;
+pub(crate) use reg::{Mem, Reg, Rm};
+
+use label::LabelState;
+
+/// Appends machine code to a vector.
+#[derive(Debug)]
+pub(crate) struct Assembler<'c> {
+    code: &'c mut Vec<u8>,
+    labels: Vec<LabelState>,
+}
+
+impl<'c> Assembler<'c> {
+    pub(crate) fn new(code: &'c mut Vec<u8>) -> Self {
+        Self { code, labels: Vec::new() }
+    }
+
+    /// Where the next instruction goes.
+    pub(crate) fn offset(&self) -> u32 {
+        self.code.len() as u32
+    }
+
+    /// Appends bytes that are no instruction of this assembler: data, or filler.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.code.extend_from_slice(bytes);
+    }
+
+    /// Writes over what was appended before.
+    pub(crate) fn overwrite(&mut self, at: u32, bytes: &[u8]) {
+        self.code[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+}

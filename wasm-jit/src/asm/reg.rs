@@ -1,0 +1,107 @@
+//! Registers and memory operands.
+
+/// A general register (0 to 15) or an SSE register (16 to 31).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Reg(pub(crate) u8);
+
+impl Reg {
+    pub(crate) const RAX: Self = Self(0);
+    pub(crate) const RCX: Self = Self(1);
+    pub(crate) const RDX: Self = Self(2);
+    pub(crate) const RBX: Self = Self(3);
+    pub(crate) const RSP: Self = Self(4);
+    pub(crate) const RBP: Self = Self(5);
+    pub(crate) const RSI: Self = Self(6);
+    pub(crate) const RDI: Self = Self(7);
+    pub(crate) const R8: Self = Self(8);
+    pub(crate) const R9: Self = Self(9);
+    pub(crate) const R10: Self = Self(10);
+    pub(crate) const R11: Self = Self(11);
+    pub(crate) const R12: Self = Self(12);
+    pub(crate) const R13: Self = Self(13);
+    pub(crate) const R14: Self = Self(14);
+    pub(crate) const R15: Self = Self(15);
+
+    /// SSE register `n`.
+    pub(crate) const fn xmm(n: u8) -> Self {
+        assert!(n < 16);
+        Self(16 + n)
+    }
+
+    pub(crate) const fn is_float(self) -> bool {
+        self.0 >= 16
+    }
+
+    /// Its number among registers of its kind.
+    pub(super) const fn number(self) -> u8 {
+        self.0 & 15
+    }
+
+    /// Its bit in a set of registers.
+    pub(crate) const fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+impl std::fmt::Debug for Reg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const NAMES: [&str; 16] = [
+            "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+            "r14", "r15",
+        ];
+        if self.is_float() { write!(f, "xmm{}", self.number()) } else { f.write_str(NAMES[self.0 as usize]) }
+    }
+}
+
+/// A memory operand: base + index * 2^scale + displacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mem {
+    pub(super) base: Option<Reg>,
+    pub(super) index: Option<Reg>,
+    pub(super) scale: u8,
+    pub(super) disp: i32,
+}
+
+impl Mem {
+    pub(crate) const fn base(base: Reg, disp: i32) -> Self {
+        Self { base: Some(base), index: None, scale: 0, disp }
+    }
+
+    /// `index` must not be `rsp`.
+    pub(crate) const fn indexed(base: Reg, index: Reg, scale: u8, disp: i32) -> Self {
+        Self { base: Some(base), index: Some(index), scale, disp }
+    }
+
+    pub(crate) const fn disp(self) -> i32 {
+        self.disp
+    }
+
+    /// The registers that its address depends on.
+    pub(crate) fn registers(self) -> impl Iterator<Item = Reg> {
+        self.base.into_iter().chain(self.index)
+    }
+
+    /// No base.
+    pub(crate) const fn scaled(index: Reg, scale: u8, disp: i32) -> Self {
+        Self { base: None, index: Some(index), scale, disp }
+    }
+}
+
+/// A register or a place in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rm {
+    Reg(Reg),
+    Mem(Mem),
+}
+
+impl From<Reg> for Rm {
+    fn from(reg: Reg) -> Self {
+        Self::Reg(reg)
+    }
+}
+
+impl From<Mem> for Rm {
+    fn from(mem: Mem) -> Self {
+        Self::Mem(mem)
+    }
+}

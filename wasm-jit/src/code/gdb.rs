@@ -1,0 +1,267 @@
+//! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation Interface").
+//!
+//! gdb reads a list of object files from a variable of the process, whenever the process calls a function that does nothing;
+//! it finds both by their names. Each image gets an object file in memory, with a symbol for each function and no code: gdb
+//! takes that from the process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
+//!
+//! The two names are hidden: they are for the linker and for gdb, and no library that contains this one exports them.
+
+use std::arch::global_asm;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use object::Endianness;
+use object::elf;
+use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
+
+use super::CodeImage;
+use super::sections::Sections;
+
+global_asm!(
+    ".pushsection .data.__jit_debug_descriptor, \"aw\", @progbits",
+    ".globl __jit_debug_descriptor",
+    ".hidden __jit_debug_descriptor",
+    ".type __jit_debug_descriptor, @object",
+    ".size __jit_debug_descriptor, 24",
+    ".balign 8",
+    "__jit_debug_descriptor:",
+    ".long 1", // version
+    ".long 0", // action
+    ".quad 0", // the entry that it concerns
+    ".quad 0", // the first entry
+    ".popsection",
+    ".pushsection .text.__jit_debug_register_code, \"ax\", @progbits",
+    ".globl __jit_debug_register_code",
+    ".hidden __jit_debug_register_code",
+    ".type __jit_debug_register_code, @function",
+    "__jit_debug_register_code:",
+    "ret",
+    ".size __jit_debug_register_code, . - __jit_debug_register_code",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    #[link_name = "__jit_debug_descriptor"]
+    static mut DESCRIPTOR: Descriptor;
+    #[link_name = "__jit_debug_register_code"]
+    fn register_code();
+}
+
+const REGISTER: u32 = 1;
+const UNREGISTER: u32 = 2;
+
+#[repr(C)]
+struct Descriptor {
+    version: u32,
+    action: u32,
+    relevant: *mut Entry,
+    first: *mut Entry,
+}
+
+#[repr(C)]
+struct Entry {
+    next: *mut Entry,
+    previous: *mut Entry,
+    file: *const u8,
+    length: u64,
+}
+
+/// Held while the list changes.
+static LIST: Mutex<()> = Mutex::new(());
+
+/// An image that gdb knows, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    entry: NonNull<Entry>,
+    #[expect(dead_code, reason = "gdb reads it")]
+    file: Vec<u8>,
+    #[expect(dead_code, reason = "gdb reads its code")]
+    image: Arc<CodeImage>,
+}
+
+// SAFETY: the entry is reached through the list only, under its lock.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+/// Tells gdb the functions of an image. Costs an object file of some 60 bytes for each of them.
+pub(crate) fn register(image: Arc<CodeImage>) -> Registration {
+    let file = object_file(&image);
+    let entry = Entry {
+        next: std::ptr::null_mut(),
+        previous: std::ptr::null_mut(),
+        file: file.as_ptr(),
+        length: file.len() as u64,
+    };
+    let entry = NonNull::from(Box::leak(Box::new(entry)));
+    let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: list and entries are touched under the lock only; gdb reads them while the process is stopped.
+    unsafe {
+        let first = DESCRIPTOR.first;
+        (*entry.as_ptr()).next = first;
+        if !first.is_null() {
+            (*first).previous = entry.as_ptr();
+        }
+        DESCRIPTOR.first = entry.as_ptr();
+        DESCRIPTOR.relevant = entry.as_ptr();
+        DESCRIPTOR.action = REGISTER;
+        register_code();
+    }
+    Registration { entry, file, image }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is out.
+        unsafe {
+            let Entry { next, previous, .. } = *self.entry.as_ptr();
+            match previous.as_mut() {
+                Some(previous) => previous.next = next,
+                None => DESCRIPTOR.first = next,
+            }
+            if let Some(next) = next.as_mut() {
+                next.previous = previous;
+            }
+            DESCRIPTOR.relevant = self.entry.as_ptr();
+            DESCRIPTOR.action = UNREGISTER;
+            register_code();
+            drop(Box::from_raw(self.entry.as_ptr()));
+        }
+    }
+}
+
+/// An ELF file with the image's code as a section without contents, and a symbol for each function.
+fn object_file(image: &CodeImage) -> Vec<u8> {
+    let sections = Sections::of(&image.bytes);
+    let module = sections.module_name.unwrap_or("wasm");
+    let name = |index| match sections.function_name(index) {
+        Some(name) => format!("{module}!{name}"),
+        None => format!("{module}!function[{index}]"),
+    };
+    let names: Vec<Vec<u8>> =
+        image.indices().map(|index| name(index).replace('\0', " ").into_bytes()).collect();
+    let mut file = Vec::new();
+    let mut writer = Writer::new(Endianness::Little, true, &mut file);
+
+    // First everything gets its place, then it is written, in the same order.
+    writer.reserve_null_section_index();
+    let text_name = writer.add_section_name(b".text");
+    let text = writer.reserve_section_index();
+    writer.reserve_symtab_section_index();
+    writer.reserve_strtab_section_index();
+    writer.reserve_shstrtab_section_index();
+    writer.reserve_null_symbol_index();
+    let mut symbols = Vec::with_capacity(names.len());
+    for name in &names {
+        symbols.push(writer.add_string(name));
+        writer.reserve_symbol_index(Some(text));
+    }
+    writer.reserve_file_header();
+    writer.reserve_symtab();
+    writer.reserve_strtab().expect("the names were given above");
+    writer.reserve_shstrtab().expect("the names were given above");
+    writer.reserve_section_headers();
+
+    let header = FileHeader {
+        os_abi: elf::ELFOSABI_NONE,
+        abi_version: 0,
+        e_type: elf::ET_EXEC,
+        e_machine: elf::EM_X86_64,
+        e_entry: 0,
+        e_flags: elf::FileFlags(0),
+    };
+    writer.write_file_header(&header).expect("an ordinary header");
+    writer.write_null_symbol();
+    for (index, name) in image.indices().zip(&symbols) {
+        let function = image.function(index);
+        writer.write_symbol(&Sym {
+            section: Some(text.0),
+            st_name: writer.string_offset(Some(*name)),
+            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
+            st_other: elf::SymbolOther(0),
+            st_shndx: elf::SHN_UNDEF,
+            st_value: image.at(function.entry) as u64,
+            st_size: u64::from(function.end - function.entry),
+        });
+    }
+    writer.write_strtab();
+    writer.write_shstrtab();
+    writer.write_null_section_header();
+    writer.write_section_header(&SectionHeader {
+        sh_name: writer.section_name_offset(Some(text_name)),
+        sh_type: elf::SHT_NOBITS,
+        sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+        sh_addr: image.memory().address() as u64,
+        sh_offset: 0,
+        sh_size: image.memory().pages().len() as u64,
+        sh_link: 0,
+        sh_info: 0,
+        sh_addralign: 16,
+        sh_entsize: 0,
+    });
+    writer.write_symtab_section_header(1);
+    writer.write_strtab_section_header();
+    writer.write_shstrtab_section_header();
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use object::{Object, ObjectSymbol};
+
+    use super::super::tests::image;
+    use super::*;
+
+    #[test]
+    fn the_object_file_has_the_functions_of_the_image() {
+        let image = image(&[10, 5000, 70]);
+        let registration = register(image.clone());
+        let file = object::File::parse(&*registration.file).unwrap();
+        let found: Vec<_> = file
+            .symbols()
+            .map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address(), symbol.size()))
+            .collect();
+        let expected: Vec<_> = (2..)
+            .zip([10, 5000, 70])
+            .map(|(index, length)| (format!("wasm!function[{index}]"), image.entry(index) as u64, length))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_list_holds_what_is_registered() {
+        /// The addresses of the files in the list, each with that of the one before it.
+        fn list() -> Vec<(*const u8, Option<*const u8>)> {
+            let _list = LIST.lock().unwrap();
+            let mut found = Vec::new();
+            // SAFETY: under the lock.
+            unsafe {
+                let mut next = DESCRIPTOR.first;
+                while let Some(entry) = next.as_ref() {
+                    found.push((entry.file, entry.previous.as_ref().map(|entry| entry.file)));
+                    next = entry.next;
+                }
+            }
+            found
+        }
+        let registrations: Vec<_> = (10..14).map(|length| register(image(&[length]))).collect();
+        let mut files: Vec<_> = registrations.iter().map(|one| one.file.as_ptr()).collect();
+        let check = |files: &[*const u8]| {
+            let list = list();
+            let known: Vec<_> =
+                list.iter().map(|(file, _)| *file).filter(|file| files.contains(file)).collect();
+            assert_eq!(known, files.iter().rev().copied().collect::<Vec<_>>());
+            for (number, (_, previous)) in list.iter().enumerate() {
+                assert_eq!(*previous, number.checked_sub(1).map(|before| list[before].0));
+            }
+        };
+        check(&files);
+        for (number, registration) in registrations.into_iter().enumerate() {
+            drop(registration);
+            files.remove(0);
+            check(&files);
+            assert_eq!(files.len(), 3 - number);
+        }
+    }
+}

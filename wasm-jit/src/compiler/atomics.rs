@@ -1,0 +1,195 @@
+//! Atomic operations of the threads proposal.
+//!
+//! Every plain load and store of x86 is atomic if aligned; a sequentially consistent store is XCHG.
+
+use wasmparser::MemArg;
+
+use super::abi::{SCRATCH, Ty};
+use super::function::FunctionCompiler;
+use super::memory::memory_of;
+use super::state::{Operand, Place, Val};
+use crate::asm::{Alu, Cond, Mem, Reg, Size};
+use crate::vmctx::{Libcall, TrapCode};
+
+/// Read-modify-write operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rmw {
+    Add,
+    Sub,
+    And,
+    Or,
+    Xor,
+    Exchange,
+}
+
+impl FunctionCompiler<'_> {
+    /// The place of an atomic access, which traps when misaligned.
+    fn atomic_address(&mut self, operand: &Operand, size: Size, arg: &MemArg) -> Mem {
+        let mem = self.address(operand, arg);
+        if size != Size::B1 {
+            // The base is aligned, so the low bits are the address's.
+            self.asm.lea(true, SCRATCH, mem);
+            self.asm.test_imm(false, SCRATCH, size.bytes() as i32 - 1);
+            self.trap_if(Cond::NotEqual, TrapCode::UnalignedAtomic);
+        }
+        mem
+    }
+
+    pub(super) fn atomic_load(&mut self, ty: Ty, size: Size, arg: &MemArg) {
+        let operand = self.pop();
+        let mem = self.atomic_address(&operand, size, arg);
+        let dst = self.alloc(false);
+        self.asm.movzx(size, dst, mem);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    pub(super) fn atomic_store(&mut self, size: Size, arg: &MemArg) {
+        let value = self.pop();
+        let operand = self.pop();
+        let mem = self.atomic_address(&operand, size, arg);
+        let value = self.to_own_reg(&value);
+        self.asm.xchg_mem(size, mem, value);
+    }
+
+    pub(super) fn atomic_rmw(&mut self, what: Rmw, ty: Ty, size: Size, arg: &MemArg) {
+        let value = self.pop();
+        let operand = self.pop();
+        if matches!(what, Rmw::And | Rmw::Or | Rmw::Xor) {
+            return self.atomic_loop(what, &value, &operand, ty, size, arg);
+        }
+        let mem = self.atomic_address(&operand, size, arg);
+        let value = self.to_own_reg(&value);
+        match what {
+            Rmw::Exchange => self.asm.xchg_mem(size, mem, value),
+            _ => {
+                if what == Rmw::Sub {
+                    self.asm.neg(ty.wide(), value);
+                }
+                self.asm.lock_xadd(size, mem, value);
+            }
+        }
+        self.zero_extend(size, value);
+        self.push(ty, Val::Reg(value));
+    }
+
+    /// The old value of a part, in a whole register.
+    fn zero_extend(&mut self, size: Size, reg: Reg) {
+        if matches!(size, Size::B1 | Size::B2) {
+            self.asm.movzx(size, reg, reg);
+        }
+    }
+
+    /// Operations that have no instruction which also gives the old value: CMPXCHG until nobody was in between.
+    fn atomic_loop(
+        &mut self,
+        what: Rmw,
+        value: &Operand,
+        operand: &Operand,
+        ty: Ty,
+        size: Size,
+        arg: &MemArg,
+    ) {
+        let (value, operand) = self.out_of_rax(value, operand);
+        self.take(Reg::RAX);
+        let mem = self.atomic_address(&operand, size, arg);
+        let value = self.to_reg(&value);
+        let again = self.asm.new_label();
+        self.asm.movzx(size, Reg::RAX, mem);
+        self.asm.bind(again);
+        self.asm.mov(true, SCRATCH, Reg::RAX);
+        let alu = match what {
+            Rmw::And => Alu::And,
+            Rmw::Or => Alu::Or,
+            _ => Alu::Xor,
+        };
+        self.asm.alu(alu, true, SCRATCH, value);
+        self.asm.lock_cmpxchg(size, mem, SCRATCH);
+        self.asm.jcc(Cond::NotEqual, again);
+        self.zero_extend(size, Reg::RAX);
+        self.push(ty, Val::Reg(Reg::RAX));
+    }
+
+    /// Operands that are not in `rax`, which CMPXCHG takes.
+    fn out_of_rax(&mut self, a: &Operand, b: &Operand) -> (Operand, Operand) {
+        let mut moved = [*a, *b];
+        for operand in &mut moved {
+            if self.current_reg(operand) == Some(Reg::RAX) {
+                let other = self.alloc(false);
+                self.move_value(operand.ty, Place::Reg(other), Place::Reg(Reg::RAX));
+                operand.val = Val::Reg(other);
+            }
+        }
+        (moved[0], moved[1])
+    }
+
+    pub(super) fn atomic_cmpxchg(&mut self, ty: Ty, size: Size, arg: &MemArg) {
+        let replacement = self.pop();
+        let expected = self.pop();
+        let operand = self.pop();
+        let (replacement, operand) = self.out_of_rax(&replacement, &operand);
+        if self.current_reg(&expected) != Some(Reg::RAX) {
+            self.take(Reg::RAX);
+        } else if self.owns(&expected).is_none() {
+            // A local's copy: it is about to be overwritten.
+            self.drop_copy(Reg::RAX);
+        }
+        self.to_this(&expected, Reg::RAX);
+        let mem = self.atomic_address(&operand, size, arg);
+        let replacement = self.to_reg(&replacement);
+        // A part is compared as a part: what is expected above it can never be there.
+        if matches!(size, Size::B1 | Size::B2 | Size::B4) && (ty.wide() || size != Size::B4) {
+            self.cmpxchg_part(size, mem, replacement);
+        } else {
+            self.asm.lock_cmpxchg(size, mem, replacement);
+        }
+        self.push(ty, Val::Reg(Reg::RAX));
+    }
+
+    /// The expected value in `rax` may be larger than the part: then nothing is exchanged.
+    fn cmpxchg_part(&mut self, size: Size, mem: Mem, replacement: Reg) {
+        let (too_large, done) = (self.asm.new_label(), self.asm.new_label());
+        self.asm.movzx(size, SCRATCH, Reg::RAX);
+        self.asm.alu(Alu::Cmp, true, SCRATCH, Reg::RAX);
+        self.asm.jcc(Cond::NotEqual, too_large);
+        self.asm.lock_cmpxchg(size, mem, replacement);
+        self.zero_extend(size, Reg::RAX);
+        if size == Size::B4 {
+            self.asm.mov(false, Reg::RAX, Reg::RAX);
+        }
+        self.asm.jmp(done);
+        self.asm.bind(too_large);
+        self.asm.movzx(size, Reg::RAX, mem);
+        self.asm.bind(done);
+    }
+
+    /// The address with the offset added, for the runtime, below the operands that follow it.
+    fn whole_address(&mut self, above: usize, arg: &MemArg) {
+        let rest: Vec<Operand> = (0..above).map(|_| self.pop()).collect();
+        let operand = self.pop();
+        let whole = self.alloc(false);
+        self.to_this(&operand, whole);
+        if arg.offset != 0 {
+            self.asm.mov_imm(SCRATCH, arg.offset);
+            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+        }
+        self.push(Ty::I64, Val::Reg(whole));
+        for Operand { ty, val } in rest.into_iter().rev() {
+            // Back at the height where its slot is.
+            let val = if let Val::Frame(_) = val { Val::Slot } else { val };
+            self.push(ty, val);
+        }
+    }
+
+    pub(super) fn atomic_wait(&mut self, wide: bool, arg: &MemArg) {
+        self.whole_address(2, arg);
+        let libcall = if wide { Libcall::AtomicWait64 } else { Libcall::AtomicWait32 };
+        self.bulk(libcall, &[u64::from(memory_of(arg))], 3);
+        self.push_answer(Ty::I32);
+    }
+
+    pub(super) fn atomic_notify(&mut self, arg: &MemArg) {
+        self.whole_address(1, arg);
+        self.bulk(Libcall::AtomicNotify, &[u64::from(memory_of(arg))], 2);
+        self.push_answer(Ty::I32);
+    }
+}

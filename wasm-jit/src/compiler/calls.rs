@@ -1,0 +1,259 @@
+//! Calls of functions and of the runtime, and returns.
+
+use wasmparser::FuncType;
+
+use super::abi::{
+    ArgPlace, ArgPlaces, C_ARGS, CONTEXT, MEMORY, ResultPlace, SCRATCH, Ty, result_places, stack_bytes,
+};
+use super::control::Cold;
+use super::function::FunctionCompiler;
+use super::output::DirectCall;
+use super::state::{Place, Val};
+use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
+use crate::vmctx::{
+    FUNC_REF_CODE, FUNC_REF_CONTEXT, FUNC_REF_SIZE, FUNC_REF_TYPE, FUNC_REFS, Libcall, MEMORY0, RESULTS,
+    STORE, TrapCode,
+};
+
+/// Where the callee of an indirect call waits: no argument comes here.
+const CALLEE: Reg = Reg::R10;
+
+/// The end of a tail call: arguments are in place, those on the stack at `[rsp]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    /// The function of this module, or the one in [`CALLEE`].
+    function: Option<u32>,
+    /// Bytes of arguments on the stack.
+    stack: u32,
+}
+
+impl<'a> FunctionCompiler<'a> {
+    pub(super) fn call(&mut self, function: u32) {
+        let ty = self.module.function_type(function);
+        if function < self.module.imported_functions {
+            self.load_imported(function);
+            self.pin(CALLEE);
+            self.arguments(ty);
+            self.call_through_ref(ty);
+        } else {
+            self.arguments(ty);
+            self.call_direct(function);
+            self.stack_removed(ty);
+        }
+        self.push_results(ty);
+    }
+
+    pub(super) fn call_indirect(&mut self, table: u32, type_index: u32) {
+        let ty = &self.module.types[type_index as usize];
+        self.load_callee(table, type_index);
+        self.arguments(ty);
+        self.call_through_ref(ty);
+        self.push_results(ty);
+    }
+
+    pub(super) fn return_call(&mut self, function: u32) {
+        let ty = self.module.function_type(function);
+        if function < self.module.imported_functions {
+            // Another instance's or the host's: returns here, since its caller counts on this instance's registers.
+            self.load_imported(function);
+            self.pin(CALLEE);
+            self.arguments(ty);
+            let label = self.asm.new_label();
+            self.asm.jmp(label);
+            self.return_through_ref(label, ty);
+        } else {
+            self.arguments(ty);
+            self.tail(Some(function), ty);
+        }
+        self.stop();
+    }
+
+    pub(super) fn return_call_indirect(&mut self, table: u32, type_index: u32) {
+        let ty = &self.module.types[type_index as usize];
+        self.load_callee(table, type_index);
+        self.arguments(ty);
+        // The same here if the callee turns out to be of another instance.
+        let other = self.asm.new_label();
+        self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.jcc(Cond::NotEqual, other);
+        self.return_through_ref(other, ty);
+        self.tail(None, ty);
+        self.stop();
+    }
+
+    /// A call whose results are this function's, in cold code: outside of every `try`.
+    fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
+        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.position });
+    }
+
+    fn tail(&mut self, function: Option<u32>, ty: &FuncType) {
+        self.makes_calls = true;
+        let label = self.asm.new_label();
+        self.asm.jmp(label);
+        self.cold.push(Cold::Tail { label, tail: Tail { function, stack: stack_bytes(ty) } });
+    }
+
+    /// Leaves the frame and jumps. The callee removes its arguments where this function would have removed its own: they lie
+    /// right below the same place.
+    pub(super) fn tail_jump(&mut self, tail: &Tail, saved: u32, frame_size: u32) {
+        let own = stack_bytes(self.ty);
+        self.restore(saved);
+        if tail.stack == 0 && own == 0 {
+            self.asm.leave();
+        } else {
+            // Return address and saved `rbp` may be overwritten by the arguments: read before.
+            self.asm.mov(true, SCRATCH, Mem::base(Reg::RBP, 8));
+            self.asm.mov(true, Reg::RBP, Mem::base(Reg::RBP, 0));
+            let arguments = (frame_size + 16 + own - tail.stack) as i32;
+            for at in (0..tail.stack as i32 / 8).rev() {
+                self.asm.mov(true, Reg::RAX, Mem::base(Reg::RSP, 8 * at));
+                self.asm.mov_store(Size::B8, Mem::base(Reg::RSP, arguments + 8 * at), Reg::RAX);
+            }
+            self.asm.mov_store(Size::B8, Mem::base(Reg::RSP, arguments - 8), SCRATCH);
+            self.asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, arguments - 8));
+        }
+        match tail.function {
+            Some(function) => {
+                let at = self.asm.jmp_to_link();
+                self.calls.push(DirectCall { at, function });
+            }
+            None => self.asm.jmp_mem(Mem::base(CALLEE, FUNC_REF_CODE)),
+        }
+    }
+
+    fn load_imported(&mut self, function: u32) {
+        self.take(CALLEE);
+        self.asm.mov(true, CALLEE, Mem::base(CONTEXT, FUNC_REFS));
+        if function > 0 {
+            self.asm.alu_imm(Alu::Add, true, CALLEE, function as i32 * FUNC_REF_SIZE);
+        }
+    }
+
+    /// Takes the index from the stack, and checks it and the callee's type. A null element faults in the comparison.
+    fn load_callee(&mut self, table: u32, type_index: u32) {
+        let index = self.pop();
+        let place = self.element(table, &index, TrapCode::UndefinedElement);
+        self.asm.mov(true, SCRATCH, place);
+        let id = self.module.type_ids[type_index as usize];
+        self.asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
+        self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
+        // Index and table are done with.
+        self.pinned = 0;
+        self.take(CALLEE);
+        self.asm.mov(true, CALLEE, SCRATCH);
+    }
+
+    /// Takes the arguments from the stack and brings them to their places; saves what the callee may change.
+    fn arguments(&mut self, ty: &FuncType) {
+        self.makes_calls = true;
+        let params = ty.params();
+        let mut places = ArgPlaces::default();
+        let base = self.stack.len() - params.len();
+        let mut to_registers = Vec::new();
+        let mut to_stack = Vec::new();
+        for (param, height) in params.iter().zip(base as u32..) {
+            let ty = Ty::from(*param);
+            let mut operand = self.stack[height as usize];
+            if operand.val == Val::Slot {
+                operand.val = Val::Frame(self.operand_slot(height).disp());
+            }
+            let src = self.place(&operand);
+            match places.next(ty) {
+                ArgPlace::Reg(reg) => to_registers.push((ty, reg, src)),
+                ArgPlace::Stack(index) => to_stack.push((ty, index, src)),
+            }
+        }
+        // Taken off the stack, arguments are not spilled; they stay where they were just seen.
+        self.truncate(base as u32);
+        self.save_registers();
+        self.outgoing = self.outgoing.max(stack_bytes(ty));
+        for (ty, index, src) in to_stack {
+            self.move_value(ty, Place::Mem(Mem::base(Reg::RSP, 8 * index as i32)), src);
+        }
+        self.parallel_moves(to_registers);
+    }
+
+    fn call_direct(&mut self, function: u32) {
+        let at = self.asm.call_to_link();
+        self.calls.push(DirectCall { at, function });
+    }
+
+    /// Calls the function in [`CALLEE`] with its own context.
+    pub(super) fn call_through_ref(&mut self, ty: &FuncType) {
+        self.asm.mov(true, Reg::RAX, CONTEXT);
+        self.asm.mov(true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+        self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
+        self.stack_removed(ty);
+        self.asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
+        if !self.module.memories.is_empty() {
+            self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+        }
+    }
+
+    /// The callee has removed its arguments: `rsp` back.
+    fn stack_removed(&mut self, ty: &FuncType) {
+        let bytes = stack_bytes(ty);
+        if bytes > 0 {
+            self.asm.alu_imm(Alu::Sub, true, Reg::RSP, bytes as i32);
+        }
+    }
+
+    fn push_results(&mut self, ty: &FuncType) {
+        self.pinned = 0;
+        for (_, place) in result_places(ty.results()) {
+            if let ResultPlace::Reg(reg) = place {
+                self.pin(reg);
+            }
+        }
+        for (ty, place) in result_places(ty.results()) {
+            let reg = match place {
+                ResultPlace::Reg(reg) => reg,
+                ResultPlace::Buffer(index) => {
+                    let reg = self.alloc(ty.is_float());
+                    self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                    let src = Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32));
+                    self.move_value(ty, Place::Reg(reg), src);
+                    reg
+                }
+            };
+            self.push(ty, Val::Reg(reg));
+            self.unpin(reg);
+        }
+    }
+
+    // The runtime.
+
+    /// Calls a routine with the context, these constants and the top operands, which it takes.
+    pub(super) fn libcall(&mut self, libcall: Libcall, constants: &[u64], operands: usize) {
+        self.makes_calls = true;
+        let base = self.stack.len() - operands;
+        let mut moves = vec![(Ty::I64, C_ARGS[0], Place::Reg(CONTEXT))];
+        for (constant, reg) in constants.iter().zip(&C_ARGS[1..]) {
+            moves.push((Ty::I64, *reg, Place::Const(*constant)));
+        }
+        for (height, reg) in (base as u32..base as u32 + operands as u32).zip(&C_ARGS[1 + constants.len()..])
+        {
+            let mut operand = self.stack[height as usize];
+            if operand.val == Val::Slot {
+                operand.val = Val::Frame(self.operand_slot(height).disp());
+            }
+            let src = self.place(&operand);
+            moves.push((operand.ty, *reg, src));
+        }
+        self.truncate(base as u32);
+        self.save_registers();
+        self.parallel_moves(moves);
+        let entry = self.libcall_entry(libcall);
+        self.asm.call_mem(entry);
+        self.pinned = 0;
+    }
+
+    /// Raises if the last libcall has failed.
+    pub(super) fn check_answer(&mut self) {
+        let label = self.asm.new_label();
+        self.asm.test(false, Reg::RDX, Reg::RDX);
+        self.asm.jcc(Cond::NotEqual, label);
+        self.cold.push(Cold::Raise { label, position: self.position });
+    }
+}

@@ -1,0 +1,367 @@
+//! Division and remainder.
+//!
+//! DIV and IDIV take `rdx:rax` and fault where Wasm traps: on a divisor of zero, and on the one quotient that overflows. Only the
+//! remainder by -1 must not fault, and is asked for. By a constant there is no division at all: a shift for a power
+//! of two, else a multiplication by the reciprocal (Granlund and Montgomery, "Division by invariant integers using multiplication",
+//! PLDI 1994; Hacker's Delight, chapter 10).
+
+use super::abi::{SCRATCH, Ty};
+use super::function::FunctionCompiler;
+use super::state::{Operand, Place, Val};
+use crate::asm::{Alu, Cond, Mem, Reg, Rm, Shift};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Division {
+    DivS,
+    DivU,
+    RemS,
+    RemU,
+}
+
+impl Division {
+    fn signed(self) -> bool {
+        matches!(self, Self::DivS | Self::RemS)
+    }
+
+    fn remainder(self) -> bool {
+        matches!(self, Self::RemS | Self::RemU)
+    }
+}
+
+impl FunctionCompiler<'_> {
+    pub(super) fn int_division(&mut self, what: Division, wide: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        if let Val::Const(divisor) = right.val
+            && self.division_by(what, wide, &left, divisor)
+        {
+            return;
+        }
+        self.division(what, wide, &left, &right);
+    }
+
+    fn division(&mut self, what: Division, wide: bool, left: &Operand, right: &Operand) {
+        let ty = if wide { Ty::I64 } else { Ty::I32 };
+        // The divisor where neither `rax` nor `rdx` is; a remainder by -1 needs it in a register.
+        let in_the_way = |reg: Reg| matches!(reg, Reg::RAX | Reg::RDX);
+        let divisor = match right.val {
+            Val::Const(bits) => {
+                self.asm.mov_imm(SCRATCH, bits);
+                Rm::Reg(SCRATCH)
+            }
+            _ => match self.to_rm(right) {
+                Rm::Reg(reg) if !in_the_way(reg) => Rm::Reg(reg),
+                Rm::Mem(mem) if what != Division::RemS => Rm::Mem(mem),
+                place => {
+                    self.asm.mov(wide, SCRATCH, place);
+                    Rm::Reg(SCRATCH)
+                }
+            },
+        };
+        // The dividend first: `rdx` may hold it.
+        let src = self.place(left);
+        if src != Place::Reg(Reg::RAX) {
+            self.take_apart_from(Reg::RAX, right);
+            self.move_value(ty, Place::Reg(Reg::RAX), src);
+        } else {
+            self.drop_copy(Reg::RAX);
+        }
+        self.take_apart_from(Reg::RDX, right);
+        let done = self.asm.new_label();
+        if what == Division::RemS
+            && let Rm::Reg(reg) = divisor
+        {
+            // Anything modulo -1 is 0; the quotient could overflow.
+            let divide = self.asm.new_label();
+            self.asm.alu_imm(Alu::Cmp, wide, reg, -1);
+            self.asm.jcc(Cond::NotEqual, divide);
+            self.asm.mov_imm(Reg::RDX, 0);
+            self.asm.jmp(done);
+            self.asm.bind(divide);
+        }
+        if what.signed() {
+            self.asm.sign_to_rdx(wide);
+            self.asm.idiv(wide, divisor);
+        } else {
+            self.asm.zero(Reg::RDX);
+            self.asm.div(wide, divisor);
+        }
+        self.asm.bind(done);
+        let result = if what.remainder() { Reg::RDX } else { Reg::RAX };
+        self.push(ty, Val::Reg(result));
+    }
+
+    /// Makes a register free, which an operand may have had that is copied elsewhere by now.
+    fn take_apart_from(&mut self, reg: Reg, _copied: &Operand) {
+        self.take(reg);
+    }
+
+    /// Division by a constant; says no to those that must trap.
+    fn division_by(&mut self, what: Division, wide: bool, left: &Operand, divisor: u64) -> bool {
+        let bits = if wide { 64 } else { 32 };
+        let ty = if wide { Ty::I64 } else { Ty::I32 };
+        if what.signed() {
+            let divisor = if wide { divisor as i64 } else { i64::from(divisor as u32 as i32) };
+            return self.signed_by(what, bits, left, divisor);
+        }
+        if divisor == 0 {
+            return false;
+        }
+        if divisor.is_power_of_two() {
+            let dst = self.result_or(left);
+            self.to_this(left, dst);
+            let shift = divisor.trailing_zeros() as u8;
+            if what == Division::DivU {
+                if shift > 0 {
+                    self.asm.shift_imm(Shift::Shr, wide, dst, shift);
+                }
+            } else {
+                self.and_low_bits(wide, dst, divisor - 1);
+            }
+            self.push(ty, Val::Reg(dst));
+            return true;
+        }
+        let src = self.to_own_or_local(left);
+        let quotient = self.unsigned_quotient(wide, src, divisor);
+        self.finish_division(what, wide, src, quotient, divisor);
+        true
+    }
+
+    fn and_low_bits(&mut self, wide: bool, dst: Reg, mask: u64) {
+        if mask == u64::from(u32::MAX) {
+            self.asm.mov(false, dst, dst);
+        } else if let Ok(imm) = i32::try_from(mask) {
+            self.asm.alu_imm(Alu::And, wide, dst, imm);
+        } else {
+            self.asm.mov_imm(SCRATCH, mask);
+            self.asm.alu(Alu::And, wide, dst, SCRATCH);
+        }
+    }
+
+    /// The operand in a register that stays as it is until the instruction is done, and is neither `rax` nor `rdx`.
+    fn to_own_or_local(&mut self, operand: &Operand) -> Reg {
+        let reg = self.to_reg(operand);
+        if !matches!(reg, Reg::RAX | Reg::RDX) {
+            return reg;
+        }
+        let other = self.alloc_apart();
+        self.asm.mov(operand.ty.wide(), other, reg);
+        other
+    }
+
+    /// A register for operands that is neither `rax` nor `rdx`.
+    fn alloc_apart(&mut self) -> Reg {
+        let before = self.pinned;
+        self.pinned |= Reg::RAX.bit() | Reg::RDX.bit();
+        let reg = self.alloc(false);
+        self.pinned = before | reg.bit();
+        reg
+    }
+
+    /// `src / divisor`, in `rax` or `rdx`, which no operand holds after.
+    fn unsigned_quotient(&mut self, wide: bool, src: Reg, divisor: u64) -> Reg {
+        self.make_free(Reg::RAX);
+        let (multiplier, shift, add) = unsigned_magic(divisor, if wide { 64 } else { 32 });
+        if !wide {
+            // The product fits into 64 bits, or is one bit longer.
+            self.asm.mov_imm(Reg::RAX, multiplier);
+            self.asm.imul(true, Reg::RAX, src);
+            if !add {
+                self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32 + shift);
+                return Reg::RAX;
+            }
+            self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32);
+            self.asm.mov(false, SCRATCH, src);
+            self.asm.alu(Alu::Sub, false, SCRATCH, Reg::RAX);
+            self.asm.shift_imm(Shift::Shr, false, SCRATCH, 1);
+            self.asm.alu(Alu::Add, false, Reg::RAX, SCRATCH);
+            self.asm.shift_imm(Shift::Shr, false, Reg::RAX, shift - 1);
+            return Reg::RAX;
+        }
+        self.make_free(Reg::RDX);
+        self.asm.mov_imm(Reg::RAX, multiplier);
+        self.asm.mul(true, src);
+        if add {
+            self.asm.mov(true, SCRATCH, src);
+            self.asm.alu(Alu::Sub, true, SCRATCH, Reg::RDX);
+            self.asm.shift_imm(Shift::Shr, true, SCRATCH, 1);
+            self.asm.alu(Alu::Add, true, Reg::RDX, SCRATCH);
+            self.asm.shift_imm(Shift::Shr, true, Reg::RDX, shift - 1);
+        } else if shift > 0 {
+            self.asm.shift_imm(Shift::Shr, true, Reg::RDX, shift);
+        }
+        Reg::RDX
+    }
+
+    /// Takes a register whose present value is not needed by this instruction.
+    fn make_free(&mut self, reg: Reg) {
+        self.take(reg);
+    }
+
+    /// From the quotient to the result.
+    fn finish_division(&mut self, what: Division, wide: bool, src: Reg, quotient: Reg, divisor: u64) {
+        let ty = if wide { Ty::I64 } else { Ty::I32 };
+        if !what.remainder() {
+            return self.push(ty, Val::Reg(quotient));
+        }
+        let imm = if wide { i32::try_from(divisor as i64).ok() } else { Some(divisor as u32 as i32) };
+        match imm {
+            Some(imm) => self.asm.imul_imm(wide, quotient, quotient, imm),
+            None => {
+                self.asm.mov_imm(SCRATCH, divisor);
+                self.asm.imul(wide, quotient, SCRATCH);
+            }
+        }
+        self.asm.mov(wide, SCRATCH, src);
+        self.asm.alu(Alu::Sub, wide, SCRATCH, quotient);
+        self.asm.mov(wide, quotient, SCRATCH);
+        self.push(ty, Val::Reg(quotient));
+    }
+
+    fn signed_by(&mut self, what: Division, bits: u32, left: &Operand, divisor: i64) -> bool {
+        let wide = bits == 64;
+        let ty = if wide { Ty::I64 } else { Ty::I32 };
+        let magnitude = divisor.unsigned_abs();
+        if magnitude <= 1 || divisor < 0 {
+            // 0 and -1 may trap; 1 and other negative ones are rare.
+            return false;
+        }
+        let src = self.to_own_or_local(left);
+        if magnitude.is_power_of_two() {
+            // Negative numbers round towards zero: the divisor less one is added before the shift.
+            let shift = magnitude.trailing_zeros() as u8;
+            self.make_free(Reg::RAX);
+            self.asm.mov(wide, Reg::RAX, src);
+            self.asm.shift_imm(Shift::Sar, wide, Reg::RAX, bits as u8 - 1);
+            self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, bits as u8 - shift);
+            self.asm.alu(Alu::Add, wide, Reg::RAX, src);
+            if !what.remainder() {
+                self.asm.shift_imm(Shift::Sar, wide, Reg::RAX, shift);
+                self.push(ty, Val::Reg(Reg::RAX));
+                return true;
+            }
+            // What the shift would lose.
+            self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, shift);
+            self.asm.shift_imm(Shift::Shl, wide, Reg::RAX, shift);
+            self.asm.mov(wide, SCRATCH, src);
+            self.asm.alu(Alu::Sub, wide, SCRATCH, Reg::RAX);
+            self.asm.mov(wide, Reg::RAX, SCRATCH);
+            self.push(ty, Val::Reg(Reg::RAX));
+            return true;
+        }
+        let (multiplier, shift) = signed_magic(magnitude, bits);
+        self.make_free(Reg::RAX);
+        let quotient = if wide {
+            self.make_free(Reg::RDX);
+            self.asm.mov_imm(Reg::RAX, multiplier as u64);
+            self.asm.imul_wide(true, src);
+            if multiplier < 0 {
+                self.asm.alu(Alu::Add, true, Reg::RDX, src);
+            }
+            if shift > 0 {
+                self.asm.shift_imm(Shift::Sar, true, Reg::RDX, shift);
+            }
+            Reg::RDX
+        } else {
+            self.asm.movsx(crate::asm::Size::B4, true, Reg::RAX, src);
+            self.asm.imul_imm(true, Reg::RAX, Reg::RAX, multiplier as i32);
+            self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32);
+            if (multiplier as i32) < 0 {
+                self.asm.alu(Alu::Add, false, Reg::RAX, src);
+            }
+            if shift > 0 {
+                self.asm.shift_imm(Shift::Sar, false, Reg::RAX, shift);
+            }
+            Reg::RAX
+        };
+        // One more for negative dividends: their sign bit.
+        self.asm.mov(wide, SCRATCH, src);
+        self.asm.shift_imm(Shift::Shr, wide, SCRATCH, bits as u8 - 1);
+        self.asm.lea(wide, quotient, Mem::indexed(quotient, SCRATCH, 0, 0));
+        self.finish_division(what, wide, src, quotient, magnitude);
+        true
+    }
+}
+
+/// Multiplier, shift, and whether the dividend must be added (the multiplier has one bit more) for an unsigned divisor that is
+/// no power of two (Hacker's Delight, section 10-9).
+fn unsigned_magic(divisor: u64, bits: u32) -> (u64, u8, bool) {
+    let divisor = u128::from(divisor);
+    let length = 128 - (divisor - 1).leading_zeros();
+    // The least power that is precise enough.
+    for shift in 0..=length {
+        let power = 1_u128.checked_shl(bits + shift);
+        let Some(power) = power.filter(|power| *power != 0) else { break };
+        let multiplier = power.div_ceil(divisor);
+        let error = multiplier * divisor - power;
+        if error <= 1 << shift && multiplier >> bits == 0 {
+            return (multiplier as u64, shift as u8, false);
+        }
+    }
+    // 2^(bits + length) / divisor has bits + 1 bits; its highest is implied.
+    let low = ((1_u128 << bits) * ((1_u128 << length) - divisor)) / divisor + 1;
+    (low as u64, length as u8, true)
+}
+
+/// Multiplier and shift for a signed divisor of at least 2 (Hacker's Delight, section 10-4).
+fn signed_magic(divisor: u64, bits: u32) -> (i64, u8) {
+    let divisor = u128::from(divisor);
+    let half = 1_u128 << (bits - 1);
+    let largest = half - 1 - half % divisor;
+    let mut power = u128::from(bits - 1);
+    loop {
+        power += 1;
+        let two = 1_u128.checked_shl(power as u32).expect("at most twice the bits");
+        let rest = divisor - two % divisor;
+        if two > largest * rest || power >= u128::from(2 * bits - 1) {
+            let multiplier = (two + rest) / divisor;
+            let shift = (power as u32 - bits) as u8;
+            let multiplier =
+                if bits == 64 { multiplier as u64 as i64 } else { i64::from(multiplier as u32 as i32) };
+            return (multiplier, shift);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{signed_magic, unsigned_magic};
+
+    #[test]
+    fn reciprocals_give_every_quotient_of_32_bits() {
+        for divisor in (3_u32..400).chain([641, 1000, 65_537, 1_000_000_007, u32::MAX - 1, u32::MAX]) {
+            for dividend in [
+                0,
+                1,
+                divisor - 1,
+                divisor,
+                divisor.wrapping_add(1),
+                12_345_678,
+                u32::MAX / 2,
+                u32::MAX - 1,
+                u32::MAX,
+            ] {
+                if !divisor.is_power_of_two() {
+                    let (multiplier, shift, add) = unsigned_magic(u64::from(divisor), 32);
+                    let product = u128::from(multiplier) * u128::from(dividend);
+                    let whole = if add { product + (u128::from(dividend) << 32) } else { product };
+                    assert_eq!((whole >> (32 + shift)) as u32, dividend / divisor, "{dividend} / {divisor}");
+                    if !add {
+                        assert!(u64::try_from(product).is_ok(), "the product of {divisor} fits");
+                    }
+                }
+                if let Ok(signed) = i32::try_from(divisor) {
+                    let (multiplier, shift) = signed_magic(u64::from(divisor), 32);
+                    let dividend = dividend as i32;
+                    let mut quotient = ((i64::from(dividend) * multiplier) >> 32) as i32;
+                    if multiplier < 0 {
+                        quotient = quotient.wrapping_add(dividend);
+                    }
+                    quotient >>= shift;
+                    quotient += (dividend as u32 >> 31) as i32;
+                    assert_eq!(quotient, dividend / signed, "{dividend} / {signed}");
+                }
+            }
+        }
+    }
+}

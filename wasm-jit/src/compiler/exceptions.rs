@@ -1,0 +1,215 @@
+//! Exceptions: `try_table`, and the older `try`, `catch`, `rethrow` and `delegate`.
+//!
+//! Entering a `try` costs nothing. Its code is a region that the unwinder finds by a return address; inside, calls leave nothing
+//! of value in registers only (see `save_registers`). At a handler all locals are in their slots, and the
+//! exception is in `rax`.
+
+use wasmparser::{BlockType, Catch as Clause, TryTable};
+
+use super::abi::{ResultPlace, Ty, result_places};
+use super::control::{Cold, Control, Kind, Move, label_register};
+use super::function::FunctionCompiler;
+use super::output::{Catch, TryRegion};
+use super::state::{Place, Val};
+use crate::asm::{Mem, Reg, Size};
+use crate::vmctx::{EXCEPTION_VALUES, Libcall};
+
+/// The place of an exception's value.
+fn value_of(exception: Reg, index: u32) -> Mem {
+    Mem::base(exception, EXCEPTION_VALUES + 8 * index as i32)
+}
+
+impl<'a> FunctionCompiler<'a> {
+    /// Opens a region; catches of a `try` come later.
+    fn open_region(&mut self, ty: BlockType, catches: Box<[Catch]>) -> u32 {
+        let region = self.try_regions.len() as u32;
+        self.open(Kind::Try { region }, ty);
+        let start = self.asm.offset();
+        self.try_regions.push(TryRegion { start, end: start, parent: self.try_region, catches });
+        self.try_region = Some(region);
+        region
+    }
+
+    pub(super) fn try_table(&mut self, table: &TryTable) {
+        let mut catches = Vec::new();
+        let mut handlers = Vec::new();
+        for clause in &table.catches {
+            let (tag, label, with_reference) = match *clause {
+                Clause::One { tag, label } => (Some(tag), label, false),
+                Clause::OneRef { tag, label } => (Some(tag), label, true),
+                Clause::All { label } => (None, label, false),
+                Clause::AllRef { label } => (None, label, true),
+            };
+            handlers.push(self.handler(tag, label, with_reference));
+            catches.push(Catch { tag, handler: 0 });
+        }
+        let region = self.open_region(table.ty, catches.into_boxed_slice());
+        for (index, (moves, target)) in (0..).zip(handlers) {
+            self.cold.push(Cold::Handler { catch: (region, index), moves, target, position: self.position });
+        }
+    }
+
+    /// What brings an exception's values to a label, and home the locals that are at home there.
+    fn handler(
+        &mut self,
+        tag: Option<u32>,
+        depth: u32,
+        with_reference: bool,
+    ) -> (Vec<Move>, crate::asm::Label) {
+        let index = self.control.len() - 1 - depth as usize;
+        let Control { kind, label, height, region, .. } = self.control[index];
+        self.control[index].branched = true;
+        let mut values: Vec<(Ty, Place)> = Vec::new();
+        if let Some(tag) = tag {
+            let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+            for (at, param) in (0..).zip(ty.params()) {
+                values.push(((*param).into(), Place::Mem(value_of(Reg::RAX, at))));
+            }
+        }
+        if with_reference {
+            values.push((Ty::Ref, Place::Reg(Reg::RAX)));
+        }
+        let count = values.len() as u32;
+        let mut moves = Vec::new();
+        if kind == Kind::Function {
+            // `rax` last, since all values are reached through it.
+            let mut last = Vec::new();
+            for ((ty, src), (_, place)) in values.into_iter().zip(result_places(self.ty.results())) {
+                match place {
+                    ResultPlace::Reg(Reg::RAX) => last.push(Move { ty, dst: Place::Reg(Reg::RAX), src }),
+                    ResultPlace::Reg(reg) => moves.push(Move { ty, dst: Place::Reg(reg), src }),
+                    ResultPlace::Buffer(index) => {
+                        moves.push(Move { ty, dst: Self::buffer_place(index), src })
+                    }
+                }
+            }
+            moves.extend(last);
+            return (moves, label);
+        }
+        for (at, (ty, src)) in (0..).zip(values) {
+            let in_register = kind != Kind::Loop && at + 1 == count;
+            let dst = if in_register {
+                Place::Reg(label_register(ty))
+            } else {
+                Place::Mem(self.operand_slot(height + at))
+            };
+            moves.push(Move { ty, dst, src });
+        }
+        for (reg, local) in self.regions[region].iter() {
+            if self.is_live(local) {
+                let src = Place::Mem(self.local_slot(local));
+                moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
+            }
+        }
+        (moves, label)
+    }
+
+    /// The end of a `try_table`, or of the body of a `try`.
+    pub(super) fn close_try(&mut self, region: u32, control: &Control<'a>) {
+        self.try_regions[region as usize].end = self.asm.offset();
+        self.try_region = control.outer_try;
+    }
+
+    pub(super) fn try_start(&mut self, ty: BlockType) {
+        self.open_region(ty, Box::default());
+    }
+
+    /// `catch` or `catch_all`: the code from here on is the handler.
+    pub(super) fn catch(&mut self, tag: Option<u32>) {
+        if self.reachable {
+            self.jump_to_end();
+        }
+        let control = self.control.last().expect("validated").clone();
+        let region = match control.kind {
+            Kind::Try { region } => {
+                self.close_try(region, &control);
+                region
+            }
+            Kind::Catch { region } => region,
+            _ => unreachable!("validated"),
+        };
+        let catches = &mut self.try_regions[region as usize].catches;
+        let mut all = std::mem::take(catches).into_vec();
+        all.push(Catch { tag, handler: self.asm.offset() });
+        *catches = all.into_boxed_slice();
+        self.control.last_mut().expect("open").kind = Kind::Catch { region };
+        self.truncate(control.height);
+        self.enter_state(control.region, u32::MAX);
+        for (_, local) in self.region().iter() {
+            self.locals[local as usize].reg = None;
+        }
+        self.reachable = true;
+        self.pinned = 0;
+        // The exception itself, for `rethrow`; then its values.
+        self.pin(Reg::RAX);
+        let height = self.stack.len() as u32;
+        let slot = self.operand_slot(height);
+        self.asm.mov_store(Size::B8, slot, Reg::RAX);
+        self.push(Ty::Ref, Val::Slot);
+        let Some(tag) = tag else { return };
+        let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+        for (at, param) in (0..).zip(ty.params()) {
+            let ty = Ty::from(*param);
+            let reg = self.alloc(ty.is_float());
+            self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
+            self.push(ty, Val::Reg(reg));
+            self.unpin(reg);
+        }
+    }
+
+    /// Ends a `try` whose exceptions go on from another block.
+    pub(super) fn delegate(&mut self, depth: u32) {
+        let control = self.control.last().expect("validated").clone();
+        let Kind::Try { region } = control.kind else { unreachable!("validated") };
+        let target = &self.control[self.control.len() - 2 - depth as usize];
+        let parent = match target.kind {
+            Kind::Try { region } => Some(region),
+            _ => target.outer_try,
+        };
+        self.try_regions[region as usize].parent = parent;
+        self.end();
+    }
+
+    pub(super) fn throw(&mut self, tag: u32) {
+        let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+        let count = ty.params().len() as u32;
+        let base = self.stack.len() as u32 - count;
+        self.outgoing = self.outgoing.max((8 * count).next_multiple_of(16));
+        for at in 0..count {
+            let mut operand = self.stack[(base + at) as usize];
+            if operand.val == Val::Slot {
+                operand.val = Val::Frame(self.operand_slot(base + at).disp());
+            }
+            let src = self.place(&operand);
+            self.move_value(operand.ty, Place::Mem(Mem::base(Reg::RSP, 8 * at as i32)), src);
+        }
+        self.truncate(base);
+        self.take(Reg::RAX);
+        self.asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, 0));
+        self.push(Ty::I64, Val::Reg(Reg::RAX));
+        self.libcall(Libcall::NewException, &[u64::from(tag)], 1);
+        self.push_answer(Ty::Ref);
+        self.throw_ref();
+    }
+
+    /// Throws the exception on top of the stack.
+    pub(super) fn throw_ref(&mut self) {
+        self.makes_calls = true;
+        let exception = self.pop();
+        let src = self.place(&exception);
+        self.save_registers();
+        self.move_value(Ty::Ref, Place::Reg(Reg::RDI), src);
+        let entry = self.libcall_entry(Libcall::Throw);
+        self.asm.call_mem(entry);
+        self.stop();
+    }
+
+    pub(super) fn rethrow(&mut self, depth: u32) {
+        let height = self.control[self.control.len() - 1 - depth as usize].height;
+        let slot = self.operand_slot(height);
+        let reg = self.alloc(false);
+        self.asm.mov(true, reg, slot);
+        self.push(Ty::Ref, Val::Reg(reg));
+        self.throw_ref();
+    }
+}

@@ -1,0 +1,338 @@
+//! Floating-point operations.
+
+use super::abi::{FLOAT_SCRATCH, SCRATCH, Ty};
+use super::function::FunctionCompiler;
+use super::state::{Flag, Operand, Val};
+use crate::asm::{Alu, Cond, FloatOp, Reg, Rounding, Shift};
+use crate::vmctx::TrapCode;
+
+fn ty_of(double: bool) -> Ty {
+    if double { Ty::F64 } else { Ty::F32 }
+}
+
+/// An unsigned constant of 64 bits: the bits of a float of this type.
+fn bits_of(value: f64, double: bool) -> u64 {
+    if double { value.to_bits() } else { u64::from((value as f32).to_bits()) }
+}
+
+impl FunctionCompiler<'_> {
+    /// `add`, `sub`, `mul`, `div`.
+    pub(super) fn float_binary(&mut self, what: FloatOp, double: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        let left_reg = self.to_reg(&left);
+        let right_rm = self.to_rm(&right);
+        let dst = self.float_result(&left, &right);
+        self.asm.float(what, double, dst, left_reg, right_rm);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    fn float_result(&mut self, left: &Operand, right: &Operand) -> Reg {
+        let own = self.owns(left).or_else(|| self.owns(right));
+        self.target(true).or(own).unwrap_or_else(|| self.alloc(true))
+    }
+
+    pub(super) fn float_sqrt(&mut self, double: bool) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.float(FloatOp::Sqrt, double, dst, src, src);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    pub(super) fn float_round(&mut self, how: Rounding, double: bool) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.float_round(how, double, dst, src);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    /// The sign's bit in the scratch register, or all others.
+    fn sign_mask(&mut self, double: bool, others: bool) {
+        let sign = bits_of(-0.0, double);
+        let all = if double { u64::MAX } else { u64::from(u32::MAX) };
+        self.asm.mov_imm(SCRATCH, if others { all ^ sign } else { sign });
+        self.asm.float_from_bits(double, FLOAT_SCRATCH, SCRATCH);
+    }
+
+    pub(super) fn float_abs(&mut self, double: bool) {
+        self.float_sign(double, true, FloatOp::And);
+    }
+
+    pub(super) fn float_neg(&mut self, double: bool) {
+        self.float_sign(double, false, FloatOp::Xor);
+    }
+
+    fn float_sign(&mut self, double: bool, others: bool, what: FloatOp) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let dst = self.result_or(&operand);
+        self.sign_mask(double, others);
+        self.asm.float(what, double, dst, src, FLOAT_SCRATCH);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    pub(super) fn float_copysign(&mut self, double: bool) {
+        let sign = self.pop();
+        let magnitude = self.pop();
+        let sign = self.to_reg(&sign);
+        let magnitude = self.to_reg(&magnitude);
+        let aside = self.alloc(true);
+        let dst = self.alloc(true);
+        self.sign_mask(double, false);
+        self.asm.float(FloatOp::And, double, aside, sign, FLOAT_SCRATCH);
+        self.asm.float(FloatOp::AndNot, double, dst, FLOAT_SCRATCH, magnitude);
+        self.asm.float(FloatOp::Or, double, dst, dst, aside);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    /// MINSD and MAXSD give the second operand when the operands are equal (also 0 and -0) or unordered: both cases apart.
+    pub(super) fn float_min_max(&mut self, double: bool, max: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        let left = self.to_reg(&left);
+        let right = self.to_reg(&right);
+        let dst = self.alloc(true);
+        let (ordered, equal, done) = (self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
+        self.asm.float_compare(double, left, right);
+        self.asm.jcc(Cond::NotEqual, ordered);
+        self.asm.jcc(Cond::NotParity, equal);
+        // A NaN: the sum is a NaN too, made quiet.
+        self.asm.float(FloatOp::Add, double, dst, left, right);
+        self.asm.jmp(done);
+        self.asm.bind(equal);
+        // Equal: the same bits, or zeros of two signs.
+        let what = if max { FloatOp::And } else { FloatOp::Or };
+        self.asm.float(what, double, dst, left, right);
+        self.asm.jmp(done);
+        self.asm.bind(ordered);
+        let what = if max { FloatOp::Max } else { FloatOp::Min };
+        self.asm.float(what, double, dst, left, right);
+        self.asm.bind(done);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    /// `lt` and `le` compare in the other order: "above" is false when unordered, "below" is not.
+    pub(super) fn float_less(&mut self, double: bool, or_equal: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        self.float_above(&right, &left, double, or_equal);
+    }
+
+    pub(super) fn float_greater(&mut self, double: bool, or_equal: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        self.float_above(&left, &right, double, or_equal);
+    }
+
+    fn float_above(&mut self, more: &Operand, less: &Operand, double: bool, or_equal: bool) {
+        let more = self.to_reg(more);
+        let less = self.to_rm(less);
+        self.asm.float_compare(double, more, less);
+        self.push_flag(Flag::Int(if or_equal { Cond::AboveEqual } else { Cond::Above }));
+    }
+
+    pub(super) fn float_equal(&mut self, double: bool, equal: bool) {
+        let right = self.pop();
+        let left = self.pop();
+        let left = self.to_reg(&left);
+        let right = self.to_rm(&right);
+        self.asm.float_compare(double, left, right);
+        self.push_flag(if equal { Flag::FloatEqual } else { Flag::FloatNotEqual });
+    }
+
+    // Conversions.
+
+    /// From a signed integer.
+    pub(super) fn float_from_signed(&mut self, double: bool, wide: bool) {
+        let operand = self.pop();
+        let src = self.to_rm(&operand);
+        let dst = self.result(true);
+        // The instruction keeps the upper part of its destination, and so waits for it.
+        self.asm.float_zero(dst);
+        self.asm.float_from_int(double, dst, wide, src);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    /// From an unsigned integer: 32 bits are a signed one of 64 bits.
+    pub(super) fn float_from_unsigned(&mut self, double: bool, wide: bool) {
+        let operand = self.pop();
+        if !wide {
+            let src = self.to_reg(&operand);
+            let dst = self.result(true);
+            self.asm.float_zero(dst);
+            self.asm.float_from_int(double, dst, true, src);
+            return self.push(ty_of(double), Val::Reg(dst));
+        }
+        // With the highest bit set: halved, the lost bit kept for rounding, and doubled.
+        let src = self.to_reg(&operand);
+        let half = self.alloc(false);
+        let dst = self.alloc(true);
+        let (large, done) = (self.asm.new_label(), self.asm.new_label());
+        self.asm.float_zero(dst);
+        self.asm.test(true, src, src);
+        self.asm.jcc(Cond::Sign, large);
+        self.asm.float_from_int(double, dst, true, src);
+        self.asm.jmp(done);
+        self.asm.bind(large);
+        self.asm.mov(true, half, src);
+        self.asm.mov(true, SCRATCH, src);
+        self.asm.shift_imm(Shift::Shr, true, half, 1);
+        self.asm.alu_imm(Alu::And, false, SCRATCH, 1);
+        self.asm.alu(Alu::Or, true, half, SCRATCH);
+        self.asm.float_from_int(double, dst, true, half);
+        self.asm.float(FloatOp::Add, double, dst, dst, dst);
+        self.asm.bind(done);
+        self.push(ty_of(double), Val::Reg(dst));
+    }
+
+    /// Between the two floating types.
+    pub(super) fn float_between(&mut self, from_double: bool) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.float_convert(from_double, dst, src);
+        self.push(ty_of(!from_double), Val::Reg(dst));
+    }
+
+    /// The same bits as another type.
+    pub(super) fn reinterpret(&mut self, to: Ty) {
+        let operand = self.pop();
+        if let Val::Const(bits) = operand.val {
+            return self.push_const(to, bits);
+        }
+        let place = self.place(&operand);
+        let dst = self.result(to.is_float());
+        self.move_value(to, super::state::Place::Reg(dst), place);
+        self.push(to, Val::Reg(dst));
+    }
+
+    /// To an integer, towards zero. What does not fit traps, or gives the nearest integer and 0 for NaN.
+    pub(super) fn float_to_int(&mut self, double: bool, wide: bool, signed: bool, saturating: bool) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let dst = self.alloc(false);
+        let ty = if wide { Ty::I64 } else { Ty::I32 };
+        match (wide, signed) {
+            (false, false) => self.to_unsigned_32(double, src, dst, saturating),
+            (true, false) => self.to_unsigned_64(double, src, dst, saturating),
+            _ => self.to_signed(double, wide, src, dst, saturating),
+        }
+        self.push(ty, Val::Reg(dst));
+    }
+
+    fn float_constant(&mut self, value: f64, double: bool) -> Reg {
+        let reg = self.alloc(true);
+        self.load_float(value, double, reg);
+        reg
+    }
+
+    fn load_float(&mut self, value: f64, double: bool, reg: Reg) {
+        let bits = bits_of(value, double);
+        if bits == 0 {
+            return self.asm.float_zero(reg);
+        }
+        self.asm.mov_imm(SCRATCH, bits);
+        self.asm.float_from_bits(double, reg, SCRATCH);
+    }
+
+    /// The instruction gives the smallest integer for all that does not fit: then only is there more to ask.
+    fn to_signed(&mut self, double: bool, wide: bool, src: Reg, dst: Reg, saturating: bool) {
+        let done = self.asm.new_label();
+        self.asm.float_to_int(double, dst, wide, src);
+        // Only the smallest integer overflows when 1 is subtracted.
+        self.asm.alu_imm(Alu::Cmp, wide, dst, 1);
+        self.asm.jcc(Cond::NotOverflow, done);
+        let limit = if wide { -(2_f64.powi(63)) } else { -(2_f64.powi(31)) };
+        if !saturating {
+            self.asm.float_compare(double, src, src);
+            self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
+            // Above this, the integral part fits: the limit itself does, and for doubles to 32 bits what lies less than 1 below.
+            let lowest = if double && !wide { limit - 1.0 } else { limit };
+            self.load_float(lowest, double, FLOAT_SCRATCH);
+            self.asm.float_compare(double, src, FLOAT_SCRATCH);
+            let too_low = if double && !wide { Cond::BelowEqual } else { Cond::Below };
+            self.trap_if(too_low, TrapCode::IntegerOverflow);
+            self.load_float(0.0, double, FLOAT_SCRATCH);
+            self.asm.float_compare(double, src, FLOAT_SCRATCH);
+            self.trap_if(Cond::AboveEqual, TrapCode::IntegerOverflow);
+        } else {
+            // NaN gives 0, what is too large the largest integer; what is too small is there already.
+            let ordered = self.asm.new_label();
+            self.asm.float_compare(double, src, src);
+            self.asm.jcc(Cond::NotParity, ordered);
+            self.asm.mov_imm(dst, 0);
+            self.asm.jmp(done);
+            self.asm.bind(ordered);
+            self.load_float(0.0, double, FLOAT_SCRATCH);
+            self.asm.float_compare(double, src, FLOAT_SCRATCH);
+            self.asm.jcc(Cond::Below, done);
+            self.asm.mov_imm(dst, if wide { i64::MAX as u64 } else { u64::from(i32::MAX as u32) });
+        }
+        self.asm.bind(done);
+    }
+
+    /// Through 64 bits: what fits has an upper half of zero.
+    fn to_unsigned_32(&mut self, double: bool, src: Reg, dst: Reg, saturating: bool) {
+        let done = self.asm.new_label();
+        self.asm.float_to_int(double, dst, true, src);
+        self.asm.mov(false, SCRATCH, dst);
+        self.asm.alu(Alu::Cmp, true, SCRATCH, dst);
+        self.asm.jcc(Cond::Equal, done);
+        self.asm.float_compare(double, src, src);
+        if !saturating {
+            self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
+            self.trap(TrapCode::IntegerOverflow);
+        } else {
+            // NaN and negative give 0.
+            let large = self.asm.new_label();
+            self.load_float(0.0, double, FLOAT_SCRATCH);
+            self.asm.float_compare(double, src, FLOAT_SCRATCH);
+            self.asm.jcc(Cond::Above, large);
+            self.asm.mov_imm(dst, 0);
+            self.asm.jmp(done);
+            self.asm.bind(large);
+            self.asm.mov_imm(dst, u64::from(u32::MAX));
+        }
+        self.asm.bind(done);
+    }
+
+    /// From 2^63 on, 2^63 is subtracted before, and added after.
+    fn to_unsigned_64(&mut self, double: bool, src: Reg, dst: Reg, saturating: bool) {
+        let (large, too_large, bad, done) =
+            (self.asm.new_label(), self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
+        let border = self.float_constant(2_f64.powi(63), double);
+        self.asm.float_compare(double, src, border);
+        self.asm.jcc(Cond::Parity, bad);
+        self.asm.jcc(Cond::AboveEqual, large);
+        self.asm.float_to_int(double, dst, true, src);
+        self.asm.test(true, dst, dst);
+        self.asm.jcc(Cond::NotSign, done);
+        // Negative, or NaN; -0.9 has given 0 above.
+        self.asm.bind(bad);
+        if saturating {
+            self.asm.mov_imm(dst, 0);
+            self.asm.jmp(done);
+        } else {
+            self.asm.float_compare(double, src, src);
+            self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
+            self.trap(TrapCode::IntegerOverflow);
+        }
+        self.asm.bind(large);
+        self.asm.float(FloatOp::Sub, double, FLOAT_SCRATCH, src, border);
+        self.asm.float_to_int(double, dst, true, FLOAT_SCRATCH);
+        self.asm.test(true, dst, dst);
+        self.asm.jcc(Cond::Sign, too_large);
+        self.asm.mov_imm(SCRATCH, 1 << 63);
+        self.asm.alu(Alu::Xor, true, dst, SCRATCH);
+        self.asm.jmp(done);
+        self.asm.bind(too_large);
+        if saturating {
+            self.asm.mov_imm(dst, u64::MAX);
+        } else {
+            self.trap(TrapCode::IntegerOverflow);
+        }
+        self.asm.bind(done);
+    }
+}

@@ -1,0 +1,537 @@
+//! One function, from its first operator to its last.
+//!
+//! # Order of the code
+//! ```text
+//! prologue      written last, when frame size and saved registers are known, into a hole left for it
+//! body          one pass over the operators
+//! epilogue      the only RET
+//! cold code     moves of conditional branches, traps, handlers, jump tables
+//! ```
+
+use wasmparser::{FuncType, FunctionBody, Operator};
+
+use super::Limit;
+use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, Ty, stack_bytes};
+use super::control::{Cold, Control};
+use super::homes::{Chooser, DEEPEST_REGION, Region};
+use super::output::{CompiledFunction, DirectCall, Position, TryRegion};
+use super::scan::Scan;
+use super::state::{Holder, Local, Operand, Place, Val};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
+use crate::module::ModuleInfo;
+use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
+
+/// Room for the longest prologue.
+const PROLOGUE: u32 = 48;
+/// Functions start at multiples of this: places inside keep their alignment when the function is moved or compiled again.
+pub(super) const ALIGNMENT: u32 = 32;
+/// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all where nothing is called.
+const SMALL_FRAME: u32 = 2048;
+/// What may lie below `rsp` (System V ABI, "red zone").
+const RED_ZONE: u32 = 128;
+
+/// Memory that is kept from function to function.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) scan: Scan,
+    pub(super) chooser: Chooser,
+}
+
+/// What comes after the current operator, as far as it changes the code for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// `local.set` or `local.tee`.
+    SetLocal(u32),
+    /// Takes a condition: `br_if`, `if`, `select`, `i32.eqz`.
+    Condition,
+    /// Takes the top operand as the right one of an integer operation, of 64 bits or 32.
+    Int {
+        wide: bool,
+    },
+    /// `i32.add` or `i64.add`.
+    Add {
+        wide: bool,
+    },
+    /// Takes the top operand as the right one of a float operation.
+    Float {
+        double: bool,
+    },
+    Other,
+}
+
+pub(super) struct FunctionCompiler<'a> {
+    pub(super) module: &'a ModuleInfo,
+    pub(super) layout: &'a VmLayout,
+    pub(super) asm: Assembler<'a>,
+    pub(super) calls: &'a mut Vec<DirectCall>,
+    pub(super) scan: &'a Scan,
+    chooser: &'a mut Chooser,
+    pub(super) index: u32,
+    pub(super) ty: &'a FuncType,
+    pub(super) locals: Vec<Local>,
+    pub(super) stack: Vec<Operand>,
+    pub(super) control: Vec<Control<'a>>,
+    pub(super) holders: [Holder; 32],
+    pub(super) pinned: u32,
+    pub(super) regions: Vec<Region>,
+    pub(super) current_region: usize,
+    /// Loops met so far: the next one's index among the facts.
+    pub(super) loops_met: usize,
+    /// Module offset of the outermost loop that is open; `u32::MAX` if none.
+    pub(super) outermost_loop: u32,
+    /// Module offset of the current operator.
+    pub(super) position: u32,
+    pub(super) next: Next,
+    pub(super) reachable: bool,
+    /// Blocks opened and not closed in code that is skipped.
+    pub(super) skipped_blocks: u32,
+    pub(super) open_loops: u32,
+    /// Operands below this height are in their slots or constants.
+    pub(super) spilled: u32,
+    /// Operand slots that are used.
+    pub(super) slots_used: u32,
+    /// Bytes for arguments of calls.
+    pub(super) outgoing: u32,
+    pub(super) makes_calls: bool,
+    pub(super) cold: Vec<Cold<'a>>,
+    pub(super) epilogue: Label,
+    pub(super) try_regions: Vec<TryRegion>,
+    /// The innermost region that is open.
+    pub(super) try_region: Option<u32>,
+    pub(super) positions: Option<Vec<Position>>,
+}
+
+impl std::fmt::Debug for FunctionCompiler<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FunctionCompiler")
+            .field("index", &self.index)
+            .field("position", &self.position)
+            .finish()
+    }
+}
+
+/// Compiles a function, which is valid. `positions` asks for the places of its instructions.
+#[expect(clippy::too_many_arguments, reason = "everything a function depends on, named at its one caller")]
+pub(super) fn compile(
+    module: &ModuleInfo,
+    layout: &VmLayout,
+    scratch: &mut Scratch,
+    index: u32,
+    body: &FunctionBody<'_>,
+    code: &mut Vec<u8>,
+    calls: &mut Vec<DirectCall>,
+    positions: bool,
+) -> Result<(CompiledFunction, Vec<Position>), Limit> {
+    let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
+    let ty = module.function_type(index);
+    let mut locals: Vec<Local> = Vec::with_capacity(ty.params().len());
+    let mut add = |ty: Ty| {
+        locals.push(Local { ty, home: None, reg: None, in_slot: true, aliases: 0 });
+    };
+    ty.params().iter().for_each(|param| add((*param).into()));
+    for group in body.get_locals_reader().map_err(malformed)? {
+        let (count, ty) = group.map_err(malformed)?;
+        (0..count).for_each(|_| add(ty.into()));
+    }
+    scratch.scan.function(body, locals.len()).map_err(malformed)?;
+    while !code.len().is_multiple_of(ALIGNMENT as usize) {
+        code.push(0);
+    }
+    code.resize(code.len() + PROLOGUE as usize, 0);
+    let mut asm = Assembler::new(code);
+    let epilogue = asm.new_label();
+    let mut function = FunctionCompiler {
+        module,
+        layout,
+        asm,
+        calls,
+        scan: &scratch.scan,
+        chooser: &mut scratch.chooser,
+        index,
+        ty,
+        locals,
+        stack: Vec::new(),
+        control: Vec::new(),
+        holders: [Holder::Free; 32],
+        pinned: 0,
+        regions: vec![Region::none()],
+        current_region: 0,
+        loops_met: 0,
+        outermost_loop: u32::MAX,
+        position: 0,
+        next: Next::Other,
+        reachable: true,
+        skipped_blocks: 0,
+        open_loops: 0,
+        spilled: 0,
+        slots_used: 4,
+        outgoing: 0,
+        makes_calls: false,
+        cold: Vec::new(),
+        epilogue,
+        try_regions: Vec::new(),
+        try_region: None,
+        positions: positions.then(Vec::new),
+    };
+    let start = function.asm.offset();
+    function.enter();
+    let mut reader = body.get_operators_reader().map_err(malformed)?;
+    let mut position = reader.original_position() as u32;
+    let mut current = Some(reader.read().map_err(malformed)?);
+    while let Some(operator) = current {
+        let next_position = reader.original_position() as u32;
+        let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
+        function.position = position;
+        function.pinned = 0;
+        function.next = next.as_ref().map_or(Next::Other, what_comes);
+        function.note_position();
+        if function.reachable {
+            function.operator(&operator)?;
+        } else {
+            function.skip(&operator);
+        }
+        if function.frame_bytes() > 1 << 28 {
+            return Err(Limit { function: index, reason: "its frame is too large" });
+        }
+        current = next;
+        position = next_position;
+    }
+    Ok(function.finish(start))
+}
+
+fn what_comes(operator: &Operator<'_>) -> Next {
+    use Operator as O;
+    match operator {
+        O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
+        O::BrIf { .. } | O::If { .. } | O::Select | O::TypedSelect { .. } | O::I32Eqz => Next::Condition,
+        O::I32Add => Next::Add { wide: false },
+        O::I64Add => Next::Add { wide: true },
+        O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { wide: false },
+        O::I64Sub | O::I64And | O::I64Or | O::I64Xor | O::I64Mul => Next::Int { wide: true },
+        O::I32Eq | O::I32Ne | O::I32LtS | O::I32LtU | O::I32GtS | O::I32GtU => Next::Int { wide: false },
+        O::I32LeS | O::I32LeU | O::I32GeS | O::I32GeU => Next::Int { wide: false },
+        O::I64Eq | O::I64Ne | O::I64LtS | O::I64LtU | O::I64GtS | O::I64GtU => Next::Int { wide: true },
+        O::I64LeS | O::I64LeU | O::I64GeS | O::I64GeU => Next::Int { wide: true },
+        O::F32Add | O::F32Sub | O::F32Mul | O::F32Div => Next::Float { double: false },
+        O::F64Add | O::F64Sub | O::F64Mul | O::F64Div => Next::Float { double: true },
+        _ => Next::Other,
+    }
+}
+
+impl<'a> FunctionCompiler<'a> {
+    fn note_position(&mut self) {
+        let (code, wasm) = (self.asm.offset(), self.position);
+        self.note(code, wasm);
+    }
+
+    /// Notes that code for this instruction starts here, if anybody asked.
+    pub(super) fn note(&mut self, code: u32, wasm: u32) {
+        if let Some(positions) = &mut self.positions {
+            positions.push(Position { code, wasm });
+        }
+    }
+
+    /// Chooses the homes of a loop, or of the function.
+    pub(super) fn choose_region(&mut self, facts: Option<usize>) -> Region {
+        let (accesses, depth) = match facts {
+            None => (&self.scan.accesses[..], 0),
+            Some(index) => {
+                let facts = self.scan.loops[index];
+                (&self.scan.accesses[facts.first as usize..facts.end as usize], facts.depth + 1)
+            }
+        };
+        if depth > DEEPEST_REGION {
+            return Region { unwritten: 0, ..self.region().clone() };
+        }
+        let params = if facts.is_none() { self.ty.params() } else { &[] };
+        let mut arrivals: Vec<Option<Reg>> = Vec::new();
+        let mut places = ArgPlaces::default();
+        for param in params {
+            arrivals.push(match places.next((*param).into()) {
+                ArgPlace::Reg(reg) => Some(reg),
+                ArgPlace::Stack(_) => None,
+            });
+        }
+        let arrives = |local: u32| arrivals.get(local as usize).copied().flatten();
+        let locals = &self.locals;
+        let ty = |local: u32| locals[local as usize].ty;
+        self.chooser.choose(accesses, depth, &self.regions[self.current_region], ty, arrives, locals.len())
+    }
+
+    /// The body's first code: parameters and locals to their places.
+    fn enter(&mut self) {
+        let region = self.choose_region(None);
+        self.regions[0] = region;
+        self.enter_state(0, 0);
+        self.push_function_control();
+        let params = self.ty.params().len() as u32;
+        let mut places = ArgPlaces::default();
+        let mut moves = Vec::new();
+        for param in 0..params {
+            let Local { ty, home, .. } = self.locals[param as usize];
+            let place = places.next(ty);
+            if self.scan.last_access[param as usize] == 0 {
+                continue;
+            }
+            let source = match place {
+                ArgPlace::Reg(reg) => Place::Reg(reg),
+                ArgPlace::Stack(index) => Place::Mem(Mem::base(Reg::RBP, 16 + 8 * index as i32)),
+            };
+            if let Some(home) = home {
+                moves.push((ty, home, source));
+                continue;
+            }
+            let slot = self.local_slot(param);
+            self.move_value(ty, Place::Mem(slot), source);
+            if let Place::Reg(reg) = source
+                && self.region().homes & reg.bit() == 0
+            {
+                self.locals[param as usize].reg = Some(reg);
+                self.holders[reg.0 as usize] = Holder::Copy(param);
+            }
+        }
+        self.parallel_moves(moves);
+        self.zero_locals(params);
+    }
+
+    /// Locals that are no parameters start as zero.
+    fn zero_locals(&mut self, params: u32) {
+        let count = self.locals.len() as u32;
+        let needed: Vec<u32> =
+            (params..count).filter(|local| self.scan.last_access[*local as usize] != 0).collect();
+        let mut slots = Vec::new();
+        for &local in &needed {
+            match self.locals[local as usize].home {
+                Some(home) if home.is_float() => self.asm.float_zero(home),
+                Some(home) => self.asm.zero(home),
+                None => slots.push(local),
+            }
+        }
+        let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return };
+        if slots.len() <= 3 {
+            for local in slots {
+                let slot = self.local_slot(local);
+                self.asm.mov_store_imm(Size::B8, slot, 0);
+            }
+            return;
+        }
+        // From the lowest address, which is the last local's, up; what is too much goes below, to operands.
+        let stores = (last - first + 1).div_ceil(4);
+        let top = self.local_slot(first).disp() + 8;
+        let zero = super::state::scratch(true);
+        self.asm.float_zero(zero);
+        if stores <= 12 {
+            for store in 1..=stores {
+                self.asm.wide_store(Mem::base(Reg::RBP, top - 32 * store as i32), zero);
+            }
+            return;
+        }
+        self.asm.lea(true, SCRATCH, Mem::base(Reg::RBP, top - 32 * stores as i32));
+        self.asm.mov_imm(Reg::R10, u64::from(stores));
+        let again = self.asm.new_label();
+        self.asm.bind(again);
+        self.asm.wide_store(Mem::base(SCRATCH, 0), zero);
+        self.asm.alu_imm(Alu::Add, true, SCRATCH, 32);
+        self.asm.alu_imm(Alu::Sub, false, Reg::R10, 1);
+        self.asm.jcc(Cond::NotEqual, again);
+    }
+
+    /// Moves into registers as if all happened at once.
+    pub(super) fn parallel_moves(&mut self, mut moves: Vec<(Ty, Reg, Place)>) {
+        moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
+        while !moves.is_empty() {
+            let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
+            // Loads and constants only come when no register that they overwrite is needed any more.
+            let ready =
+                moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
+            let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));
+            match ready {
+                Some(index) => {
+                    let (ty, dst, src) = moves.swap_remove(index);
+                    self.move_value(ty, Place::Reg(dst), src);
+                }
+                None => {
+                    // A cycle: one of its sources is set aside.
+                    let (ty, _, src) = moves[0];
+                    let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
+                    let aside = super::state::scratch(reg.is_float());
+                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
+                    self.move_value(wide, Place::Reg(aside), src);
+                    for (_, _, source) in &mut moves {
+                        if *source == src {
+                            *source = Place::Reg(aside);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes from `rbp` down to the end of the operands' slots.
+    fn frame_bytes(&self) -> u32 {
+        8 * (self.locals.len() as u32 + self.slots_used) + (-SLOTS) as u32
+    }
+
+    /// Epilogue, cold code and prologue.
+    fn finish(mut self, start: u32) -> (CompiledFunction, Vec<Position>) {
+        let mut saved = self.regions.iter().fold(0, |set, region| set | region.homes);
+        if self.scan.has_try {
+            saved = u32::MAX;
+        }
+        let frame_size = (self.frame_bytes() + self.outgoing).next_multiple_of(16);
+        let leaf = !self.makes_calls;
+        let moves_rsp = !leaf || frame_size > RED_ZONE;
+        self.asm.bind(self.epilogue);
+        let end = self.position;
+        let here = self.asm.offset();
+        self.note(here, end);
+        self.restore(saved);
+        if moves_rsp {
+            self.asm.leave()
+        } else {
+            self.asm.pop(Reg::RBP)
+        }
+        self.asm.ret(stack_bytes(self.ty) as u16);
+        self.emit_cold(saved, frame_size);
+        let checks_stack = !leaf || frame_size > SMALL_FRAME;
+        let overflow = checks_stack.then(|| {
+            let here = self.asm.offset();
+            self.note(here, end);
+            self.asm.ud2(TrapCode::StackOverflow as u8);
+            here
+        });
+
+        let mut front = Vec::new();
+        let mut asm = Assembler::new(&mut front);
+        asm.push(Reg::RBP);
+        asm.mov(true, Reg::RBP, Reg::RSP);
+        if overflow.is_some() {
+            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            if frame_size <= SMALL_FRAME {
+                asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+            } else {
+                asm.lea(true, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
+                asm.alu(Alu::Cmp, true, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
+            }
+            asm.jcc_to_link(Cond::Below);
+        }
+        let jump_end = front.len() as u32;
+        let mut asm = Assembler::new(&mut front);
+        if moves_rsp {
+            asm.alu_imm(Alu::Sub, true, Reg::RSP, frame_size as i32);
+        }
+        if !leaf {
+            asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+        }
+        for (reg, slot) in CALLEE_SAVED {
+            if saved & reg.bit() != 0 {
+                asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
+            }
+        }
+        let entry = start - front.len() as u32;
+        if let Some(overflow) = overflow {
+            let distance = overflow.wrapping_sub(entry + jump_end);
+            front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
+        }
+        self.asm.overwrite(entry, &front);
+        let mut positions = self.positions.take().unwrap_or_default();
+        positions.sort_by_key(|position| position.code);
+        let function = CompiledFunction {
+            index: self.index,
+            entry,
+            body: start,
+            end: self.asm.offset(),
+            frame_size,
+            try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
+        };
+        (function, positions)
+    }
+
+    /// The caller's registers back.
+    pub(super) fn restore(&mut self, saved: u32) {
+        for (reg, slot) in CALLEE_SAVED {
+            if saved & reg.bit() != 0 {
+                self.asm.mov(true, reg, Mem::base(Reg::RBP, slot));
+            }
+        }
+    }
+
+    // Locals.
+
+    pub(super) fn local_get(&mut self, local: u32) {
+        self.push(self.locals[local as usize].ty, Val::Local(local));
+    }
+
+    pub(super) fn local_set(&mut self, local: u32) {
+        let operand = self.pop();
+        if operand.val == Val::Local(local) {
+            return;
+        }
+        self.part_from_aliases(local);
+        let Local { ty, home, .. } = self.locals[local as usize];
+        match home {
+            Some(home) => {
+                self.to_this(&operand, home);
+                self.locals[local as usize].reg = Some(home);
+                self.locals[local as usize].in_slot = false;
+            }
+            None => {
+                let slot = self.local_slot(local);
+                let place = self.place(&operand);
+                self.move_value(ty, Place::Mem(slot), place);
+                if let Some(old) = self.locals[local as usize].reg.take() {
+                    self.holders[old.0 as usize] = Holder::Free;
+                }
+                if let Place::Reg(reg) = place
+                    && self.holders[reg.0 as usize] == Holder::Free
+                    && self.region().homes & reg.bit() == 0
+                {
+                    self.locals[local as usize].reg = Some(reg);
+                    self.holders[reg.0 as usize] = Holder::Copy(local);
+                }
+            }
+        }
+    }
+
+    pub(super) fn local_tee(&mut self, local: u32) {
+        self.local_set(local);
+        self.local_get(local);
+    }
+
+    /// A register for the current instruction's result: the home of the local that comes next, if it has one that fits, else a
+    /// new one.
+    pub(super) fn result(&mut self, float: bool) -> Reg {
+        self.target(float).unwrap_or_else(|| self.alloc(float))
+    }
+
+    /// The home of the local that the next instruction sets, ready to be written. The operands must have been taken.
+    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
+        let Next::SetLocal(local) = self.next else { return None };
+        let home = self.locals[local as usize].home?;
+        if home.is_float() != float {
+            return None;
+        }
+        self.part_from_aliases(local);
+        // Its old value is gone with the first write.
+        Some(home)
+    }
+
+    /// The home of the next local, unless this operand needs it after the first write.
+    pub(super) fn target_apart_from(&mut self, float: bool, operand: &Operand) -> Option<Reg> {
+        let target = self.target(float)?;
+        (!self.depends_on(operand, target)).then_some(target)
+    }
+
+    pub(super) fn trap(&mut self, code: TrapCode) {
+        let label = self.asm.new_label();
+        self.asm.jmp(label);
+        self.cold.push(Cold::Trap { label, code, position: self.position });
+    }
+
+    /// Jumps to a trap if the condition holds.
+    pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
+        let label = self.asm.new_label();
+        self.asm.jcc(cond, label);
+        self.cold.push(Cold::Trap { label, code, position: self.position });
+    }
+}

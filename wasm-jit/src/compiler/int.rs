@@ -1,0 +1,493 @@
+//! Integer operations.
+
+use super::abi::Ty;
+use super::function::{FunctionCompiler, Next};
+use super::state::{Flag, Operand, Val, immediate};
+use crate::asm::{Alu, Cond, Mem, Reg, Rm, Shift, Size};
+
+fn ty_of(wide: bool) -> Ty {
+    if wide { Ty::I64 } else { Ty::I32 }
+}
+
+impl FunctionCompiler<'_> {
+    /// Constants of both operands, if both are.
+    fn constants(left: &Operand, right: &Operand) -> Option<(u64, u64)> {
+        match (left.val, right.val) {
+            (Val::Const(left), Val::Const(right)) => Some((left, right)),
+            _ => None,
+        }
+    }
+
+    /// `add`, `sub`, `and`, `or`, `xor`.
+    pub(super) fn int_alu(&mut self, what: Alu, wide: bool) {
+        let ty = ty_of(wide);
+        let mut right = self.pop();
+        let mut left = self.pop();
+        if let Some((a, b)) = Self::constants(&left, &right) {
+            let bits = match what {
+                Alu::Add => a.wrapping_add(b),
+                Alu::Sub => a.wrapping_sub(b),
+                Alu::And => a & b,
+                Alu::Or => a | b,
+                Alu::Xor | Alu::Cmp => a ^ b,
+            };
+            return self.push_const(ty, if wide { bits } else { u64::from(bits as u32) });
+        }
+        let commutes = what != Alu::Sub;
+        let better_swapped =
+            matches!(left.val, Val::Const(_)) || self.owns(&left).is_none() && self.owns(&right).is_some();
+        if commutes && better_swapped && !matches!(right.val, Val::Load(_) | Val::Scaled(..)) {
+            std::mem::swap(&mut left, &mut right);
+        }
+        if commutes && matches!(left.val, Val::Const(_)) {
+            std::mem::swap(&mut left, &mut right);
+        }
+        if what == Alu::And && self.and_as_flag(&left, &right, wide) {
+            return;
+        }
+        let target = self.target(false);
+        // In place: the target is the left operand, or the right one of an operation that commutes.
+        if let Some(target) = target {
+            if commutes && self.current_reg(&right) == Some(target) && self.current_reg(&left) != Some(target)
+            {
+                std::mem::swap(&mut left, &mut right);
+            }
+            let free_to_write = !self.depends_on(&right, target) || self.current_reg(&left) == Some(target);
+            if free_to_write && (self.current_reg(&left) == Some(target) || what != Alu::Add) {
+                self.to_this(&left, target);
+                self.alu_with(what, wide, target, &right);
+                return self.push(ty, Val::Reg(target));
+            }
+        }
+        if what == Alu::Add && self.add_by_lea(&left, &right, wide, target) {
+            return;
+        }
+        let dst = match (target, self.owns(&left)) {
+            (Some(target), _) if !self.depends_on(&right, target) => target,
+            (_, Some(own)) => own,
+            _ => self.alloc(false),
+        };
+        self.to_this(&left, dst);
+        self.alu_with(what, wide, dst, &right);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    /// `dst = dst op right`
+    fn alu_with(&mut self, what: Alu, wide: bool, dst: Reg, right: &Operand) {
+        match right.val {
+            Val::Const(bits) => match immediate(ty_of(wide), bits) {
+                Some(imm) => self.asm.alu_imm(what, wide, dst, imm),
+                None => {
+                    self.asm.mov_imm(super::abi::SCRATCH, bits);
+                    self.asm.alu(what, wide, dst, super::abi::SCRATCH);
+                }
+            },
+            Val::Scaled(index, scale) => self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0)),
+            _ => {
+                let right = self.to_rm(right);
+                self.asm.alu(what, wide, dst, right);
+            }
+        }
+    }
+
+    /// An addition into another register than the operands'.
+    fn add_by_lea(&mut self, left: &Operand, right: &Operand, wide: bool, target: Option<Reg>) -> bool {
+        if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
+            return false;
+        }
+        if let (Val::Const(bits), true) = (right.val, true)
+            && immediate(ty_of(wide), bits).is_none()
+        {
+            return false;
+        }
+        if target.is_none() && self.owns(left).is_some() {
+            return false;
+        }
+        let base = match left.val {
+            Val::Scaled(..) | Val::Const(_) => return false,
+            _ => self.to_reg(left),
+        };
+        let mem = match right.val {
+            Val::Const(bits) => Mem::base(base, bits as u32 as i32),
+            Val::Scaled(index, scale) => Mem::indexed(base, index, scale, 0),
+            _ => match self.to_rm(right) {
+                Rm::Reg(right) => Mem::indexed(base, right, 0, 0),
+                Rm::Mem(right) => {
+                    let dst = target.filter(|target| !right.registers().any(|reg| reg == *target));
+                    let dst = dst.unwrap_or_else(|| self.alloc(false));
+                    if dst != base {
+                        self.asm.mov(wide, dst, base);
+                    }
+                    self.asm.alu(Alu::Add, wide, dst, right);
+                    self.push(ty_of(wide), Val::Reg(dst));
+                    return true;
+                }
+            },
+        };
+        let dst = target
+            .or_else(|| self.owns(left))
+            .or_else(|| self.owns(right))
+            .unwrap_or_else(|| self.alloc(false));
+        self.asm.lea(wide, dst, mem);
+        self.push(ty_of(wide), Val::Reg(dst));
+        true
+    }
+
+    /// `and` whose result only serves as a condition.
+    fn and_as_flag(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
+        if wide || self.next != Next::Condition {
+            return false;
+        }
+        match right.val {
+            Val::Const(bits) => {
+                let left = self.to_rm(left);
+                self.asm.test_imm(false, left, bits as i32);
+            }
+            _ => {
+                let left = self.to_reg(left);
+                let right = self.to_reg(right);
+                self.asm.test(false, left, right);
+            }
+        }
+        self.push(Ty::I32, Val::Flag(Flag::Int(Cond::NotEqual)));
+        true
+    }
+
+    pub(super) fn int_mul(&mut self, wide: bool) {
+        let ty = ty_of(wide);
+        let mut right = self.pop();
+        let mut left = self.pop();
+        if let Some((a, b)) = Self::constants(&left, &right) {
+            let bits = a.wrapping_mul(b);
+            return self.push_const(ty, if wide { bits } else { u64::from(bits as u32) });
+        }
+        if matches!(left.val, Val::Const(_)) || self.owns(&left).is_none() && self.owns(&right).is_some() {
+            std::mem::swap(&mut left, &mut right);
+        }
+        if let Val::Const(bits) = right.val
+            && let Some(imm) = immediate(ty, bits)
+        {
+            return self.mul_by(&left, imm, wide);
+        }
+        let target = self.target(false);
+        if let Some(target) = target
+            && self.current_reg(&right) == Some(target)
+        {
+            std::mem::swap(&mut left, &mut right);
+        }
+        let dst = match (target, self.owns(&left)) {
+            (Some(target), _)
+                if self.current_reg(&left) == Some(target) || !self.depends_on(&right, target) =>
+            {
+                target
+            }
+            (_, Some(own)) => own,
+            _ => self.alloc(false),
+        };
+        // A constant that is no immediate.
+        let right = self.to_rm(&right);
+        self.to_this(&left, dst);
+        self.asm.imul(wide, dst, right);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    fn mul_by(&mut self, left: &Operand, imm: i32, wide: bool) {
+        let ty = ty_of(wide);
+        let src = self.to_rm(left);
+        let dst = match (self.target(false), self.owns(left)) {
+            (Some(target), _) => target,
+            (None, Some(own)) => own,
+            _ => self.alloc(false),
+        };
+        match (imm, src) {
+            (3 | 5 | 9, Rm::Reg(src)) => {
+                let scale = (imm - 1).trailing_zeros() as u8;
+                self.asm.lea(wide, dst, Mem::indexed(src, src, scale, 0));
+            }
+            _ if imm > 0 && imm.count_ones() == 1 => {
+                self.asm.mov(wide, dst, src);
+                self.asm.shift_imm(Shift::Shl, wide, dst, imm.trailing_zeros() as u8);
+            }
+            _ => self.asm.imul_imm(wide, dst, src, imm),
+        }
+        self.push(ty, Val::Reg(dst));
+    }
+
+    pub(super) fn int_shift(&mut self, what: Shift, wide: bool) {
+        let ty = ty_of(wide);
+        let right = self.pop();
+        let left = self.pop();
+        let bits = if wide { 63 } else { 31 };
+        if let Val::Const(count) = right.val {
+            let count = count as u8 & bits;
+            if let Val::Const(value) = left.val {
+                return self.push_const(ty, shifted(what, wide, value, u32::from(count)));
+            }
+            if what == Shift::Shl && (1..=3).contains(&count) && self.next == (Next::Add { wide }) {
+                let index = self.to_reg(&left);
+                if self.owns(&left).is_some() || !matches!(left.val, Val::Local(_)) {
+                    self.holders[index.0 as usize] = super::state::Holder::Operand(self.stack.len() as u32);
+                }
+                return self.push(ty, Val::Scaled(index, count));
+            }
+            let target = self.target(false);
+            if matches!(what, Shift::Rol | Shift::Ror) && self.owns(&left).is_none() {
+                let count = if what == Shift::Rol { (bits + 1 - count) & bits } else { count };
+                let src = self.to_rm(&left);
+                let dst = target.unwrap_or_else(|| self.alloc(false));
+                self.asm.rorx(wide, dst, src, count);
+                return self.push(ty, Val::Reg(dst));
+            }
+            let dst = target.or_else(|| self.owns(&left)).unwrap_or_else(|| self.alloc(false));
+            self.to_this(&left, dst);
+            if count != 0 {
+                self.asm.shift_imm(what, wide, dst, count);
+            }
+            return self.push(ty, Val::Reg(dst));
+        }
+        if matches!(what, Shift::Rol | Shift::Ror) {
+            return self.rotate_by(what, wide, &left, &right);
+        }
+        let count = self.to_reg(&right);
+        let src = self.to_rm(&left);
+        let dst = self.result_or(&left);
+        self.asm.shift_by(what, wide, dst, src, count);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    /// The next local's home, or an operand's own register, or a new one.
+    pub(super) fn result_or(&mut self, operand: &Operand) -> Reg {
+        let float = operand.ty.is_float();
+        self.target(float).or_else(|| self.owns(operand)).unwrap_or_else(|| self.alloc(float))
+    }
+
+    /// Rotations take their count in `cl` only.
+    fn rotate_by(&mut self, what: Shift, wide: bool, left: &Operand, right: &Operand) {
+        let ty = ty_of(wide);
+        let in_cl = self.current_reg(right) == Some(Reg::RCX);
+        let mut left = *left;
+        if !in_cl {
+            if self.depends_on(&left, Reg::RCX) {
+                let moved = self.alloc(false);
+                self.to_this(&left, moved);
+                left.val = Val::Reg(moved);
+            }
+            self.take(Reg::RCX);
+            self.to_this(right, Reg::RCX);
+        }
+        let dst = match self.owns(&left) {
+            Some(own) if own != Reg::RCX => own,
+            _ => self.alloc(false),
+        };
+        self.to_this(&left, dst);
+        self.asm.shift_cl(what, wide, dst);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    /// `clz`, `ctz`, `popcnt`.
+    pub(super) fn int_count(
+        &mut self,
+        wide: bool,
+        count: impl FnOnce(&mut crate::asm::Assembler<'_>, Reg, Rm),
+    ) {
+        let operand = self.pop();
+        let src = self.to_rm(&operand);
+        let dst = self.result(false);
+        // These wait for the old value of their destination on some processors.
+        if src != Rm::Reg(dst) && !matches!(src, Rm::Mem(mem) if mem.registers().any(|reg| reg == dst)) {
+            self.asm.zero(dst);
+        }
+        count(&mut self.asm, dst, src);
+        self.push(ty_of(wide), Val::Reg(dst));
+    }
+
+    // Comparisons.
+
+    pub(super) fn int_compare(&mut self, cond: Cond, wide: bool) {
+        let mut right = self.pop();
+        let mut left = self.pop();
+        let mut cond = cond;
+        if matches!(left.val, Val::Const(_)) && !matches!(right.val, Val::Const(_)) {
+            std::mem::swap(&mut left, &mut right);
+            cond = cond.swapped();
+        }
+        match right.val {
+            Val::Const(bits) if immediate(ty_of(wide), bits).is_some() => {
+                let imm = immediate(ty_of(wide), bits).expect("just seen");
+                match self.to_rm(&left) {
+                    Rm::Reg(reg) if imm == 0 => self.asm.test(wide, reg, reg),
+                    left => self.asm.alu_imm(Alu::Cmp, wide, left, imm),
+                }
+            }
+            _ => {
+                let left = self.to_reg(&left);
+                let right = self.to_rm(&right);
+                self.asm.alu(Alu::Cmp, wide, left, right);
+            }
+        }
+        self.push_flag(Flag::Int(cond));
+    }
+
+    pub(super) fn int_eqz(&mut self, wide: bool) {
+        let operand = self.pop();
+        match operand.val {
+            Val::Flag(flag) => return self.push_flag(flag.opposite()),
+            Val::Const(bits) => return self.push_const(Ty::I32, u64::from(bits == 0)),
+            _ => {}
+        }
+        match self.to_rm(&operand) {
+            Rm::Reg(reg) => self.asm.test(wide, reg, reg),
+            place => self.asm.alu_imm(Alu::Cmp, wide, place, 0),
+        }
+        self.push_flag(Flag::Int(Cond::Equal));
+    }
+
+    /// A condition: stays in the flags if the next instruction takes it from there.
+    pub(super) fn push_flag(&mut self, flag: Flag) {
+        let operand = Operand { ty: Ty::I32, val: Val::Flag(flag) };
+        if self.next == Next::Condition {
+            return self.push(Ty::I32, operand.val);
+        }
+        // The operands of the comparison are done with.
+        let dst = self.result(false);
+        self.to_this(&operand, dst);
+        self.push(Ty::I32, Val::Reg(dst));
+    }
+
+    // Conversions between integers.
+
+    pub(super) fn wrap(&mut self) {
+        let operand = self.pop();
+        if let Val::Const(bits) = operand.val {
+            return self.push_const(Ty::I32, u64::from(bits as u32));
+        }
+        let src = self.to_rm(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.mov(false, dst, src);
+        self.push(Ty::I32, Val::Reg(dst));
+    }
+
+    /// Sign extension from `size` to 32 or 64 bits.
+    pub(super) fn extend(&mut self, size: Size, wide: bool) {
+        let operand = self.pop();
+        let src = self.to_rm(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.movsx(size, wide, dst, src);
+        self.push(ty_of(wide), Val::Reg(dst));
+    }
+
+    /// An `i32` in a register is zero-extended already.
+    pub(super) fn extend_unsigned(&mut self) {
+        let operand = self.pop();
+        if let Val::Const(bits) = operand.val {
+            return self.push_const(Ty::I64, bits);
+        }
+        if let Some(own) = self.owns(&operand) {
+            return self.push(Ty::I64, Val::Reg(own));
+        }
+        let src = self.to_rm(&operand);
+        let dst = self.result(false);
+        if src != Rm::Reg(dst) {
+            self.asm.mov(false, dst, src);
+        }
+        self.push(Ty::I64, Val::Reg(dst));
+    }
+
+    // Selection.
+
+    pub(super) fn select(&mut self) {
+        let condition = self.pop();
+        let mut on_false = self.pop();
+        let on_true = self.pop();
+        let ty = on_true.ty;
+        if let Val::Const(bits) = condition.val {
+            let chosen = if bits as u32 != 0 { on_true } else { on_false };
+            let dst = self.to_own_reg(&chosen);
+            return self.push(ty, Val::Reg(dst));
+        }
+        if ty.is_float() {
+            return self.select_float(&condition, &on_true, &on_false);
+        }
+        // All that may change the flags or move operands comes before the comparison; moves leave the flags alone.
+        if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
+            return self.select_by_branch(&condition, &on_true, &on_false);
+        }
+        let target = self.target(false);
+        let blocked = |this: &Self, reg| this.depends_on(&on_false, reg) || this.depends_on(&condition, reg);
+        let dst = match (target, self.owns(&on_true)) {
+            (Some(target), _) if self.current_reg(&on_true) == Some(target) || !blocked(self, target) => {
+                target
+            }
+            (_, Some(own)) => own,
+            _ => self.alloc(false),
+        };
+        if matches!(on_false.val, Val::Const(_)) {
+            let reg = self.to_reg(&on_false);
+            on_false.val = Val::Reg(reg);
+        }
+        let cond = match condition.val {
+            Val::Flag(Flag::Int(cond)) => cond,
+            _ => {
+                let reg = self.to_reg(&condition);
+                self.asm.test(false, reg, reg);
+                Cond::NotEqual
+            }
+        };
+        let other = self.to_rm(&on_false);
+        self.to_this(&on_true, dst);
+        self.asm.cmov(cond.opposite(), ty.wide(), dst, other);
+        self.push(ty, Val::Reg(dst));
+    }
+
+    fn select_float(&mut self, condition: &Operand, on_true: &Operand, on_false: &Operand) {
+        self.select_by_branch(condition, on_true, on_false);
+    }
+
+    /// Selection by a jump over a move.
+    fn select_by_branch(&mut self, condition: &Operand, on_true: &Operand, on_false: &Operand) {
+        let ty = on_true.ty;
+        let float = ty.is_float();
+        let dst = match self.owns(on_true) {
+            Some(own) => own,
+            None => self.alloc(float),
+        };
+        let flag = match condition.val {
+            Val::Flag(flag) => flag,
+            _ => {
+                let reg = self.to_reg(condition);
+                self.asm.test(false, reg, reg);
+                Flag::Int(Cond::NotEqual)
+            }
+        };
+        // Constants and what is in memory come without touching the flags.
+        let src = self.place(on_true);
+        self.move_value(ty, super::state::Place::Reg(dst), src);
+        let done = self.asm.new_label();
+        self.jump_if(flag, done);
+        let src = self.place(on_false);
+        self.move_value(ty, super::state::Place::Reg(dst), src);
+        self.asm.bind(done);
+        self.push(ty, Val::Reg(dst));
+    }
+}
+
+fn shifted(what: Shift, wide: bool, value: u64, count: u32) -> u64 {
+    if wide {
+        match what {
+            Shift::Rol => value.rotate_left(count),
+            Shift::Ror => value.rotate_right(count),
+            Shift::Shl => value << count,
+            Shift::Shr => value >> count,
+            Shift::Sar => (value as i64 >> count) as u64,
+        }
+    } else {
+        let value = value as u32;
+        u64::from(match what {
+            Shift::Rol => value.rotate_left(count),
+            Shift::Ror => value.rotate_right(count),
+            Shift::Shl => value << count,
+            Shift::Shr => value >> count,
+            Shift::Sar => (value as i32 >> count) as u32,
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! Loads, stores, globals, tables.
+//!
+//! An access to a memory of 32 bits needs no check: the base plus an index of 32 bits plus an offset of 32 bits stays inside the
+//! range that is reserved for the memory, and what is beyond its size faults.
+
+use wasmparser::{MemArg, MemArgTarget};
+
+use super::abi::{CONTEXT, MEMORY, Ty};
+use super::function::{FunctionCompiler, Next};
+use super::state::{Holder, Operand, Place, Val, immediate};
+use crate::asm::{Alu, Cond, Mem, Reg, Shift, Size};
+use crate::vmctx::{
+    FUNC_REF_SIZE, FUNC_REFS, Libcall, MEMORY_BASE, MEMORY_LENGTH, TABLE_ELEMENTS, TABLE_LENGTH, TrapCode,
+};
+
+/// Log2 of the page size.
+const PAGE: u8 = 16;
+
+impl FunctionCompiler<'_> {
+    /// The register with a memory's base.
+    fn memory_base(&mut self, memory: u32) -> Reg {
+        if memory == 0 {
+            return MEMORY;
+        }
+        let base = self.alloc(false);
+        self.asm.mov(true, base, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_BASE));
+        base
+    }
+
+    /// Where an access goes.
+    pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg) -> Mem {
+        let base = self.memory_base(memory_of(arg));
+        if let Val::Const(index) = operand.val {
+            let whole = index + arg.offset;
+            if let Ok(disp) = i32::try_from(whole) {
+                return Mem::base(base, disp);
+            }
+            let far = self.alloc(false);
+            self.asm.mov_imm(far, whole);
+            return Mem::indexed(base, far, 0, 0);
+        }
+        let index = self.to_reg(operand);
+        if let Ok(disp) = i32::try_from(arg.offset) {
+            return Mem::indexed(base, index, 0, disp);
+        }
+        let far = self.alloc(false);
+        self.asm.mov_imm(far, arg.offset);
+        self.asm.alu(Alu::Add, true, far, index);
+        Mem::indexed(base, far, 0, 0)
+    }
+
+    /// Leaves the loading to the next instruction.
+    fn push_load(&mut self, ty: Ty, mem: Mem) {
+        let height = self.stack.len() as u32;
+        for reg in mem.registers() {
+            let home = self.region().homes & reg.bit() != 0;
+            if !home && reg != MEMORY && reg != CONTEXT && self.holders[reg.0 as usize] == Holder::Free {
+                self.holders[reg.0 as usize] = Holder::Operand(height);
+            }
+        }
+        self.push(ty, Val::Load(mem));
+    }
+
+    /// Whether the next instruction takes a value of this type from memory.
+    fn next_takes_memory(&self, ty: Ty) -> bool {
+        match (self.next, ty) {
+            (Next::Int { wide } | Next::Add { wide }, Ty::I32 | Ty::I64) => wide == ty.wide(),
+            (Next::Float { double }, Ty::F32 | Ty::F64) => double == ty.wide(),
+            _ => false,
+        }
+    }
+
+    /// A load of a whole value.
+    pub(super) fn load(&mut self, ty: Ty, arg: &MemArg) {
+        let operand = self.pop();
+        let mem = self.address(&operand, arg);
+        if self.next_takes_memory(ty) {
+            return self.push_load(ty, mem);
+        }
+        let dst = match (self.target(ty.is_float()), self.owns(&operand)) {
+            (Some(target), _) => target,
+            (None, Some(own)) if !ty.is_float() => own,
+            _ => self.alloc(ty.is_float()),
+        };
+        self.move_value(ty, Place::Reg(dst), Place::Mem(mem));
+        self.push(ty, Val::Reg(dst));
+    }
+
+    /// A load of a part, extended.
+    pub(super) fn load_part(&mut self, ty: Ty, size: Size, signed: bool, arg: &MemArg) {
+        let operand = self.pop();
+        let mem = self.address(&operand, arg);
+        let dst = self.result_or(&operand);
+        if signed {
+            self.asm.movsx(size, ty.wide(), dst, mem);
+        } else {
+            self.asm.movzx(size, dst, mem);
+        }
+        self.push(ty, Val::Reg(dst));
+    }
+
+    /// A store of the value's lowest bytes.
+    pub(super) fn store(&mut self, size: Size, arg: &MemArg) {
+        let value = self.pop();
+        let operand = self.pop();
+        let mem = self.address(&operand, arg);
+        if let Val::Const(bits) = value.val
+            && let Some(imm) = immediate(if size == Size::B8 { Ty::I64 } else { Ty::I32 }, bits)
+        {
+            return self.asm.mov_store_imm(size, mem, imm);
+        }
+        let src = self.to_reg(&value);
+        if src.is_float() {
+            self.asm.float_store(size == Size::B8, mem, src);
+        } else {
+            self.asm.mov_store(size, mem, src);
+        }
+    }
+
+    pub(super) fn memory_size(&mut self, memory: u32) {
+        let dst = self.alloc(false);
+        self.asm.mov(true, dst, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
+        self.asm.mov(true, dst, Mem::base(dst, 0));
+        self.asm.shift_imm(Shift::Shr, true, dst, PAGE);
+        self.push(Ty::I32, Val::Reg(dst));
+    }
+
+    // Globals.
+
+    fn global_place(&mut self, global: u32) -> Mem {
+        let place = Mem::base(CONTEXT, self.layout.global(global));
+        if global >= self.module.imported_globals {
+            return place;
+        }
+        let address = self.alloc(false);
+        self.asm.mov(true, address, place);
+        Mem::base(address, 0)
+    }
+
+    pub(super) fn global_get(&mut self, global: u32) {
+        let ty = Ty::from(self.module.globals[global as usize].content_type);
+        let place = self.global_place(global);
+        if self.next_takes_memory(ty) {
+            return self.push_load(ty, place);
+        }
+        let dst = self.result(ty.is_float());
+        self.move_value(ty, Place::Reg(dst), Place::Mem(place));
+        self.push(ty, Val::Reg(dst));
+    }
+
+    pub(super) fn global_set(&mut self, global: u32) {
+        let operand = self.pop();
+        let place = self.global_place(global);
+        let src = match self.place(&operand) {
+            Place::Mem(_) => Place::Reg(self.to_reg(&operand)),
+            src => src,
+        };
+        self.move_value(operand.ty, Place::Mem(place), src);
+    }
+
+    // Tables.
+
+    /// The place of a table's element; traps beyond the end.
+    pub(super) fn element(&mut self, table: u32, index: &Operand, trap: TrapCode) -> Mem {
+        let index = self.to_reg(index);
+        let elements = self.alloc(false);
+        self.asm.mov(true, elements, Mem::base(CONTEXT, self.layout.table(table)));
+        self.asm.alu(Alu::Cmp, true, index, Mem::base(elements, TABLE_LENGTH));
+        self.trap_if(Cond::AboveEqual, trap);
+        self.asm.mov(true, elements, Mem::base(elements, TABLE_ELEMENTS));
+        Mem::indexed(elements, index, 3, 0)
+    }
+
+    pub(super) fn table_get(&mut self, table: u32) {
+        let index = self.pop();
+        let place = self.element(table, &index, TrapCode::TableOutOfBounds);
+        let dst = self.result(false);
+        self.asm.mov(true, dst, place);
+        self.push(Ty::Ref, Val::Reg(dst));
+    }
+
+    pub(super) fn table_set(&mut self, table: u32) {
+        let value = self.pop();
+        let index = self.pop();
+        let place = self.element(table, &index, TrapCode::TableOutOfBounds);
+        let value = self.to_reg(&value);
+        self.asm.mov_store(Size::B8, place, value);
+    }
+
+    pub(super) fn table_size(&mut self, table: u32) {
+        let dst = self.alloc(false);
+        self.asm.mov(true, dst, Mem::base(CONTEXT, self.layout.table(table)));
+        self.asm.mov(true, dst, Mem::base(dst, TABLE_LENGTH));
+        self.push(Ty::I32, Val::Reg(dst));
+    }
+
+    pub(super) fn ref_func(&mut self, function: u32) {
+        let dst = self.alloc(false);
+        self.asm.mov(true, dst, Mem::base(CONTEXT, FUNC_REFS));
+        self.asm.alu_imm(Alu::Add, true, dst, function as i32 * FUNC_REF_SIZE);
+        self.push(Ty::Ref, Val::Reg(dst));
+    }
+
+    // What the runtime does.
+
+    /// A libcall of the top operands, behind these constants; none of them is left.
+    pub(super) fn bulk(&mut self, libcall: Libcall, constants: &[u64], operands: usize) {
+        self.libcall(libcall, constants, operands);
+        self.check_answer();
+    }
+
+    /// Two indices as one argument.
+    pub(super) fn two(low: u32, high: u32) -> u64 {
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    pub(super) fn memory_grow(&mut self, memory: u32) {
+        self.libcall(Libcall::MemoryGrow, &[u64::from(memory)], 1);
+        self.push_answer(Ty::I32);
+    }
+
+    pub(super) fn table_grow(&mut self, table: u32) {
+        self.libcall(Libcall::TableGrow, &[u64::from(table)], 2);
+        self.push_answer(Ty::I32);
+    }
+
+    /// What a libcall has left in `rax`.
+    pub(super) fn push_answer(&mut self, ty: Ty) {
+        self.pin(Reg::RAX);
+        self.push(ty, Val::Reg(Reg::RAX));
+    }
+}
+
+/// The memory that an access names.
+pub(super) fn memory_of(arg: &MemArg) -> u32 {
+    match arg.target {
+        MemArgTarget::Memory(memory) => memory,
+        MemArgTarget::Array(_) => unreachable!("validation refuses arrays"),
+    }
+}

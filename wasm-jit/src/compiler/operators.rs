@@ -1,0 +1,318 @@
+//! From each operator to its code.
+
+use wasmparser::Operator;
+
+use super::Limit;
+use super::abi::Ty;
+use super::atomics::Rmw;
+use super::control::Kind;
+use super::division::Division;
+use super::function::FunctionCompiler;
+use crate::asm::{Alu, Cond, FloatOp, Rounding, Shift, Size};
+use crate::vmctx::{Libcall, TrapCode};
+
+impl FunctionCompiler<'_> {
+    /// One operator in code that can be reached.
+    pub(super) fn operator(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
+        use Operator as O;
+        use Size::{B1, B2, B4, B8};
+        const W: bool = true;
+        match operator {
+            O::Nop => {}
+            O::Unreachable => {
+                self.trap(TrapCode::Unreachable);
+                self.stop();
+            }
+            O::Block { blockty } => self.open(Kind::Block, *blockty),
+            O::Loop { blockty } => self.loop_start(*blockty),
+            O::If { blockty } => self.if_start(*blockty),
+            O::Else => self.else_start(),
+            O::End => self.end(),
+            O::Br { relative_depth } => self.br(*relative_depth),
+            O::BrIf { relative_depth } => self.br_if(*relative_depth),
+            O::BrTable { targets } => self.br_table(targets)?,
+            O::Return => self.br(self.control.len() as u32 - 1),
+            O::Call { function_index } => self.call(*function_index),
+            O::CallIndirect { type_index, table_index } => self.call_indirect(*table_index, *type_index),
+            O::ReturnCall { function_index } => self.return_call(*function_index),
+            O::ReturnCallIndirect { type_index, table_index } => {
+                self.return_call_indirect(*table_index, *type_index)
+            }
+
+            O::TryTable { try_table } => self.try_table(try_table),
+            O::Throw { tag_index } => self.throw(*tag_index),
+            O::ThrowRef => self.throw_ref(),
+            O::Try { blockty } => self.try_start(*blockty),
+            O::Catch { tag_index } => self.catch(Some(*tag_index)),
+            O::CatchAll => self.catch(None),
+            O::Rethrow { relative_depth } => self.rethrow(*relative_depth),
+            O::Delegate { relative_depth } => self.delegate(*relative_depth),
+
+            O::Drop => {
+                self.pop();
+            }
+            O::Select | O::TypedSelect { .. } => self.select(),
+            O::LocalGet { local_index } => self.local_get(*local_index),
+            O::LocalSet { local_index } => self.local_set(*local_index),
+            O::LocalTee { local_index } => self.local_tee(*local_index),
+            O::GlobalGet { global_index } => self.global_get(*global_index),
+            O::GlobalSet { global_index } => self.global_set(*global_index),
+
+            O::I32Const { value } => self.push_const(Ty::I32, u64::from(*value as u32)),
+            O::I64Const { value } => self.push_const(Ty::I64, *value as u64),
+            O::F32Const { value } => self.push_const(Ty::F32, u64::from(value.bits())),
+            O::F64Const { value } => self.push_const(Ty::F64, value.bits()),
+            O::RefNull { .. } => self.push_const(Ty::Ref, 0),
+            O::RefIsNull => self.int_eqz(W),
+            O::RefFunc { function_index } => self.ref_func(*function_index),
+
+            O::I32Load { memarg } => self.load(Ty::I32, memarg),
+            O::I64Load { memarg } => self.load(Ty::I64, memarg),
+            O::F32Load { memarg } => self.load(Ty::F32, memarg),
+            O::F64Load { memarg } => self.load(Ty::F64, memarg),
+            O::I32Load8S { memarg } => self.load_part(Ty::I32, B1, true, memarg),
+            O::I32Load8U { memarg } => self.load_part(Ty::I32, B1, false, memarg),
+            O::I32Load16S { memarg } => self.load_part(Ty::I32, B2, true, memarg),
+            O::I32Load16U { memarg } => self.load_part(Ty::I32, B2, false, memarg),
+            O::I64Load8S { memarg } => self.load_part(Ty::I64, B1, true, memarg),
+            O::I64Load8U { memarg } => self.load_part(Ty::I64, B1, false, memarg),
+            O::I64Load16S { memarg } => self.load_part(Ty::I64, B2, true, memarg),
+            O::I64Load16U { memarg } => self.load_part(Ty::I64, B2, false, memarg),
+            O::I64Load32S { memarg } => self.load_part(Ty::I64, B4, true, memarg),
+            O::I64Load32U { memarg } => self.load_part(Ty::I64, B4, false, memarg),
+            O::I32Store { memarg } | O::F32Store { memarg } | O::I64Store32 { memarg } => {
+                self.store(B4, memarg)
+            }
+            O::I64Store { memarg } | O::F64Store { memarg } => self.store(B8, memarg),
+            O::I32Store8 { memarg } | O::I64Store8 { memarg } => self.store(B1, memarg),
+            O::I32Store16 { memarg } | O::I64Store16 { memarg } => self.store(B2, memarg),
+            O::MemorySize { mem } => self.memory_size(*mem),
+            O::MemoryGrow { mem } => self.memory_grow(*mem),
+            O::MemoryCopy { dst_mem, src_mem } => {
+                self.bulk(Libcall::MemoryCopy, &[Self::two(*dst_mem, *src_mem)], 3)
+            }
+            O::MemoryFill { mem } => self.bulk(Libcall::MemoryFill, &[u64::from(*mem)], 3),
+            O::MemoryInit { data_index, mem } => {
+                self.bulk(Libcall::MemoryInit, &[Self::two(*mem, *data_index)], 3);
+            }
+            O::DataDrop { data_index } => self.libcall(Libcall::DataDrop, &[u64::from(*data_index)], 0),
+            O::TableGet { table } => self.table_get(*table),
+            O::TableSet { table } => self.table_set(*table),
+            O::TableSize { table } => self.table_size(*table),
+            O::TableGrow { table } => self.table_grow(*table),
+            O::TableFill { table } => self.bulk(Libcall::TableFill, &[u64::from(*table)], 3),
+            O::TableCopy { dst_table, src_table } => {
+                self.bulk(Libcall::TableCopy, &[Self::two(*dst_table, *src_table)], 3);
+            }
+            O::TableInit { elem_index, table } => {
+                self.bulk(Libcall::TableInit, &[Self::two(*table, *elem_index)], 3);
+            }
+            O::ElemDrop { elem_index } => self.libcall(Libcall::ElemDrop, &[u64::from(*elem_index)], 0),
+
+            O::I32Eqz => self.int_eqz(false),
+            O::I64Eqz => self.int_eqz(W),
+            O::I32Eq => self.int_compare(Cond::Equal, false),
+            O::I32Ne => self.int_compare(Cond::NotEqual, false),
+            O::I32LtS => self.int_compare(Cond::Less, false),
+            O::I32LtU => self.int_compare(Cond::Below, false),
+            O::I32GtS => self.int_compare(Cond::Greater, false),
+            O::I32GtU => self.int_compare(Cond::Above, false),
+            O::I32LeS => self.int_compare(Cond::LessEqual, false),
+            O::I32LeU => self.int_compare(Cond::BelowEqual, false),
+            O::I32GeS => self.int_compare(Cond::GreaterEqual, false),
+            O::I32GeU => self.int_compare(Cond::AboveEqual, false),
+            O::I64Eq => self.int_compare(Cond::Equal, W),
+            O::I64Ne => self.int_compare(Cond::NotEqual, W),
+            O::I64LtS => self.int_compare(Cond::Less, W),
+            O::I64LtU => self.int_compare(Cond::Below, W),
+            O::I64GtS => self.int_compare(Cond::Greater, W),
+            O::I64GtU => self.int_compare(Cond::Above, W),
+            O::I64LeS => self.int_compare(Cond::LessEqual, W),
+            O::I64LeU => self.int_compare(Cond::BelowEqual, W),
+            O::I64GeS => self.int_compare(Cond::GreaterEqual, W),
+            O::I64GeU => self.int_compare(Cond::AboveEqual, W),
+            O::F32Eq => self.float_equal(false, true),
+            O::F32Ne => self.float_equal(false, false),
+            O::F32Lt => self.float_less(false, false),
+            O::F32Gt => self.float_greater(false, false),
+            O::F32Le => self.float_less(false, true),
+            O::F32Ge => self.float_greater(false, true),
+            O::F64Eq => self.float_equal(W, true),
+            O::F64Ne => self.float_equal(W, false),
+            O::F64Lt => self.float_less(W, false),
+            O::F64Gt => self.float_greater(W, false),
+            O::F64Le => self.float_less(W, true),
+            O::F64Ge => self.float_greater(W, true),
+
+            O::I32Clz => self.int_count(false, |asm, dst, src| asm.lzcnt(false, dst, src)),
+            O::I32Ctz => self.int_count(false, |asm, dst, src| asm.tzcnt(false, dst, src)),
+            O::I32Popcnt => self.int_count(false, |asm, dst, src| asm.popcnt(false, dst, src)),
+            O::I64Clz => self.int_count(W, |asm, dst, src| asm.lzcnt(true, dst, src)),
+            O::I64Ctz => self.int_count(W, |asm, dst, src| asm.tzcnt(true, dst, src)),
+            O::I64Popcnt => self.int_count(W, |asm, dst, src| asm.popcnt(true, dst, src)),
+            O::I32Add => self.int_alu(Alu::Add, false),
+            O::I32Sub => self.int_alu(Alu::Sub, false),
+            O::I32Mul => self.int_mul(false),
+            O::I32And => self.int_alu(Alu::And, false),
+            O::I32Or => self.int_alu(Alu::Or, false),
+            O::I32Xor => self.int_alu(Alu::Xor, false),
+            O::I64Add => self.int_alu(Alu::Add, W),
+            O::I64Sub => self.int_alu(Alu::Sub, W),
+            O::I64Mul => self.int_mul(W),
+            O::I64And => self.int_alu(Alu::And, W),
+            O::I64Or => self.int_alu(Alu::Or, W),
+            O::I64Xor => self.int_alu(Alu::Xor, W),
+            O::I32DivS => self.int_division(Division::DivS, false),
+            O::I32DivU => self.int_division(Division::DivU, false),
+            O::I32RemS => self.int_division(Division::RemS, false),
+            O::I32RemU => self.int_division(Division::RemU, false),
+            O::I64DivS => self.int_division(Division::DivS, W),
+            O::I64DivU => self.int_division(Division::DivU, W),
+            O::I64RemS => self.int_division(Division::RemS, W),
+            O::I64RemU => self.int_division(Division::RemU, W),
+            O::I32Shl => self.int_shift(Shift::Shl, false),
+            O::I32ShrS => self.int_shift(Shift::Sar, false),
+            O::I32ShrU => self.int_shift(Shift::Shr, false),
+            O::I32Rotl => self.int_shift(Shift::Rol, false),
+            O::I32Rotr => self.int_shift(Shift::Ror, false),
+            O::I64Shl => self.int_shift(Shift::Shl, W),
+            O::I64ShrS => self.int_shift(Shift::Sar, W),
+            O::I64ShrU => self.int_shift(Shift::Shr, W),
+            O::I64Rotl => self.int_shift(Shift::Rol, W),
+            O::I64Rotr => self.int_shift(Shift::Ror, W),
+            O::I32WrapI64 => self.wrap(),
+            O::I64ExtendI32U => self.extend_unsigned(),
+            O::I64ExtendI32S | O::I64Extend32S => self.extend(B4, W),
+            O::I32Extend8S => self.extend(B1, false),
+            O::I32Extend16S => self.extend(B2, false),
+            O::I64Extend8S => self.extend(B1, W),
+            O::I64Extend16S => self.extend(B2, W),
+
+            O::F32Abs => self.float_abs(false),
+            O::F64Abs => self.float_abs(W),
+            O::F32Neg => self.float_neg(false),
+            O::F64Neg => self.float_neg(W),
+            O::F32Ceil => self.float_round(Rounding::Ceil, false),
+            O::F64Ceil => self.float_round(Rounding::Ceil, W),
+            O::F32Floor => self.float_round(Rounding::Floor, false),
+            O::F64Floor => self.float_round(Rounding::Floor, W),
+            O::F32Trunc => self.float_round(Rounding::Trunc, false),
+            O::F64Trunc => self.float_round(Rounding::Trunc, W),
+            O::F32Nearest => self.float_round(Rounding::Nearest, false),
+            O::F64Nearest => self.float_round(Rounding::Nearest, W),
+            O::F32Sqrt => self.float_sqrt(false),
+            O::F64Sqrt => self.float_sqrt(W),
+            O::F32Add => self.float_binary(FloatOp::Add, false),
+            O::F32Sub => self.float_binary(FloatOp::Sub, false),
+            O::F32Mul => self.float_binary(FloatOp::Mul, false),
+            O::F32Div => self.float_binary(FloatOp::Div, false),
+            O::F64Add => self.float_binary(FloatOp::Add, W),
+            O::F64Sub => self.float_binary(FloatOp::Sub, W),
+            O::F64Mul => self.float_binary(FloatOp::Mul, W),
+            O::F64Div => self.float_binary(FloatOp::Div, W),
+            O::F32Min => self.float_min_max(false, false),
+            O::F32Max => self.float_min_max(false, true),
+            O::F64Min => self.float_min_max(W, false),
+            O::F64Max => self.float_min_max(W, true),
+            O::F32Copysign => self.float_copysign(false),
+            O::F64Copysign => self.float_copysign(W),
+            O::F32DemoteF64 => self.float_between(true),
+            O::F64PromoteF32 => self.float_between(false),
+            O::I32TruncF32S => self.float_to_int(false, false, true, false),
+            O::I32TruncF32U => self.float_to_int(false, false, false, false),
+            O::I32TruncF64S => self.float_to_int(W, false, true, false),
+            O::I32TruncF64U => self.float_to_int(W, false, false, false),
+            O::I64TruncF32S => self.float_to_int(false, W, true, false),
+            O::I64TruncF32U => self.float_to_int(false, W, false, false),
+            O::I64TruncF64S => self.float_to_int(W, W, true, false),
+            O::I64TruncF64U => self.float_to_int(W, W, false, false),
+            O::I32TruncSatF32S => self.float_to_int(false, false, true, true),
+            O::I32TruncSatF32U => self.float_to_int(false, false, false, true),
+            O::I32TruncSatF64S => self.float_to_int(W, false, true, true),
+            O::I32TruncSatF64U => self.float_to_int(W, false, false, true),
+            O::I64TruncSatF32S => self.float_to_int(false, W, true, true),
+            O::I64TruncSatF32U => self.float_to_int(false, W, false, true),
+            O::I64TruncSatF64S => self.float_to_int(W, W, true, true),
+            O::I64TruncSatF64U => self.float_to_int(W, W, false, true),
+            O::F32ConvertI32S => self.float_from_signed(false, false),
+            O::F32ConvertI32U => self.float_from_unsigned(false, false),
+            O::F32ConvertI64S => self.float_from_signed(false, W),
+            O::F32ConvertI64U => self.float_from_unsigned(false, W),
+            O::F64ConvertI32S => self.float_from_signed(W, false),
+            O::F64ConvertI32U => self.float_from_unsigned(W, false),
+            O::F64ConvertI64S => self.float_from_signed(W, W),
+            O::F64ConvertI64U => self.float_from_unsigned(W, W),
+            O::I32ReinterpretF32 => self.reinterpret(Ty::I32),
+            O::I64ReinterpretF64 => self.reinterpret(Ty::I64),
+            O::F32ReinterpretI32 => self.reinterpret(Ty::F32),
+            O::F64ReinterpretI64 => self.reinterpret(Ty::F64),
+
+            O::AtomicFence { .. } => self.asm.mfence(),
+            O::MemoryAtomicNotify { memarg } => self.atomic_notify(memarg),
+            O::MemoryAtomicWait32 { memarg } => self.atomic_wait(false, memarg),
+            O::MemoryAtomicWait64 { memarg } => self.atomic_wait(W, memarg),
+            O::I32AtomicLoad { memarg } => self.atomic_load(Ty::I32, B4, memarg),
+            O::I32AtomicLoad8U { memarg } => self.atomic_load(Ty::I32, B1, memarg),
+            O::I32AtomicLoad16U { memarg } => self.atomic_load(Ty::I32, B2, memarg),
+            O::I64AtomicLoad { memarg } => self.atomic_load(Ty::I64, B8, memarg),
+            O::I64AtomicLoad8U { memarg } => self.atomic_load(Ty::I64, B1, memarg),
+            O::I64AtomicLoad16U { memarg } => self.atomic_load(Ty::I64, B2, memarg),
+            O::I64AtomicLoad32U { memarg } => self.atomic_load(Ty::I64, B4, memarg),
+            O::I32AtomicStore { memarg } | O::I64AtomicStore32 { memarg } => self.atomic_store(B4, memarg),
+            O::I32AtomicStore8 { memarg } | O::I64AtomicStore8 { memarg } => self.atomic_store(B1, memarg),
+            O::I32AtomicStore16 { memarg } | O::I64AtomicStore16 { memarg } => self.atomic_store(B2, memarg),
+            O::I64AtomicStore { memarg } => self.atomic_store(B8, memarg),
+            O::I32AtomicRmwCmpxchg { memarg } => self.atomic_cmpxchg(Ty::I32, B4, memarg),
+            O::I32AtomicRmw8CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I32, B1, memarg),
+            O::I32AtomicRmw16CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I32, B2, memarg),
+            O::I64AtomicRmwCmpxchg { memarg } => self.atomic_cmpxchg(Ty::I64, B8, memarg),
+            O::I64AtomicRmw8CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B1, memarg),
+            O::I64AtomicRmw16CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B2, memarg),
+            O::I64AtomicRmw32CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B4, memarg),
+            _ => match read_modify_write(operator) {
+                Some((what, ty, size, memarg)) => self.atomic_rmw(what, ty, size, memarg),
+                None => {
+                    return Err(Limit {
+                        function: self.index,
+                        reason: "an operator that validation should have refused",
+                    });
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// The seven forms of each atomic operation.
+fn read_modify_write<'o>(operator: &'o Operator<'_>) -> Option<(Rmw, Ty, Size, &'o wasmparser::MemArg)> {
+    macro_rules! forms {
+        ($($what:ident: $a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident;)*) => {
+            Some(match operator {
+                $(
+                    Operator::$a { memarg } => (Rmw::$what, Ty::I32, Size::B4, memarg),
+                    Operator::$b { memarg } => (Rmw::$what, Ty::I32, Size::B1, memarg),
+                    Operator::$c { memarg } => (Rmw::$what, Ty::I32, Size::B2, memarg),
+                    Operator::$d { memarg } => (Rmw::$what, Ty::I64, Size::B8, memarg),
+                    Operator::$e { memarg } => (Rmw::$what, Ty::I64, Size::B1, memarg),
+                    Operator::$f { memarg } => (Rmw::$what, Ty::I64, Size::B2, memarg),
+                    Operator::$g { memarg } => (Rmw::$what, Ty::I64, Size::B4, memarg),
+                )*
+                _ => return None,
+            })
+        };
+    }
+    forms! {
+        Add: I32AtomicRmwAdd I32AtomicRmw8AddU I32AtomicRmw16AddU
+            I64AtomicRmwAdd I64AtomicRmw8AddU I64AtomicRmw16AddU I64AtomicRmw32AddU;
+        Sub: I32AtomicRmwSub I32AtomicRmw8SubU I32AtomicRmw16SubU
+            I64AtomicRmwSub I64AtomicRmw8SubU I64AtomicRmw16SubU I64AtomicRmw32SubU;
+        And: I32AtomicRmwAnd I32AtomicRmw8AndU I32AtomicRmw16AndU
+            I64AtomicRmwAnd I64AtomicRmw8AndU I64AtomicRmw16AndU I64AtomicRmw32AndU;
+        Or: I32AtomicRmwOr I32AtomicRmw8OrU I32AtomicRmw16OrU
+            I64AtomicRmwOr I64AtomicRmw8OrU I64AtomicRmw16OrU I64AtomicRmw32OrU;
+        Xor: I32AtomicRmwXor I32AtomicRmw8XorU I32AtomicRmw16XorU
+            I64AtomicRmwXor I64AtomicRmw8XorU I64AtomicRmw16XorU I64AtomicRmw32XorU;
+        Exchange: I32AtomicRmwXchg I32AtomicRmw8XchgU I32AtomicRmw16XchgU
+            I64AtomicRmwXchg I64AtomicRmw8XchgU I64AtomicRmw16XchgU I64AtomicRmw32XchgU;
+    }
+}

@@ -1,0 +1,136 @@
+//! Into compiled code, and out of it to host functions. Both move values between an array and where calls have them.
+
+use wasmparser::FuncType;
+
+use super::abi::{
+    ArgPlace, ArgPlaces, CONTEXT, MEMORY, ResultPlace, SCRATCH, Ty, result_places, stack_bytes,
+};
+use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Size};
+use crate::vmctx::{ACTIVATION_FP, EXIT_FP, HEAD, LIBCALLS, Libcall, MEMORY0, RESULTS, STORE, TrapCode};
+
+/// What an entry trampoline saves, in this order, right below `rbp`.
+const SAVED: [Reg; 5] = [Reg::RBX, Reg::R12, Reg::R13, Reg::R14, Reg::R15];
+
+/// Stores a value of a register into an array's element of eight bytes, the upper half of a smaller one zero.
+fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
+    let element = Mem::base(array, 8 * index as i32);
+    match ty {
+        Ty::F32 => {
+            asm.mov_store_imm(Size::B8, element, 0);
+            asm.float_store(false, element, src);
+        }
+        Ty::F64 => asm.float_store(true, element, src),
+        Ty::I32 | Ty::I64 | Ty::Ref => asm.mov_store(Size::B8, element, src),
+    }
+}
+
+fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32) {
+    let element = Mem::base(array, 8 * index as i32);
+    if ty.is_float() { asm.float_load(ty.wide(), dst, element) } else { asm.mov(ty.wide(), dst, element) }
+}
+
+/// Appends the trampoline that enters compiled code: `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut
+/// u64) -> u64`. Arguments are taken from `values`, eight bytes each, results are put there. It returns 0, or 1 when the activation
+/// was left by a trap or an exception. It sets the store's `activation_fp`, which the caller saves and restores.
+///
+/// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so that one routine can leave any activation.
+pub(crate) fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
+    let asm = &mut Assembler::new(code);
+    asm.push(Reg::RBP);
+    asm.mov(true, Reg::RBP, Reg::RSP);
+    for reg in SAVED {
+        asm.push(reg);
+    }
+    asm.push(Reg::RDX);
+    asm.mov(true, CONTEXT, Reg::RDI);
+    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+    asm.mov(true, Reg::RAX, Mem::base(CONTEXT, STORE));
+    asm.mov_store(Size::B8, Mem::base(Reg::RAX, ACTIVATION_FP), Reg::RBP);
+    asm.mov(true, Reg::R10, Reg::RSI);
+    asm.mov(true, SCRATCH, Reg::RDX);
+    if stack_bytes(ty) > 0 {
+        asm.alu_imm(Alu::Sub, true, Reg::RSP, stack_bytes(ty) as i32);
+    }
+    let mut places = ArgPlaces::default();
+    for (index, param) in (0..).zip(ty.params()) {
+        let ty = Ty::from(*param);
+        match places.next(ty) {
+            ArgPlace::Reg(reg) => from_array(asm, ty, reg, SCRATCH, index),
+            ArgPlace::Stack(at) => {
+                asm.mov(true, Reg::RAX, Mem::base(SCRATCH, 8 * index as i32));
+                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * at as i32), Reg::RAX);
+            }
+        }
+    }
+    // Nobody's context is the caller's.
+    asm.mov_imm(Reg::RAX, 0);
+    asm.call_reg(Reg::R10);
+    asm.mov(true, SCRATCH, Mem::base(Reg::RBP, -48));
+    for (index, (ty, place)) in (0..).zip(result_places(ty.results())) {
+        match place {
+            ResultPlace::Reg(reg) => to_array(asm, ty, SCRATCH, index, reg),
+            ResultPlace::Buffer(at) => {
+                asm.mov(true, Reg::RCX, Mem::base(CONTEXT, STORE));
+                asm.mov(true, Reg::RCX, Mem::base(Reg::RCX, RESULTS + 8 * at as i32));
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, 8 * index as i32), Reg::RCX);
+            }
+        }
+    }
+    asm.mov_imm(Reg::RAX, 0);
+    asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, -40));
+    for reg in SAVED.into_iter().rev() {
+        asm.pop(reg);
+    }
+    asm.pop(Reg::RBP);
+    asm.ret(0);
+}
+
+/// Appends the trampoline by which compiled code calls a host function of this type: it calls `extern "sysv64" fn(context: *mut
+/// VmContext, caller: *mut VmContext, values: *mut u64) -> u64`, whose address is in the quadword behind the head of the host
+/// function's context. Arguments are in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
+pub(crate) fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
+    let asm = &mut Assembler::new(code);
+    let values = 8 * ty.params().len().max(ty.results().len()) as u32;
+    asm.push(Reg::RBP);
+    asm.mov(true, Reg::RBP, Reg::RSP);
+    asm.alu_imm(Alu::Sub, true, Reg::RSP, (8 + values).next_multiple_of(16) as i32);
+    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+    let mut places = ArgPlaces::default();
+    for (index, param) in (0..).zip(ty.params()) {
+        let ty = Ty::from(*param);
+        match places.next(ty) {
+            ArgPlace::Reg(reg) => to_array(asm, ty, Reg::RSP, index, reg),
+            ArgPlace::Stack(at) => {
+                asm.mov(ty.wide(), SCRATCH, Mem::base(Reg::RBP, 16 + 8 * at as i32));
+                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), SCRATCH);
+            }
+        }
+    }
+    asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RBP);
+    asm.mov(true, Reg::RDI, CONTEXT);
+    asm.mov(true, Reg::RSI, Reg::RAX);
+    asm.mov(true, Reg::RDX, Reg::RSP);
+    asm.call_mem(Mem::base(CONTEXT, HEAD as i32));
+    let failed = asm.new_label();
+    asm.test(true, Reg::RAX, Reg::RAX);
+    asm.jcc(Cond::NotEqual, failed);
+    for (index, (_, place)) in (0..).zip(result_places(ty.results())) {
+        if let ResultPlace::Buffer(at) = place {
+            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(true, Reg::RCX, Mem::base(Reg::RSP, 8 * index));
+            asm.mov_store(Size::B8, Mem::base(SCRATCH, RESULTS + 8 * at as i32), Reg::RCX);
+        }
+    }
+    for (index, (ty, place)) in (0..).zip(result_places(ty.results())) {
+        if let ResultPlace::Reg(reg) = place {
+            from_array(asm, ty, reg, Reg::RSP, index);
+        }
+    }
+    asm.leave();
+    asm.ret(stack_bytes(ty) as u16);
+    asm.bind(failed);
+    asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+    asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::RaiseFromHost as i32));
+    asm.ud2(TrapCode::Unreachable as u8);
+}
