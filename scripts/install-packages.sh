@@ -13,6 +13,7 @@ needed='gcc gcc
 g++ g++
 clang clang
 ld binutils
+wasm-ld lld
 flock util-linux
 od coreutils
 xargs findutils
@@ -23,8 +24,10 @@ while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# The C library's headers, the C++ library's, and CA certificates (for cargo) bring no command.
+# The C library's headers, those for WebAssembly and its compiler's library, and CA certificates (for cargo) bring no command.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
+[[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
+compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/*builtins*' >/dev/null || packages+=(libclang-rt-dev-wasm32)
 [[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
 
 if ((${#packages[@]})); then

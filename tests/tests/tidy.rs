@@ -186,9 +186,10 @@ fn exported_symbols(file: &File) -> Vec<String> {
 
 /// Whether the file belongs to a program's command line.
 fn is_command(file: &File) -> bool {
-    ["profiler/src/main.rs", "profiler/src/cli/", "tmax-probe/src/main.rs", "tmax-probe/src/cli/"]
-        .iter()
-        .any(|place| file.path.starts_with(place))
+    ["profiler", "tmax-probe", "wasm-jit"].iter().any(|folder| {
+        let inside = file.path.strip_prefix(folder).unwrap_or_default();
+        inside == "/src/main.rs" || inside.starts_with("/src/cli/")
+    })
 }
 
 fn environment(file: &File) -> Vec<String> {

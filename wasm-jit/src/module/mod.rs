@@ -2,6 +2,7 @@
 
 mod const_expr;
 mod info;
+mod inspect;
 mod parse;
 
 use std::fs;

@@ -1,0 +1,113 @@
+//! `wasm-jit compile`: compiles a module and says how that went.
+
+use std::io::Write;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use wasm_jit::{Config, Engine};
+
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit compile app.wasm                           is it valid, and supported?
+  wasm-jit compile --stats app.wasm                   how large, how fast
+  wasm-jit compile --stats --json --threads 1 app.wasm";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   the module was compiled
+  1   it is invalid or not supported, or cannot be read
+  2   mistake in the command line";
+
+/// Compiles a module, and keeps nothing of it
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+pub(super) struct Compile {
+    /// Prints sizes and times
+    #[arg(long)]
+    stats: bool,
+
+    /// Prints them as one line of JSON
+    #[arg(long, requires = "stats")]
+    json: bool,
+
+    /// Compiles on so many threads [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZero<usize>>,
+
+    /// The module, .wasm or .wat
+    file: PathBuf,
+}
+
+/// What `--stats` prints.
+#[derive(Debug, Serialize)]
+struct Stats {
+    /// Functions that are not imported.
+    functions: usize,
+    /// Of the binary module.
+    bytes_in: usize,
+    /// Of machine code.
+    code_bytes: usize,
+    /// From bytes in memory to code that can be run: parsing, validation, compilation and linking.
+    milliseconds: f64,
+    /// 10^6 bytes of the binary module in a second.
+    megabytes_per_second: f64,
+    /// Threads that compiled.
+    threads: usize,
+}
+
+impl Stats {
+    fn text(&self) -> String {
+        let Self { functions, bytes_in, code_bytes, milliseconds, megabytes_per_second, threads } = self;
+        let per_byte = *code_bytes as f64 / (*bytes_in).max(1) as f64;
+        format!(
+            "functions   {functions}\n\
+             bytes in    {bytes_in}\n\
+             code bytes  {code_bytes} ({per_byte:.2} for each byte in)\n\
+             time        {milliseconds:.3} ms on {threads} {}\n\
+             throughput  {megabytes_per_second:.2} MB/s\n",
+            if *threads == 1 { "thread" } else { "threads" },
+        )
+    }
+}
+
+pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
+    let mut config = Config::new();
+    let available = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+    let threads = arguments.threads.unwrap_or_else(available);
+    config.compile_threads(threads);
+    let engine = Engine::new(&config).map_err(Failure::new)?;
+    let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
+    let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
+    // The time is that of the binary module.
+    let bytes = wat::parse_bytes(&bytes).map_err(|error| of_file(&error))?;
+    let start = Instant::now();
+    let module = wasm_jit::Module::from_binary(&engine, &bytes).map_err(|error| of_file(&error))?;
+    let time = start.elapsed();
+    if arguments.stats {
+        let stats = stats(&module, bytes.len(), time, threads.get());
+        let text = match arguments.json {
+            true => serde_json::to_string(&stats).map_err(Failure::new)? + "\n",
+            false => stats.text(),
+        };
+        let written = std::io::stdout().write_all(text.as_bytes());
+        written.map_err(|error| Failure::new(format_args!("standard output: {error}")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {
+    Stats {
+        functions: module.defined_functions(),
+        bytes_in,
+        code_bytes: module.code_size(),
+        milliseconds: time.as_secs_f64() * 1e3,
+        megabytes_per_second: bytes_in as f64 / 1e6 / time.as_secs_f64().max(1e-9),
+        threads,
+    }
+}

@@ -1,0 +1,137 @@
+//! The command line: one file per verb.
+//!
+//! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; what explains it, such as a backtrace,
+//! follows on further lines. A verb returns a [`Failure`], which is printed here, once; mistakes in the command line itself are
+//! clap's, exit code 2.
+
+mod compile;
+mod objdump;
+mod program;
+mod run;
+mod units;
+mod values;
+
+use std::fmt::Display;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use wasm_jit::{Engine, Error, Module};
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit run --dir .::/ app.wasm input.txt     run a WASI program that may use this directory
+  wasm-jit run --invoke fib math.wat 30          call an exported function, print its results
+  wasm-jit compile --stats app.wasm              how large the code gets, and how fast
+  wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
+
+const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// Runs WebAssembly by a single-pass compiler for x86-64
+#[derive(Debug, Parser)]
+#[command(name = "wasm-jit", version, before_help = EXAMPLES, help_template = TEMPLATE)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Run),
+    Compile(compile::Compile),
+    Objdump(objdump::Objdump),
+}
+
+/// Why a verb ends without its result.
+#[derive(Debug)]
+struct Failure {
+    /// Exit code.
+    code: u8,
+    /// The first line says it all.
+    message: String,
+}
+
+impl Failure {
+    /// Anything but the program's own doing: exit code 1.
+    fn new(message: impl Display) -> Self {
+        Self { code: 1, message: message.to_string() }
+    }
+
+    /// The same, about a file.
+    fn of_file(file: &Path, message: impl Display) -> Self {
+        Self::new(message).about(file.display())
+    }
+
+    /// Says before the message what it is about.
+    fn about(self, what: impl Display) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    /// Prints the message, and gives the exit code.
+    fn report(&self) -> u8 {
+        eprintln!("wasm-jit: {}", self.message);
+        self.code
+    }
+}
+
+/// Loads a module, binary or text.
+fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
+    Module::from_file(engine, file).map_err(|error| match error {
+        // Names the file.
+        Error::Read { .. } => Failure::new(error),
+        _ => Failure::of_file(file, error),
+    })
+}
+
+/// Parses the command line, runs the verb and returns the exit code.
+pub(crate) fn run() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Run(arguments) => run::run(arguments),
+        Verb::Compile(arguments) => compile::run(&arguments),
+        Verb::Objdump(arguments) => objdump::run(&arguments),
+    };
+    done.unwrap_or_else(|failure| ExitCode::from(failure.report()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_found_before_anything_runs() {
+        #[track_caller]
+        fn check(line: &str, expected: &str) {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            let message = error.to_string();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+        check("wasm-jit", "Usage: wasm-jit <COMMAND>");
+        check("wasm-jit start", "unrecognized subcommand 'start'");
+        check("wasm-jit run", "<FILE>");
+        check("wasm-jit run --directory . a.wasm", "unexpected argument '--directory'");
+        check("wasm-jit run --dir :: a.wasm", "expected HOST or HOST::GUEST");
+        check("wasm-jit run --env =x a.wasm", "expected NAME=VALUE or NAME");
+        check("wasm-jit run --timeout soon a.wasm", "expected a duration such as 10s, 500ms or 2m");
+        check("wasm-jit run --max-stack 1T a.wasm", "expected a number of bytes such as 65536, 512K or 8M");
+        check("wasm-jit compile --threads 0 a.wasm", "invalid value '0' for '--threads <N>'");
+        check("wasm-jit compile --json a.wasm", "--stats");
+        check("wasm-jit objdump", "<FILE>");
+    }
+
+    #[test]
+    fn options_behind_the_file_are_the_programs() {
+        let line = "wasm-jit run --env A=1 a.wasm --env B=2 -- -x";
+        let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else {
+            panic!("another verb")
+        };
+        assert_eq!(run.program(), ["a.wasm", "--env", "B=2", "--", "-x"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! `wasm-jit objdump`: shows what functions are compiled to.
+
+use std::cell::Cell;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use wasm_jit::Engine;
+
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit objdump math.wat                    every function
+  wasm-jit objdump --function fib math.wat     the function with this name
+  wasm-jit objdump --function 12 math.wat      the function with this index, imports counted";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   there is no such function, or the module cannot be read or compiled
+  2   mistake in the command line";
+
+/// Prints WebAssembly and machine code side by side
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+pub(super) struct Objdump {
+    /// Prints this function only: its name in the name section, or its index [default: all]
+    #[arg(long, value_name = "NAME|INDEX")]
+    function: Option<String>,
+
+    /// The module, .wasm or .wat
+    file: PathBuf,
+}
+
+pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
+    let engine = Engine::new(&wasm_jit::Config::new()).map_err(Failure::new)?;
+    let module = super::load(&engine, &arguments.file)?;
+    let found = Cell::new(false);
+    let wanted = |index: u32, name: Option<&str>| {
+        let is_wanted = match &arguments.function {
+            None => true,
+            Some(function) => name == Some(function) || function.parse() == Ok(index),
+        };
+        found.set(found.get() || is_wanted);
+        is_wanted
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    match module.objdump(wanted, &mut out).and_then(|()| out.flush()) {
+        // Whoever reads it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written.map_err(|error| Failure::new(error).about("standard output"))?,
+    }
+    match &arguments.function {
+        Some(function) if !found.get() => Err(Failure::of_file(
+            &arguments.file,
+            format_args!("there is no function `{function}` with code"),
+        )),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,254 @@
+//! `wasm-jit run`: runs a program.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use wasm_jit::wasi::{self, WasiCtx, WasiCtxBuilder};
+use wasm_jit::{Config, Engine, Error, Func, Instance, Module, Store};
+
+use super::program::{self, Program};
+use super::{Failure, units, values};
+
+/// Exit code of a program that trapped: what a shell reports for a process that aborted.
+const TRAPPED: u8 = 134;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit run --dir .::/ --env LANG=C app.wasm -v input.txt
+  wasm-jit run --invoke fib math.wat 30
+  wasm-jit run --timeout 10s untrusted.wasm < input";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  the program's own   it ended; with --invoke and without an error, 0
+  134                 it trapped, or its time was up: reason and backtrace go to stderr
+  1                   it could not be loaded or linked, or did not catch an exception
+  2                   mistake in the command line";
+
+/// Runs a WebAssembly program
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+#[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
+pub(super) struct Run {
+    /// Lets the program use this directory of the host, under the name GUEST (default: the same name); may be repeated
+    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    directories: Vec<(PathBuf, String)>,
+
+    /// Sets a variable in the program's environment, or passes on one of this environment; the program sees no other; may be
+    /// repeated
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    environment: Vec<(String, Option<String>)>,
+
+    /// Calls this exported function with ARGS, and prints its results, one per line [default: _start, with ARGS as the
+    /// program's arguments]
+    #[arg(long, value_name = "NAME")]
+    invoke: Option<String>,
+
+    /// Stops the program after this time, as by a trap: 10s, 500ms, 2m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    timeout: Option<Duration>,
+
+    /// Stack of the program; deeper recursion traps: 512K, 8M
+    #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
+    max_stack: usize,
+
+    /// Writes /tmp/perf-PID.map, by which perf names the functions
+    #[arg(long)]
+    perf_map: bool,
+
+    /// The module (.wasm or .wat), and the program's arguments
+    #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    #[cfg(test)]
+    pub(super) fn program(&self) -> &[OsString] {
+        &self.program
+    }
+
+    fn file(&self) -> &Path {
+        Path::new(&self.program[0])
+    }
+
+    fn arguments(&self) -> &[OsString] {
+        &self.program[1..]
+    }
+}
+
+/// `HOST::GUEST`, or one name for both.
+fn directory(text: &str) -> Result<(PathBuf, String), String> {
+    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    if host.is_empty() || guest.is_empty() {
+        return Err("expected HOST or HOST::GUEST".to_owned());
+    }
+    Ok((host.into(), guest.to_owned()))
+}
+
+fn variable(text: &str) -> Result<(String, Option<String>), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, None),
+    };
+    if name.is_empty() {
+        return Err("expected NAME=VALUE or NAME".to_owned());
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// Runs the program on a thread of its own, which has the stack that it may use.
+pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
+    let running = program::with_stack(arguments.max_stack, move || run_here(&arguments))?;
+    running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
+    let mut config = Config::new();
+    config.max_wasm_stack(arguments.max_stack);
+    let engine = Engine::new(&config).map_err(Failure::new)?;
+    let module = super::load(&engine, arguments.file())?;
+    if arguments.perf_map {
+        write_perf_map(&module)?;
+    }
+    let wasi = wasi_context(arguments)?;
+    let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
+    let program = Program::new(module, wasi, arguments.max_stack, of_thread);
+    let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
+    let mut store = program.store();
+    let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
+    let timeout = timeout.transpose().map_err(Failure::new)?;
+    let done = program
+        .instantiate(&mut store)
+        .map_err(Stop::Error)
+        .and_then(|instance| execute(arguments, &mut store, &instance));
+    let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
+    match done {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Stop::Failure(failure)) => Err(failure),
+        Err(Stop::Error(error)) => {
+            let ended = ended(&error).map_err(|failure| match arguments.timeout {
+                Some(time) if has_timed_out => failure.about(format_args!("its {time:?} are over")),
+                _ => failure,
+            });
+            ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))
+        }
+    }
+}
+
+fn write_perf_map(module: &Module) -> Result<(), Failure> {
+    let path = format!("/tmp/perf-{}.map", std::process::id());
+    let written = File::create(&path).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        module.write_perf_map(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| Failure::new(error).about(path))
+}
+
+/// Why a program did not return.
+enum Stop {
+    Error(Error),
+    Failure(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stdio();
+    // The program learns its name, not where it lies.
+    builder.arg(arguments.file().file_name().unwrap_or_default().to_os_string().into_vec());
+    builder.args(arguments.arguments().iter().map(|argument| argument.clone().into_vec()));
+    for (name, value) in &arguments.environment {
+        let value = value.clone().map(OsString::from).or_else(|| std::env::var_os(name));
+        if let Some(value) = value {
+            builder.env(name.as_str(), value.into_vec());
+        }
+    }
+    for (host, guest) in &arguments.directories {
+        builder.preopened_dir(host, guest).map_err(|error| Failure::of_file(host, error))?;
+    }
+    Ok(builder.build())
+}
+
+fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> Result<(), Stop> {
+    // A library, rather than a command, is to be initialized first.
+    if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
+        initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
+    }
+    if let Some(name) = &arguments.invoke {
+        return match instance.get_func(&mut *store, name) {
+            Some(function) => invoke(arguments, store, &function),
+            None => Err(Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")))),
+        };
+    }
+    let main = instance.get_func(&mut *store, "").or_else(|| instance.get_func(&mut *store, "_start"));
+    match main {
+        Some(main) => Ok(main.typed::<(), ()>(&*store)?.call(&mut *store, ())?),
+        None => Ok(()),
+    }
+}
+
+/// Calls a function with the arguments of the command line, and prints its results.
+fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Result<(), Stop> {
+    let ty = function.ty(&*store);
+    let parameters: Vec<_> = ty.params().collect();
+    let given = arguments.arguments();
+    if given.len() != parameters.len() {
+        let message = format!("the function takes {} arguments, {} are given", parameters.len(), given.len());
+        return Err(Stop::Failure(Failure::new(message)));
+    }
+    let parsed: Result<Vec<_>, String> = parameters
+        .into_iter()
+        .zip(given)
+        .map(|(ty, text)| values::parse(ty, &text.to_string_lossy()))
+        .collect();
+    let parsed = parsed.map_err(|message| Stop::Failure(Failure::new(message)))?;
+    let mut results = vec![wasm_jit::Val::I32(0); ty.results().len()];
+    function.call(&mut *store, &parsed, &mut results)?;
+    let text: String = results.iter().map(|value| values::print(value) + "\n").collect();
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| Stop::Failure(Failure::new(format_args!("standard output: {error}"))))
+}
+
+/// The exit code of a program that ended by other means than a return.
+fn ended(error: &Error) -> Result<u8, Failure> {
+    if let Some(exit) = error.downcast_ref::<wasi::Exit>() {
+        // As for a process of the host, the lower eight bits count.
+        return Ok(exit.0 as u8);
+    }
+    let code = if error.trap().is_some() { TRAPPED } else { 1 };
+    Err(Failure { code, message: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_have_one_or_two_names() {
+        assert_eq!(directory("."), Ok((".".into(), ".".to_owned())));
+        assert_eq!(directory("/srv/a::/"), Ok(("/srv/a".into(), "/".to_owned())));
+        assert_eq!(directory("C:x::D:y"), Ok(("C:x".into(), "D:y".to_owned())));
+        assert!(directory("").is_err());
+        assert!(directory("a::").is_err());
+    }
+
+    #[test]
+    fn variables_may_have_no_value() {
+        assert_eq!(variable("A=b=c"), Ok(("A".to_owned(), Some("b=c".to_owned()))));
+        assert_eq!(variable("A="), Ok(("A".to_owned(), Some(String::new()))));
+        assert_eq!(variable("A"), Ok(("A".to_owned(), None)));
+        assert!(variable("").is_err());
+    }
+}

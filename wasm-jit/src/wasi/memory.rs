@@ -1,0 +1,205 @@
+//! The program's memory as the calls see it.
+//!
+//! An address and a length from the program are checked once, here. Values are copied in and out byte by byte with relaxed
+//! atomic accesses, because another thread of the program may write to a shared memory meanwhile: what is read then is
+//! any mixture, and harmless, since every value is copied before it is looked at. Bulk data is not touched by Rust at all: the
+//! kernel gets the addresses of the buffers ([`Iovecs`]).
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::errno::{Errno, Failure, Outcome};
+
+/// Most buffers that one call looks at (what Linux accepts too); a longer list is cut, which a program sees as a partial
+/// read or write.
+const MOST_IOVECS: u32 = 1024;
+
+/// Most bytes that one call moves (as in Linux).
+const MOST_BYTES: usize = 0x7fff_f000;
+
+/// Longest path that is taken from the program (as in Linux).
+const LONGEST_PATH: u32 = 4096;
+
+/// A program's memory, for the time of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GuestMemory<'a> {
+    base: *const AtomicU8,
+    length: usize,
+    lifetime: PhantomData<&'a [AtomicU8]>,
+}
+
+impl<'a> GuestMemory<'a> {
+    /// # Safety
+    /// For the lifetime, `length` bytes from `base` on are mapped readable and writable, and no Rust reference to any
+    /// of them is used.
+    pub(crate) unsafe fn new(base: *mut u8, length: usize) -> Self {
+        Self { base: base.cast(), length, lifetime: PhantomData }
+    }
+
+    /// The bytes of a range that the program named.
+    fn range(&self, address: u32, length: u64) -> Outcome<&'a [AtomicU8]> {
+        let inside = u64::from(address) + length <= self.length as u64;
+        if !inside {
+            return Err(Failure::OutOfBounds { address, length });
+        }
+        // SAFETY: the range is inside of the memory, which `new`'s caller vouches for; an `AtomicU8` has no alignment.
+        Ok(unsafe { std::slice::from_raw_parts(self.base.add(address as usize), length as usize) })
+    }
+
+    /// Copies `bytes` to the program's address.
+    pub(crate) fn write_bytes(&self, address: u32, bytes: &[u8]) -> Outcome {
+        let to = self.range(address, bytes.len() as u64)?;
+        for (to, from) in to.iter().zip(bytes) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies `N` bytes from the program's address.
+    pub(crate) fn read_array<const N: usize>(&self, address: u32) -> Outcome<[u8; N]> {
+        let from = self.range(address, N as u64)?;
+        let mut bytes = [0; N];
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        Ok(bytes)
+    }
+
+    /// Writes a little-endian number.
+    pub(crate) fn write_u32(&self, address: u32, value: u32) -> Outcome {
+        self.write_bytes(address, &value.to_le_bytes())
+    }
+
+    /// Writes a little-endian number.
+    pub(crate) fn write_u64(&self, address: u32, value: u64) -> Outcome {
+        self.write_bytes(address, &value.to_le_bytes())
+    }
+
+    /// Copies a path. It is bytes without a NUL: the interface asks for UTF-8, but a program that got a name from
+    /// `fd_readdir` can open it whatever its encoding is.
+    pub(crate) fn read_path(&self, address: u32, length: u32) -> Outcome<Vec<u8>> {
+        let from = self.range(address, length.into())?;
+        if length > LONGEST_PATH {
+            return Err(Errno::Nametoolong.into());
+        }
+        let path: Vec<u8> = from.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        if path.contains(&0) { Err(Errno::Inval.into()) } else { Ok(path) }
+    }
+
+    /// A buffer of the program, for the kernel to write to.
+    pub(crate) fn buffer(&self, address: u32, length: u32) -> Outcome<(*mut u8, usize)> {
+        let range = self.range(address, length.into())?;
+        Ok((range.as_ptr().cast::<u8>().cast_mut(), range.len()))
+    }
+
+    /// The buffers in a list of pairs of address and length.
+    pub(crate) fn iovecs(&self, list: u32, count: u32) -> Outcome<Iovecs<'a>> {
+        let pairs = self.range(list, 8 * u64::from(count))?;
+        let mut iovecs = Iovecs { list: Vec::new(), total: 0, memory: *self };
+        for pair in pairs.chunks_exact(8).take(MOST_IOVECS as usize) {
+            let word = |at: usize| {
+                u32::from_le_bytes(std::array::from_fn(|byte| pair[at + byte].load(Ordering::Relaxed)))
+            };
+            let (base, length) = self.buffer(word(0), word(4))?;
+            let length = length.min(MOST_BYTES - iovecs.total);
+            iovecs.total += length;
+            iovecs.list.push(libc::iovec { iov_base: base.cast(), iov_len: length });
+        }
+        Ok(iovecs)
+    }
+}
+
+/// Buffers inside of a program's memory, as the kernel takes them.
+#[derive(Debug)]
+pub(crate) struct Iovecs<'a> {
+    list: Vec<libc::iovec>,
+    total: usize,
+    memory: GuestMemory<'a>,
+}
+
+impl Iovecs<'_> {
+    /// How many bytes they have together; fits into an `i32`.
+    pub(crate) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// For system calls that take a list of buffers.
+    pub(crate) fn as_raw(&self) -> (*const libc::iovec, libc::c_int) {
+        (self.list.as_ptr(), self.list.len() as libc::c_int)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &[AtomicU8]> {
+        self.list.iter().map(|iovec| {
+            let offset = iovec.iov_base as usize - self.memory.base as usize;
+            // SAFETY: `iovecs` found the buffer inside of the memory.
+            unsafe { std::slice::from_raw_parts(self.memory.base.add(offset), iovec.iov_len) }
+        })
+    }
+
+    /// Copies at most `limit` bytes out of them.
+    pub(crate) fn gather(&self, limit: usize) -> Vec<u8> {
+        let bytes = self.parts().flatten().take(limit);
+        bytes.map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Copies `bytes`, which are not longer than they are, into them.
+    pub(crate) fn scatter(&self, bytes: &[u8]) {
+        for (to, from) in self.parts().flatten().zip(bytes) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_out_of_bounds<T: std::fmt::Debug>(outcome: Outcome<T>) {
+        assert!(matches!(outcome, Err(Failure::OutOfBounds { .. })), "{outcome:?}");
+    }
+
+    #[test]
+    fn addresses_are_checked_up_to_the_last_byte() {
+        let mut bytes = [0; 16];
+        // SAFETY: the array outlives the memory, and is not used meanwhile.
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        memory.write_u32(12, 0x0403_0201).unwrap();
+        assert_eq!(memory.read_array::<4>(12).unwrap(), [1, 2, 3, 4]);
+        memory.write_bytes(16, &[]).unwrap();
+        check_out_of_bounds(memory.write_u32(13, 1));
+        check_out_of_bounds(memory.read_array::<4>(u32::MAX));
+        check_out_of_bounds(memory.write_u64(9, 1));
+        check_out_of_bounds(memory.read_path(8, u32::MAX));
+        check_out_of_bounds(memory.buffer(u32::MAX, u32::MAX));
+        check_out_of_bounds(memory.iovecs(8, 2));
+        check_out_of_bounds(memory.iovecs(0, u32::MAX));
+    }
+
+    #[test]
+    fn buffers_are_filled_and_read_in_order() {
+        let mut bytes = [0; 64];
+        // SAFETY: as above.
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        for (at, value) in [(0, 40), (4, 2), (8, 50), (12, 0), (16, 32), (20, 3)] {
+            memory.write_u32(at, value).unwrap();
+        }
+        let iovecs = memory.iovecs(0, 3).unwrap();
+        assert_eq!(iovecs.total(), 5);
+        iovecs.scatter(b"abcde");
+        assert_eq!(iovecs.gather(100), b"abcde");
+        assert_eq!(iovecs.gather(4), b"abcd");
+        assert_eq!(&memory.read_array::<10>(32).unwrap(), b"cde\0\0\0\0\0ab");
+    }
+
+    #[test]
+    fn a_list_of_buffers_is_cut_where_linux_cuts_it() {
+        let mut bytes = vec![0; 8 * 2000];
+        // SAFETY: as above.
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        for n in 0..2000 {
+            memory.write_u32(8 * n + 4, 1).unwrap();
+        }
+        let iovecs = memory.iovecs(0, 2000).unwrap();
+        assert_eq!((iovecs.as_raw().1, iovecs.total()), (1024, 1024));
+    }
+}

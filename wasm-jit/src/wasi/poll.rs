@@ -1,0 +1,280 @@
+//! `poll_oneoff`: waits until a clock has a certain time, or a descriptor can be read or written.
+//!
+//! 1. Clocks become one deadline of the host's monotonic clock, the earliest; streams of the host become a list for `poll(2)`.
+//!    Files, and streams in memory, are always ready.
+//! 2. If anything is ready, or is a mistake, there is no waiting. Otherwise `poll(2)` waits until the deadline.
+//! 3. Every subscription that is ready now becomes an event. A mistake in a subscription is its event's error.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::time::ClockId;
+
+use super::clock::{clock_id, now};
+use super::context::{Descriptor, WasiCtx};
+use super::errno::{Errno, Outcome};
+use super::memory::GuestMemory;
+use super::types::{Abi, Awaited, Event, Subscription, eventrwflags, subclockflags};
+
+/// Most subscriptions of one call.
+pub(crate) const MOST_SUBSCRIPTIONS: u32 = 16_384;
+
+/// What is known about a subscription before waiting.
+enum State {
+    /// When it is due on the monotonic clock.
+    At(u64),
+    /// The stream of the host that it waits for: an index into the list for `poll(2)`.
+    Polled(usize),
+    Ready {
+        bytes: u64,
+        flags: u32,
+    },
+    Wrong(Errno),
+}
+
+/// When a clock subscription is due, on the monotonic clock.
+fn deadline(id: u32, timeout: u64, flags: u32) -> Result<u64, Errno> {
+    let clock = clock_id(id)?;
+    if flags & !subclockflags::ALL != 0 || !matches!(clock, ClockId::Realtime | ClockId::Monotonic) {
+        return Err(Errno::Inval);
+    }
+    let remaining =
+        if flags & subclockflags::ABSTIME != 0 { timeout.saturating_sub(now(clock)) } else { timeout };
+    Ok(now(ClockId::Monotonic).saturating_add(remaining))
+}
+
+/// A file is always ready. What can be read is what lies behind the position.
+fn file_state(file: &std::fs::File, is_read: bool) -> State {
+    if !is_read {
+        return State::Ready { bytes: 1, flags: 0 };
+    }
+    let size = rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned());
+    let bytes = size.saturating_sub(rustix::fs::tell(file).unwrap_or(0));
+    State::Ready { bytes, flags: if bytes == 0 { eventrwflags::HANGUP } else { 0 } }
+}
+
+impl WasiCtx {
+    fn state(&self, what: Awaited, polled: &mut Vec<PollFd<'static>>) -> Result<State, Errno> {
+        let mut poll = |host: Option<BorrowedFd<'static>>, flags| match host {
+            Some(fd) => {
+                polled.push(PollFd::from_borrowed_fd(fd, flags));
+                State::Polled(polled.len() - 1)
+            }
+            None => State::Ready { bytes: 1, flags: 0 },
+        };
+        match what {
+            Awaited::Clock { id, timeout, flags } => Ok(State::At(deadline(id, timeout, flags)?)),
+            Awaited::Read { fd } => match &*self.descriptor(fd)? {
+                Descriptor::Input(input) => Ok(poll(input.host(), PollFlags::IN)),
+                Descriptor::File(file) => Ok(file_state(file, true)),
+                Descriptor::Output(_) | Descriptor::Dir(_) => Err(Errno::Badf),
+            },
+            Awaited::Write { fd } => match &*self.descriptor(fd)? {
+                Descriptor::Output(output) => Ok(poll(output.host(), PollFlags::OUT)),
+                Descriptor::File(file) => Ok(file_state(file, false)),
+                Descriptor::Input(_) | Descriptor::Dir(_) => Err(Errno::Badf),
+            },
+        }
+    }
+
+    pub(crate) fn poll_oneoff(
+        &self,
+        memory: &GuestMemory<'_>,
+        abi: Abi,
+        subscriptions: u32,
+        events: u32,
+        count: u32,
+        result: u32,
+    ) -> Outcome {
+        if count == 0 {
+            return Err(Errno::Inval.into());
+        }
+        if count > MOST_SUBSCRIPTIONS {
+            return Err(Errno::Nomem.into());
+        }
+        memory.buffer(events, count * Event::SIZE)?;
+        let mut polled = Vec::new();
+        let mut states = Vec::with_capacity(count as usize);
+        let size = Subscription::size(abi);
+        memory.buffer(subscriptions, count * size)?;
+        for n in 0..count {
+            let subscription = read_subscription(memory, abi, subscriptions + n * size)?;
+            let state = self.state(subscription.what, &mut polled).unwrap_or_else(State::Wrong);
+            states.push((subscription, state));
+        }
+        wait(&states, &mut polled)?;
+        let time = now(ClockId::Monotonic);
+        let mut written = 0;
+        for (subscription, state) in &states {
+            if let Some(event) = event(*subscription, state, &polled, time) {
+                memory.write_bytes(events + written * Event::SIZE, &event.encode())?;
+                written += 1;
+            }
+        }
+        memory.write_u32(result, written)
+    }
+}
+
+fn read_subscription(memory: &GuestMemory<'_>, abi: Abi, address: u32) -> Outcome<Subscription> {
+    let mut record = [0; 56];
+    match abi {
+        Abi::Unstable => record = memory.read_array(address)?,
+        Abi::Preview1 => record[..48].copy_from_slice(&memory.read_array::<48>(address)?),
+    }
+    Ok(Subscription::decode(&record, abi).ok_or(Errno::Inval)?)
+}
+
+/// Waits until one of them is ready.
+fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Outcome {
+    let deadlines = states.iter().map(|(_, state)| match state {
+        State::At(deadline) => Some(*deadline),
+        State::Polled(_) => None,
+        State::Ready { .. } | State::Wrong(_) => Some(0),
+    });
+    let deadline = deadlines.flatten().min();
+    loop {
+        let timeout = deadline.map(|deadline| {
+            let remaining = deadline.saturating_sub(now(ClockId::Monotonic));
+            Timespec {
+                tv_sec: (remaining / 1_000_000_000).cast_signed(),
+                tv_nsec: (remaining % 1_000_000_000).cast_signed(),
+            }
+        });
+        // A signal ends the wait with `EINTR`: that is how a program that waits is interrupted.
+        match rustix::event::poll(polled, timeout.as_ref()) {
+            // The host may wake up a moment before the deadline.
+            Ok(0) if deadline.is_some_and(|deadline| now(ClockId::Monotonic) < deadline) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The event, if the subscription is ready.
+fn event(subscription: Subscription, state: &State, polled: &[PollFd<'static>], time: u64) -> Option<Event> {
+    let event = |error, bytes, flags| Some(Event { subscription, error, bytes, flags });
+    match state {
+        State::At(deadline) if *deadline > time => None,
+        State::At(_) => event(Errno::Success, 0, 0),
+        State::Wrong(error) => event(*error, 0, 0),
+        State::Ready { bytes, flags } => event(Errno::Success, *bytes, *flags),
+        State::Polled(index) => {
+            let found = polled[*index].revents();
+            if found.is_empty() {
+                None
+            } else if found.contains(PollFlags::NVAL) {
+                event(Errno::Badf, 0, 0)
+            } else if found.contains(PollFlags::ERR) {
+                event(Errno::Io, 0, 0)
+            } else if found.intersects(PollFlags::IN | PollFlags::OUT) {
+                event(Errno::Success, 1, 0)
+            } else {
+                event(Errno::Success, 0, eventrwflags::HANGUP)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::testing::{Program, Sandbox, check_errno};
+    use super::super::types::{oflags, rights};
+    use super::*;
+
+    /// Where the tests put subscriptions, events and the result.
+    const SUBSCRIPTIONS: u32 = 4096;
+    const EVENTS: u32 = 16_384;
+    const RESULT: u32 = 64;
+
+    /// Puts a subscription with its number as userdata.
+    fn subscribe(program: &Program, number: u32, tag: u8, value: u32, timeout: u64, flags: u8) {
+        let mut record = [0; 48];
+        record[0] = number as u8;
+        record[8] = tag;
+        record[16..20].copy_from_slice(&value.to_le_bytes());
+        record[24..32].copy_from_slice(&timeout.to_le_bytes());
+        record[40] = flags;
+        program.put(SUBSCRIPTIONS + 48 * number, record);
+    }
+
+    /// Userdata, error, type, bytes, flags of each event.
+    fn poll(sandbox: &Sandbox, count: u32) -> Vec<(u64, u16, u8, u64, u8)> {
+        let program = &sandbox.program;
+        let memory = program.memory();
+        sandbox.wasi.poll_oneoff(&memory, Abi::Preview1, SUBSCRIPTIONS, EVENTS, count, RESULT).unwrap();
+        let event = |n| {
+            let at = EVENTS + 32 * n;
+            let record = program.bytes(at, 32);
+            let error = u16::from_le_bytes([record[8], record[9]]);
+            (program.u64(at), error, record[10], program.u64(at + 16), record[24])
+        };
+        (0..program.u32(RESULT)).map(event).collect()
+    }
+
+    #[test]
+    fn the_earliest_clock_ends_the_wait() {
+        let sandbox = Sandbox::new();
+        let start = Instant::now();
+        subscribe(&sandbox.program, 0, 0, 1, u64::MAX, 0);
+        subscribe(&sandbox.program, 1, 0, 0, 20_000_000, 0);
+        assert_eq!(poll(&sandbox, 2), [(1, 0, 0, 0, 0)]);
+        assert!(start.elapsed().as_millis() >= 20);
+    }
+
+    #[test]
+    fn an_absolute_time_that_has_passed_is_due_at_once() {
+        let sandbox = Sandbox::new();
+        subscribe(&sandbox.program, 0, 0, 0, 1_000_000_000, 1);
+        subscribe(&sandbox.program, 1, 0, 1, now(ClockId::Monotonic), 1);
+        subscribe(&sandbox.program, 2, 0, 1, 3_600_000_000_000, 0);
+        assert_eq!(poll(&sandbox, 3), [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0)]);
+    }
+
+    #[test]
+    fn files_are_ready_and_mistakes_are_events() {
+        let sandbox = Sandbox::new();
+        std::fs::write(sandbox.host("a"), "abc").unwrap();
+        std::fs::write(sandbox.host("empty"), "").unwrap();
+        let fd = sandbox.open("a", 0, rights::FD_READ, 0).unwrap();
+        let empty = sandbox.open("empty", oflags::TRUNC, rights::FD_READ | rights::FD_WRITE, 0).unwrap();
+        for (number, (tag, value)) in
+            [(1, fd), (1, empty), (2, empty), (1, 99), (2, Sandbox::ROOT), (0, 2), (0, 1), (1, 0), (2, 1)]
+                .into_iter()
+                .enumerate()
+        {
+            subscribe(&sandbox.program, number as u32, tag, value, u64::MAX, 0);
+        }
+        let badf = Errno::Badf as u16;
+        let expected = [
+            (0, 0, 1, 3, 0),
+            (1, 0, 1, 0, 1),
+            (2, 0, 2, 1, 0),
+            (3, badf, 1, 0, 0),
+            (4, badf, 2, 0, 0),
+            (5, Errno::Inval as u16, 0, 0, 0),
+            (7, 0, 1, 1, 0),
+            (8, 0, 2, 1, 0),
+        ];
+        assert_eq!(poll(&sandbox, 9), expected);
+    }
+
+    #[test]
+    fn hostile_lists_are_refused() {
+        let sandbox = Sandbox::new();
+        let memory = sandbox.program.memory();
+        let poll = |subscriptions, events, count| {
+            sandbox.wasi.poll_oneoff(&memory, Abi::Preview1, subscriptions, events, count, RESULT)
+        };
+        check_errno(poll(0, 0, 0), Errno::Inval);
+        check_errno(poll(0, 0, MOST_SUBSCRIPTIONS + 1), Errno::Nomem);
+        check_errno(poll(0, 0, u32::MAX), Errno::Nomem);
+        for (subscriptions, events) in [(0, u32::MAX), (u32::MAX, 0), (Program::SIZE - 47, 0)] {
+            let outcome = poll(subscriptions, events, 1);
+            assert!(matches!(outcome, Err(super::super::errno::Failure::OutOfBounds { .. })), "{outcome:?}");
+        }
+        subscribe(&sandbox.program, 0, 3, 0, 0, 0);
+        check_errno(poll(SUBSCRIPTIONS, EVENTS, 1), Errno::Inval);
+    }
+}

@@ -1,0 +1,49 @@
+//! `random_get`.
+
+use std::io;
+
+use super::context::WasiCtx;
+use super::errno::Outcome;
+use super::memory::GuestMemory;
+
+impl WasiCtx {
+    pub(crate) fn random_get(&self, memory: &GuestMemory<'_>, address: u32, length: u32) -> Outcome {
+        let (to, length) = memory.buffer(address, length)?;
+        let mut done = 0;
+        while done < length {
+            // SAFETY: `buffer` found `length` bytes from `to` on inside of the memory, and `done` is less.
+            let count = unsafe { libc::getrandom(to.add(done).cast(), length - done, 0) };
+            match usize::try_from(count) {
+                Ok(count) => done += count,
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WasiCtxBuilder;
+    use super::super::errno::Failure;
+    use super::super::testing::Program;
+
+    #[test]
+    fn random_bytes_fill_what_was_asked_for_and_no_more() {
+        let wasi = WasiCtxBuilder::new().build();
+        let program = Program::new();
+        wasi.random_get(&program.memory(), 100, 1000).unwrap();
+        let bytes = program.bytes(0, 1200);
+        assert!(bytes[..100].iter().chain(&bytes[1100..]).all(|byte| *byte == 0));
+        let distinct: std::collections::BTreeSet<u8> = bytes[100..1100].iter().copied().collect();
+        assert!(distinct.len() > 200, "{} different bytes of 1000", distinct.len());
+        wasi.random_get(&program.memory(), Program::SIZE, 0).unwrap();
+        let outcome = wasi.random_get(&program.memory(), 16, u32::MAX);
+        assert_eq!(outcome, Err(Failure::OutOfBounds { address: 16, length: u32::MAX.into() }));
+    }
+}

@@ -1,0 +1,467 @@
+//! The command `wasm-jit`, on small modules in the text format and on C programs.
+//!
+//! The C programs are in `programs/`; clang compiles them against wasi-libc (`scripts/install-packages.sh`). What they print here
+//! is what wasmtime makes them print, but for two places that say so.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A directory with modules, and the command in it.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: TempDir::new().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a module in the text format.
+    fn text(&self, name: &str, text: &str) -> &Self {
+        std::fs::write(self.path(name), text).unwrap();
+        self
+    }
+
+    /// Compiles `programs/NAME.c` to `NAME.wasm`.
+    fn c(&self, name: &str) -> &Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+        let output = Command::new("clang")
+            .args(["--target=wasm32-wasi", "--sysroot=/usr", "-O2", "-Wall", "-Werror", "-o"])
+            .arg(self.path(name).with_extension("wasm"))
+            .arg(source.with_extension("c"))
+            .output()
+            .expect("clang can be started");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        command.args(arguments).current_dir(self.dir.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::new(self.command(arguments).stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn run_with_input(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut command = self.command(arguments);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        Ran::new(child.wait_with_output().unwrap())
+    }
+}
+
+/// What came out of the command.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, code: i32, stdout: &str) -> &Self {
+        assert_eq!((self.code, self.stdout.as_str()), (Some(code), stdout), "{}", self.stderr);
+        self
+    }
+
+    /// The diagnostic, which begins with the command's name, has all of these in it.
+    #[track_caller]
+    fn says(&self, parts: &[&str]) -> &Self {
+        assert!(self.stderr.starts_with("wasm-jit: "), "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "`{part}` is not in:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+const MATH: &str = r#"(module
+    (func (export "fib") (param i32) (result i32)
+        (if (result i32) (i32.lt_s (local.get 0) (i32.const 2))
+            (then (local.get 0))
+            (else (i32.add
+                (call 0 (i32.sub (local.get 0) (i32.const 1)))
+                (call 0 (i32.sub (local.get 0) (i32.const 2)))))))
+    (func (export "all") (param i32 i64 f32 f64) (result f64 f32 i64 i32 funcref externref)
+        (local.get 3) (local.get 2) (local.get 1) (local.get 0) (ref.func 0) (ref.null extern))
+    (func (export "none")))"#;
+
+#[test]
+fn invoke_prints_results() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    place.run(&["run", "--invoke", "fib", "math.wat", "20"]).check(0, "6765\n");
+    place
+        .run(&["run", "--invoke", "all", "math.wat", "-1", "0x10", "0.1", "-2.5"])
+        .check(0, "-2.5\n0.1\n16\n-1\n<funcref>\n<null externref>\n");
+    place.run(&["run", "--invoke", "none", "math.wat"]).check(0, "");
+}
+
+#[test]
+fn invoke_refuses_what_does_not_fit() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    let check = |arguments: &[&str], expected| {
+        place.run(&[&["run", "--invoke"], arguments].concat()).check(1, "").says(&[expected]);
+    };
+    check(&["fib", "math.wat"], "the function takes 1 arguments, 0 are given");
+    check(&["fib", "math.wat", "1", "2"], "the function takes 1 arguments, 2 are given");
+    check(&["fib", "math.wat", "x"], "`x`: expected an integer of 32 bits");
+    check(&["main", "math.wat"], "no function is exported as `main`");
+}
+
+#[test]
+fn what_cannot_be_run_is_said_in_one_line() {
+    let place = Place::new();
+    place.text("broken.wat", "(module (func (unknown)))");
+    place.text("invalid.wat", "(module (func (result i32)))");
+    place.text("import.wat", r#"(module (import "a" "b" (func)))"#);
+    place.text("broken.wasm", "\0asm\u{1}\0\0\0\u{1}");
+    let check = |file: &str, parts: &[&str]| {
+        let ran = place.run(&["run", file]);
+        ran.check(1, "").says(&[file]).says(parts);
+    };
+    check("missing.wasm", &["No such file or directory"]);
+    check("broken.wat", &["unknown"]);
+    check("invalid.wat", &["type mismatch"]);
+    check("broken.wasm", &["offset"]);
+    check("import.wat", &["unknown import: `a` `b`"]);
+    place.text("nothing.wat", "(module)");
+    place.run(&["run", "nothing.wat"]).check(0, "");
+    place
+        .run(&["run", "--dir", "missing::/", "nothing.wat"])
+        .check(1, "")
+        .says(&["missing: No such file or directory"]);
+}
+
+#[test]
+fn a_trap_has_its_reason_a_backtrace_and_an_exit_code() {
+    let place = Place::new();
+    place.text(
+        "trap.wat",
+        r#"(module
+            (memory 1)
+            (func $inner (drop (i32.load (i32.const 65536))))
+            (func $outer (call $inner))
+            (func (export "_start") (call $outer))
+            (func (export "zero") (drop (i32.div_s (i32.const 1) (i32.const 0))))
+            (func $deep (export "deep") (call $deep)))"#,
+    );
+    place.run(&["run", "trap.wat"]).check(134, "").says(&[
+        "trap.wat: wasm trap: out of bounds memory access\n",
+        "inner",
+        "outer",
+    ]);
+    place.run(&["run", "--invoke", "zero", "trap.wat"]).check(134, "").says(&["integer divide by zero"]);
+    for stack in ["64K", "8M", "100M"] {
+        place
+            .run(&["run", "--max-stack", stack, "--invoke", "deep", "trap.wat"])
+            .check(134, "")
+            .says(&["call stack exhausted", "deep"]);
+    }
+}
+
+#[test]
+fn a_pointer_outside_of_the_memory_traps() {
+    let place = Place::new();
+    place.text(
+        "pointer.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (func (export "inside") (result i32) (call $random (i32.const 65535) (i32.const 1)))
+            (func $caller (export "outside") (result i32) (call $random (i32.const 65535) (i32.const 2))))"#,
+    );
+    place.run(&["run", "--invoke", "inside", "pointer.wat"]).check(0, "0\n");
+    place
+        .run(&["run", "--invoke", "outside", "pointer.wat"])
+        .check(134, "")
+        .says(&["out of bounds memory access", "caller"]);
+}
+
+#[test]
+fn exit_codes_are_passed_through() {
+    let place = Place::new();
+    place.text(
+        "exit.wat",
+        r#"(module
+            (import "wasi_unstable" "proc_exit" (func $exit (param i32)))
+            (memory (export "memory") 1)
+            (func (export "_start") (call $exit (i32.const 42)) unreachable)
+            (func (export "exit") (param i32) (call $exit (local.get 0)) unreachable))"#,
+    );
+    place.run(&["run", "exit.wat"]).check(42, "");
+    for code in [0, 1, 134, 255] {
+        place.run(&["run", "--invoke", "exit", "exit.wat", &code.to_string()]).check(code, "");
+    }
+    // As for a process of the host.
+    place.run(&["run", "--invoke", "exit", "exit.wat", "256"]).check(0, "");
+}
+
+#[test]
+fn a_library_is_initialized_first() {
+    let place = Place::new();
+    place.text(
+        "library.wat",
+        r#"(module
+            (global $ready (mut i32) (i32.const 0))
+            (func (export "_initialize") (global.set $ready (i32.const 7)))
+            (func (export "ready") (result i32) (global.get $ready)))"#,
+    );
+    place.run(&["run", "--invoke", "ready", "library.wat"]).check(0, "7\n");
+}
+
+#[test]
+fn time_runs_out() {
+    let place = Place::new();
+    place.text(
+        "forever.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            ;; One subscription: the monotonic clock, in an hour.
+            (data (i32.const 16) "\01")
+            (data (i32.const 24) "\00\a0\b8\30\46\03\00\00")
+            (func $spin (export "spin") (loop $again (br $again)))
+            (func $sleep (export "sleep")
+                (drop (call $poll (i32.const 0) (i32.const 100) (i32.const 1) (i32.const 200)))))"#,
+    );
+    for function in ["spin", "sleep"] {
+        let start = Instant::now();
+        place
+            .run(&["run", "--timeout", "200ms", "--invoke", function, "forever.wat"])
+            .check(134, "")
+            .says(&["200ms", "wasm trap: interrupt", function]);
+        assert!(start.elapsed() >= Duration::from_millis(200));
+    }
+    // Nobody writes to the input, and nobody closes it.
+    place.text(
+        "read.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (data (i32.const 0) "\10\00\00\00\10\00\00\00")
+            (func (export "_start")
+                (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 200)))))"#,
+    );
+    let mut waiting = place.command(&["run", "--timeout", "200ms", "read.wat"]);
+    let mut waiting = waiting.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _open = waiting.stdin.take();
+    Ran::new(waiting.wait_with_output().unwrap()).check(134, "").says(&["wasm trap: interrupt"]);
+    place.text("quick.wat", r#"(module (func (export "_start")))"#);
+    place.run(&["run", "--timeout", "1h", "quick.wat"]).check(0, "");
+}
+
+#[test]
+fn a_c_program_has_arguments_environment_clocks_and_input() {
+    let place = Place::new();
+    place.c("process");
+    let run =
+        ["run", "--env", "A=1", "--env", "B=", "--env", "NOT_SET_ANYWHERE", "process.wasm", "7", "a b", ""];
+    let ran = place.run_with_input(&run, "one\ntwo\n");
+    ran.check(
+        7,
+        "\
+argument 0: 'process.wasm'
+argument 1: '7'
+argument 2: 'a b'
+argument 3: ''
+variable: A=1
+variable: B=
+HOME is not set
+slept long enough: 1
+slept not much longer: 1
+this century: 1
+random: 1
+a terminal: 0 0
+poll: 1
+input 1: one
+input 2: two
+",
+    );
+    assert_eq!(ran.stderr, "to standard error\n");
+    let run = ["run", "--env", "HOME", "process.wasm"];
+    let ran = Ran::new(place.command(&run).env("HOME", "/h").stdin(Stdio::null()).output().unwrap());
+    assert!(ran.stdout.contains("variable: HOME=/h\nHOME is set\n"), "{ran:?}");
+    assert_eq!(ran.code, Some(0));
+}
+
+#[test]
+fn a_c_program_uses_files_and_directories() {
+    let place = Place::new();
+    place.c("files");
+    std::fs::create_dir(place.path("inside")).unwrap();
+    std::fs::write(place.path("outside"), "secret").unwrap();
+    std::os::unix::fs::symlink("../outside", place.path("inside/escape")).unwrap();
+    let expected = "\
+fopen for writing: ok
+fclose: ok
+fgets: ok
+last line: line 999
+position: 8890
+stat: ok
+size: 8899, regular: 1
+readv: 8 'LINE' ' 0\nl'
+pread: 4 'line'
+lseek: 8
+write to a file open for reading: Bad file descriptor
+read of a closed descriptor: Bad file descriptor
+mkdir: ok
+mkdir again: File exists
+rename: ok
+stat of the old name: No such file or directory
+link: ok
+symlink: ok
+readlink: ok
+contents: sub/moved
+lstat: ok
+symbolic link: 1
+truncate: ok
+stat through the link: ok
+size: 5
+utimensat: ok
+modified: 2000.6
+entries: ./ ../ escape linked sub/ symbolic
+rmdir of a directory that is not empty: Directory not empty
+open of a directory for writing: Is a directory
+open with O_EXCL: File exists
+open with O_NOFOLLOW: Symbolic link loop
+readdir: 303, then 303
+unlink: ok
+rmdir: ok
+stat of a link that leads nowhere: No such file or directory
+entries: ./ ../ escape
+open outside: Operation not permitted
+open of an absolute path: Capabilities insufficient
+symlink to the outside: Operation not permitted
+open through a link to the outside: Operation not permitted
+";
+    // wasmtime fills the first buffer of readv only, and loses its place in a directory whose entries are removed.
+    place.run(&["run", "--dir", "inside::/data", "files.wasm", "/data"]).check(0, expected);
+    place.run(&["run", "files.wasm", "/data"]).check(1, "fopen for writing: Capabilities insufficient\n");
+}
+
+#[test]
+fn threads_share_a_memory() {
+    let place = Place::new();
+    place.text(
+        "threads.wat",
+        r#"(module
+            (import "env" "memory" (memory 1 1 shared))
+            (import "wasi" "thread-spawn" (func $spawn (param i32) (result i32)))
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (export "memory" (memory 0))
+            ;; Adds its argument to the word at 0, and counts itself at 4.
+            (func (export "wasi_thread_start") (param $thread i32) (param $argument i32)
+                (if (i32.eq (local.get $argument) (i32.const 100)) (then (call $exit (i32.const 9))))
+                (if (i32.eq (local.get $argument) (i32.const 101)) (then unreachable))
+                (drop (i32.atomic.rmw.add (i32.const 0) (local.get $argument)))
+                (drop (i32.atomic.rmw.add (i32.const 4) (i32.const 1)))
+                (drop (memory.atomic.notify (i32.const 4) (i32.const 1))))
+            (func $start (param $argument i32)
+                (if (i32.le_s (call $spawn (local.get $argument)) (i32.const 0)) (then unreachable)))
+            (func $wait (param $count i32)
+                (local $seen i32)
+                (loop $again
+                    (local.set $seen (i32.atomic.load (i32.const 4)))
+                    (if (i32.lt_u (local.get $seen) (local.get $count)) (then
+                        (drop (memory.atomic.wait32 (i32.const 4) (local.get $seen) (i64.const -1)))
+                        (br $again)))))
+            (func (export "sum") (result i32)
+                (call $start (i32.const 1))
+                (call $start (i32.const 20))
+                (call $start (i32.const 300))
+                (call $start (i32.const 4000))
+                (call $wait (i32.const 4))
+                (i32.atomic.load (i32.const 0)))
+            (func (export "exit") (call $start (i32.const 100)) (call $wait (i32.const 1)))
+            (func (export "trap") (call $start (i32.const 101)) (call $wait (i32.const 1))))"#,
+    );
+    place.run(&["run", "--invoke", "sum", "threads.wat"]).check(0, "4321\n");
+    place.run(&["run", "--invoke", "exit", "threads.wat"]).check(9, "");
+    place.run(&["run", "--invoke", "trap", "threads.wat"]).check(134, "").says(&["unreachable"]);
+}
+
+#[test]
+fn compile_tells_sizes_and_times() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    place.run(&["compile", "math.wat"]).check(0, "");
+    let ran = place.run(&["compile", "--stats", "--threads", "1", "math.wat"]);
+    let names: Vec<&str> = ran.stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(names, ["functions", "bytes in", "code bytes", "time", "throughput"], "{ran:?}");
+    assert!(ran.stdout.starts_with("functions   3\n") && ran.stdout.contains("on 1 thread\n"), "{ran:?}");
+    let ran = place.run(&["compile", "--stats", "--json", "math.wat"]);
+    let stats: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(stats["functions"], 3);
+    let binary = wat::parse_str(MATH).unwrap();
+    assert_eq!(stats["bytes_in"], binary.len());
+    assert!(stats["code_bytes"].as_u64().unwrap() > 20, "{ran:?}");
+    let (time, rate) =
+        (stats["milliseconds"].as_f64().unwrap(), stats["megabytes_per_second"].as_f64().unwrap());
+    assert!((rate * time - binary.len() as f64 / 1e3).abs() < 1e-6, "{ran:?}");
+    place.text("invalid.wat", "(module (func (result i32)))");
+    place.run(&["compile", "invalid.wat"]).check(1, "").says(&["invalid.wat: ", "type mismatch"]);
+}
+
+#[test]
+fn objdump_shows_the_functions_that_were_asked_for() {
+    let place = Place::new();
+    place.text(
+        "two.wat",
+        "(module
+            (func $double (param i32) (result i32) (i32.shl (local.get 0) (i32.const 1)))
+            (func $load (param i32) (result i32) (i32.load (local.get 0)))
+            (memory 1))",
+    );
+    let all = place.run(&["objdump", "two.wat"]);
+    assert!(all.stdout.contains("i32.shl") && all.stdout.contains("i32.load"), "{all:?}");
+    for function in ["load", "1"] {
+        let one = place.run(&["objdump", "--function", function, "two.wat"]);
+        assert!(!one.stdout.contains("i32.shl") && one.stdout.contains("i32.load"), "{one:?}");
+        assert!(one.stdout.contains("ret") && one.code == Some(0), "{one:?}");
+    }
+    place
+        .run(&["objdump", "--function", "other", "two.wat"])
+        .check(1, "")
+        .says(&["two.wat: there is no function `other` with code"]);
+    // A reader who has seen enough is no failure.
+    let mut child = place.command(&["objdump", "two.wat"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn perf_gets_a_map_of_the_functions() {
+    let place = Place::new();
+    place.text("map.wat", r#"(module (func $the_function_in_the_map (export "_start")))"#);
+    let mut child = place.command(&["run", "--perf-map", "map.wat"]).spawn().unwrap();
+    let path = format!("/tmp/perf-{}.map", child.id());
+    assert!(child.wait().unwrap().success());
+    let map = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let line = map.lines().find(|line| line.ends_with("!the_function_in_the_map")).expect("its line");
+    let mut fields = line.split(' ').map(|field| u64::from_str_radix(field, 16));
+    assert!(fields.next().unwrap().unwrap() > 4096 && fields.next().unwrap().unwrap() > 0, "{line}");
+}
