@@ -17,6 +17,7 @@ mod spectest;
 mod tally;
 mod values;
 
+use std::panic;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
             if verbose {
                 eprintln!("spec: {}", file.path);
             }
-            tally.add(script::run(file, &skipped));
+            let result = panic::catch_unwind(|| script::run(file, &skipped));
+            tally.add(result.unwrap_or_else(|_| Tally::failed(format!("{}: a panic", file.path))));
         }
         total.lock().expect("no worker panicked").add(tally);
     };

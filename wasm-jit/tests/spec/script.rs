@@ -25,20 +25,19 @@ static ENGINE: LazyLock<Engine> =
 
 /// Runs all of a script.
 pub(crate) fn run(file: &File, skipped: &Skipped) -> Tally {
-    let failed = |message: String| Tally { failures: vec![message], ..Tally::default() };
     let mut lexer = Lexer::new(&file.text);
     lexer.allow_confusing_unicode(true);
     let buffer = match ParseBuffer::new_with_lexer(lexer) {
         Ok(buffer) => buffer,
-        Err(error) => return failed(format!("{}: {error}", file.path)),
+        Err(error) => return Tally::failed(format!("{}: {error}", file.path)),
     };
     let directives = match parser::parse::<Wast<'_>>(&buffer) {
         Ok(script) => script.directives,
-        Err(error) => return failed(format!("{}: {error}", file.path)),
+        Err(error) => return Tally::failed(format!("{}: {error}", file.path)),
     };
     thread::scope(|scope| match Script::new(file, skipped, scope) {
         Ok(script) => script.run(directives),
-        Err(error) => failed(format!("{}: {error}", file.path)),
+        Err(error) => Tally::failed(format!("{}: {error}", file.path)),
     })
 }
 
@@ -225,7 +224,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             },
             WastDirective::AssertMalformed { module, .. } => match load(module) {
                 Ok(_) => Err("was accepted".to_owned().into()),
-                Err(Refusal::Engine(Error::Invalid { .. }) | Refusal::Text(_)) => Ok(()),
+                Err(Refusal::Engine(Error::Invalid { .. } | Error::Text { .. }) | Refusal::Text(_)) => Ok(()),
                 Err(other) => Err(other.to_string().into()),
             },
             WastDirective::AssertUnlinkable { module, .. } => {
@@ -343,7 +342,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
                 script.named.extend(shared);
                 script.run(thread.directives)
             }
-            Err(error) => Tally { failures: vec![format!("{}: {error}", file.path)], ..Tally::default() },
+            Err(error) => Tally::failed(format!("{}: {error}", file.path)),
         });
         self.threads.insert(thread.name.name(), handle);
         Ok(())

@@ -15,6 +15,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Of a script that could not be run.
+    pub(crate) fn failed(message: String) -> Self {
+        Self { failures: vec![message], ..Self::default() }
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         for (kind, count) in other.passed {
             *self.passed.entry(kind).or_default() += count;
