@@ -7,13 +7,11 @@
 //!
 //! The three ways are run in turns. Their output must be the same, byte for byte.
 
-use std::fs::{self, File};
-use std::io::{Error, Read, Seek};
-use std::mem::MaybeUninit;
-use std::os::unix::process::ExitStatusExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
+use benches::child::{self, Run};
 use benches::distribution::Distribution;
 use benches::host;
 use benches::options::Options;
@@ -75,39 +73,11 @@ fn main() {
     );
     for program in programs(&options) {
         options.progress(program.name);
-        measure(&program, &library, options.runs(), &mut slowdown, &mut rates);
+        measure(&program, &library, options.runs(5), &mut slowdown, &mut rates);
     }
     report.push(slowdown);
     report.push(rates);
     options.print(&report);
-}
-
-/// What one run has taken and left.
-struct Run {
-    cpu_seconds: f64,
-    status: ExitStatus,
-    output: Vec<u8>,
-}
-
-#[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
-fn run(mut command: Command) -> Run {
-    let mut output = tempfile::tempfile().expect("a temporary file can be made");
-    let stdout: File = output.try_clone().expect("a file can be opened twice");
-    let child = command.stdin(Stdio::null()).stdout(stdout).spawn().expect("the program can be started");
-    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: memory of the right types; the child is ours, and nobody else waits for it.
-    let ended = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
-    assert!(ended > 0, "{command:?} cannot be waited for: {}", Error::last_os_error());
-    // SAFETY: the call has written it, and all zero is valid too.
-    let usage = unsafe { usage.assume_init() };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    let mut bytes = Vec::new();
-    output.rewind().and_then(|()| output.read_to_end(&mut bytes)).expect("the output can be read");
-    Run {
-        cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-        status: ExitStatus::from_raw(status),
-        output: bytes,
-    }
 }
 
 /// Builds a program, and returns it and its twin with do-nothing instrumentation functions.
@@ -137,7 +107,7 @@ fn measure(program: &Program, library: &Path, runs: u32, slowdown: &mut Table, r
             preload::command(&binary, &program.arguments, Under::Library(library, &profiling)),
         ];
         for (way, seconds) in ways.into_iter().zip(&mut seconds) {
-            let Run { cpu_seconds, status, output } = run(way);
+            let Run { cpu_seconds, status, output, .. } = child::run(way);
             assert!(status.success(), "{}: {status}", program.name);
             let expected = expected.get_or_insert_with(|| output.clone());
             assert_eq!(

@@ -12,6 +12,7 @@ say() { echo "install-packages.sh: $*" >&2; }
 needed='gcc gcc
 g++ g++
 clang clang
+wasm-ld lld
 ld binutils
 wasm-ld lld
 flock util-linux
@@ -29,6 +30,10 @@ done <<<"$needed"
 [[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
 compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/*builtins*' >/dev/null || packages+=(libclang-rt-dev-wasm32)
 [[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
+
+# Nor do the C library and the compiler's runtime library for WebAssembly.
+[[ -e /usr/include/wasm32-wasi ]] || packages+=(wasi-libc)
+[[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)
 
 if ((${#packages[@]})); then
     command -v apt-get >/dev/null || { say "missing: ${packages[*]}; there is no apt-get here, install them by hand"; exit 1; }

@@ -18,7 +18,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Runs of each program in each way (slowdown only)
+    /// Runs of each program in each way (slowdown, wasm, wasm_compile)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
 
@@ -38,9 +38,9 @@ impl Options {
         if self.is_quick() { quick } else { full }
     }
 
-    /// How often each program is run in each way.
-    pub fn runs(&self) -> u32 {
-        self.runs.unwrap_or(self.either(5, 1))
+    /// How often each program is run in each way: what was asked for, or `full`, or once in a quick run.
+    pub fn runs(&self, full: u32) -> u32 {
+        self.runs.unwrap_or(self.either(full, 1))
     }
 
     /// Says on standard error what the benchmark is doing.

@@ -173,10 +173,10 @@ pub enum Error {
         /// By how much it should have grown.
         by: u64,
     },
-    /// The limits of a type contradict each other, or are beyond what WebAssembly has.
-    #[error("the limits of the {of} type are invalid")]
+    /// A type contradicts itself, or is beyond the limits of WebAssembly.
+    #[error("the type of the {of} is invalid")]
     InvalidType {
-        /// A memory, a table or a tag.
+        /// A function, a memory, a table or a tag.
         of: &'static str,
     },
     /// Machine code cannot be put in its place.

@@ -1,13 +1,14 @@
-//! Images are found by addresses, whatever images come and go.
+//! Images are the same whoever compiles them, and are found by addresses, whatever images come and go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::link::Linker;
 use super::registry::{image_at, share_image_at};
-use super::{CodeImage, CompileError};
+use super::{CodeImage, CompileError, compile_all};
 use crate::compiler::{Chunk, CompiledFunction, DirectCall};
-use crate::module::ModuleInfo;
+use crate::engine::{Config, Engine};
+use crate::module::{ModuleInfo, parse};
 
 /// An image of functions of so many bytes each, the first of which calls all.
 pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
@@ -98,4 +99,83 @@ fn the_right_image_is_found_while_others_come_and_go() {
     drop(kept);
     // SAFETY: nothing is there.
     assert!(unsafe { image_at(pages.start) }.is_none_or(|image| image.memory().pages() != pages));
+}
+
+/// A module of so many functions that they make several jobs, each of which calls another one.
+fn many_functions(functions: u32, body: impl Fn(u32) -> String) -> Vec<u8> {
+    let mut text = String::from("(module (import \"host\" \"f\" (func (param i32) (result i32)))\n");
+    for index in 0..functions {
+        // In front and behind, far and near.
+        let callee = 1 + index * 7919 % functions;
+        let filling = "f64.const 1.5 drop ".repeat(48);
+        let body = body(index);
+        text += &format!("(func (param i32) (result i32) local.get 0 {filling} call {callee} {body})\n");
+    }
+    text.push(')');
+    wat::parse_str(text).unwrap()
+}
+
+fn compile(bytes: Vec<u8>, threads: usize) -> Result<Arc<CodeImage>, CompileError> {
+    let engine = Engine::new(&Config::new()).unwrap();
+    let bytes = Arc::new(bytes);
+    let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
+    let info = Arc::new(std::mem::take(&mut parsed.info));
+    compile_all(info, bytes.clone(), &bodies, threads)
+}
+
+#[test]
+fn any_number_of_threads_makes_the_same_image() {
+    let module = many_functions(1500, |_| String::new());
+    assert!(module.len() > 5 * (128 << 10), "{} bytes are too few jobs", module.len());
+    let by_one = compile(module.clone(), 1).unwrap();
+    for threads in [2, 3, 8, 1000] {
+        let image = compile(module.clone(), threads).unwrap();
+        assert!(image.memory().code() == by_one.memory().code(), "{threads} threads");
+        for index in image.indices() {
+            let places = [&image, &by_one].map(|image| {
+                let function = image.function(index);
+                (function.entry, function.body, function.end, function.wasm_start, function.wasm_end)
+            });
+            assert_eq!(places[0], places[1]);
+        }
+    }
+    // Each calls the one it should.
+    let code = by_one.memory().code();
+    for index in by_one.indices() {
+        let function = by_one.function(index);
+        let callee = by_one.function(1 + (index - 1) * 7919 % 1500);
+        let calls = call_targets(&code, function.entry, function.end);
+        assert_eq!(calls, [u64::from(callee.entry)], "function {index}");
+    }
+}
+
+fn call_targets(code: &[u8], start: u32, end: u32) -> Vec<u64> {
+    let code = &code[start as usize..end as usize];
+    let decoder = iced_x86::Decoder::with_ip(64, code, start.into(), iced_x86::DecoderOptions::NONE);
+    let calls = decoder.into_iter().filter(|instruction| instruction.is_call_near());
+    calls.map(|instruction| instruction.near_branch_target()).collect()
+}
+
+#[test]
+fn the_first_invalid_function_is_the_one_that_is_told() {
+    // Too few operands, in several jobs.
+    let is_wrong = |index: u32| matches!(index, 700 | 1100 | 1101 | 1400);
+    let module = many_functions(1500, |index| if is_wrong(index) { "i32.add".into() } else { String::new() });
+    let offset = |threads| match compile(module.clone(), threads) {
+        Err(CompileError::Invalid(error)) => error.offset(),
+        other => panic!("{other:?}"),
+    };
+    let expected = offset(1);
+    for threads in [2, 3, 8] {
+        for _ in 0..5 {
+            assert_eq!(offset(threads), expected);
+        }
+    }
+}
+
+#[test]
+fn a_module_without_functions_has_an_image() {
+    let image = compile(wat::parse_str("(module)").unwrap(), 4).unwrap();
+    assert_eq!(image.indices().len(), 0);
+    assert_eq!(image.code_length(), 0);
 }

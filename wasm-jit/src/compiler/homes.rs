@@ -187,7 +187,7 @@ impl Chooser {
         // Whose uses here are the fewest.
         let candidates = kept.iter().filter(|_| saved).chain(lost.iter().filter(|_| may_be_lost));
         let uses = |reg: &&Reg| self.weight[region.local[reg.0 as usize] as usize];
-        candidates.min_by_key(uses).filter(|reg| uses(reg) < weight).copied()
+        candidates.filter(|reg| !free(reg)).min_by_key(uses).filter(|reg| uses(reg) < weight).copied()
     }
 }
 

@@ -151,6 +151,11 @@ impl Exceptions {
 
     /// The place of the exception that a word is the address of, if it is one. To be asked after [`Exceptions::prepare`].
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
+        // Most words are far from all of them.
+        let (first, last) = (self.objects.first()?, self.objects.last()?);
+        if !(first.address()..=last.address()).contains(&(word as usize)) {
+            return None;
+        }
         self.objects.binary_search_by_key(&(word as usize), Object::address).ok()
     }
 

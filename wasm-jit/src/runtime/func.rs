@@ -29,7 +29,8 @@ impl Func {
     /// A host function of any type. The closure gets the arguments, and zeros or nulls to replace by the results.
     ///
     /// # Errors
-    /// [`Error::Code`] if there is no memory for the code that calls it.
+    /// [`Error::Code`] if there is no memory for the code that calls it; [`Error::InvalidType`] for more than 1000 parameters or
+    /// results.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,

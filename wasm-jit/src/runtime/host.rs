@@ -19,7 +19,7 @@ use crate::code::CodeImage;
 use crate::error::Error;
 use crate::trap::{self, Trap};
 use crate::types::FuncType;
-use crate::vmctx::{VmContext, VmFuncRef};
+use crate::vmctx::{MAX_RESULTS, VmContext, VmFuncRef};
 
 /// Who calls a host function, in which store.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,10 @@ const _: () = assert!(offset_of!(HostFuncData, callee) == size_of::<VmContext>()
 impl HostFunc {
     /// Makes it a function of a store, whose data must be of the type that the closure was made for.
     pub(crate) fn insert(&self, store: &mut StoreOpaque) -> Result<Func, Error> {
+        // What modules are held to. Compiled code relies on it.
+        if self.ty.params().len() > MAX_RESULTS || self.ty.results().len() > MAX_RESULTS {
+            return Err(Error::InvalidType { of: "function" });
+        }
         let type_id = store.engine.register_type(&self.ty.0);
         let image = store.engine.trampolines(type_id)?;
         Ok(self.insert_with(store, type_id, image, 0))

@@ -150,6 +150,9 @@ impl Instance {
     /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] are about the imports; [`Error::Memory`] and
     /// [`Error::StoreLimit`] about what it needs. A trap, in the start function or where a segment does not fit, leaves
     /// what was written before.
+    ///
+    /// # Panics
+    /// If store and module are of different engines; when a host function panics.
     pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self, Error> {
         instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
     }

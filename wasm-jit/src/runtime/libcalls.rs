@@ -340,8 +340,10 @@ unsafe fn atomic_wait(
     let outcome = cell.and_then(|cell| {
         let timeout = u64::try_from(timeout).ok().map(Duration::from_nanos);
         // SAFETY: this thread runs the store.
-        let is_interrupted = || unsafe { trap::is_interrupted(vm) };
-        match wait::wait(cell.as_ptr().addr(), || is_expected(cell), timeout, is_interrupted) {
+        let is_interrupted: &dyn Fn() -> bool = &|| unsafe { trap::is_interrupted(vm) };
+        // SAFETY: as above.
+        let ask = unsafe { (*vm).interruption.is_some() }.then_some(is_interrupted);
+        match wait::wait(cell.as_ptr().addr(), || is_expected(cell), timeout, ask) {
             Outcome::Interrupted => Err(Trap::Interrupt),
             outcome => Ok(outcome as u64),
         }

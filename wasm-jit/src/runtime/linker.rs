@@ -148,7 +148,7 @@ impl<T: 'static> Linker<T> {
     /// What is defined by these names. A host function becomes one of the store.
     ///
     /// # Errors
-    /// [`Error::Code`] if there is no memory for the code that calls a host function.
+    /// As [`Func::new`], for a host function.
     pub fn get(
         &self,
         mut store: impl AsContextMut<Data = T>,

@@ -3,6 +3,7 @@
 use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
 use crate::error::Error;
 use crate::types::{FuncType, TagType};
+use crate::vmctx::MAX_RESULTS;
 
 /// A tag of a store.
 #[derive(Debug)]
@@ -22,10 +23,10 @@ impl Tag {
     /// A new tag, different from all others.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] if the type has results.
+    /// [`Error::InvalidType`] if the type has results, or more than 1000 parameters.
     pub fn new(mut store: impl AsContextMut, ty: &TagType) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        if ty.ty().results().len() != 0 {
+        if ty.ty().results().len() != 0 || ty.ty().params().len() > MAX_RESULTS {
             return Err(Error::InvalidType { of: "tag" });
         }
         let type_id = store.engine.register_type(&ty.ty().0);

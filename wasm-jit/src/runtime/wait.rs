@@ -37,12 +37,13 @@ fn queues(address: usize) -> MutexGuard<'static, Queues> {
     QUEUES[(address >> 2) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits at an address unless the value there is not the expected one, which `is_expected` tells.
+/// Waits at an address unless the value there is not the expected one, which `is_expected` tells. `is_interrupted` is asked now and
+/// then, if there is anything to ask.
 pub(crate) fn wait(
     address: usize,
     is_expected: impl FnOnce() -> bool,
     timeout: Option<Duration>,
-    mut is_interrupted: impl FnMut() -> bool,
+    is_interrupted: Option<&dyn Fn() -> bool>,
 ) -> Outcome {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let waiter = Arc::new(Waiter::default());
@@ -54,24 +55,31 @@ pub(crate) fn wait(
         queues.entry(address).or_default().push_back(waiter.clone());
     }
     loop {
-        let slice = deadline
-            .map_or(PERIOD, |deadline| PERIOD.min(deadline.saturating_duration_since(Instant::now())));
-        let notified = waiter.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        let (notified, _) = waiter
-            .wake
-            .wait_timeout_while(notified, slice, |notified| !*notified)
-            .unwrap_or_else(PoisonError::into_inner);
-        if *notified {
+        let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let period = is_interrupted.map(|_| PERIOD);
+        if waiter.sleep(rest.into_iter().chain(period).min()) {
             return Outcome::Notified;
         }
-        drop(notified);
-        let interrupted = is_interrupted();
-        if interrupted || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return give_up(
-                address,
-                &waiter,
-                if interrupted { Outcome::Interrupted } else { Outcome::TimedOut },
-            );
+        if is_interrupted.is_some_and(|is_interrupted| is_interrupted()) {
+            return give_up(address, &waiter, Outcome::Interrupted);
+        }
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return give_up(address, &waiter, Outcome::TimedOut);
+        }
+    }
+}
+
+impl Waiter {
+    /// Sleeps until it is notified, but no longer than `time`. Whether it was.
+    fn sleep(&self, time: Option<Duration>) -> bool {
+        let notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let asleep = |notified: &mut bool| !*notified;
+        *match time {
+            Some(time) => {
+                let woken = self.wake.wait_timeout_while(notified, time, asleep);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.wake.wait_while(notified, asleep).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -117,26 +125,22 @@ mod tests {
 
     use super::*;
 
-    fn never() -> bool {
-        false
-    }
-
     #[test]
     fn a_value_that_differs_is_not_waited_for() {
-        assert_eq!(wait(0x10, || false, None, never), Outcome::NotEqual);
+        assert_eq!(wait(0x10, || false, None, None), Outcome::NotEqual);
         assert_eq!(notify(0x10, 1), 0);
     }
 
     #[test]
     fn a_timeout_ends_the_wait_and_leaves_no_waiter() {
-        assert_eq!(wait(0x20, || true, Some(Duration::from_millis(1)), never), Outcome::TimedOut);
+        assert_eq!(wait(0x20, || true, Some(Duration::from_millis(1)), None), Outcome::TimedOut);
         assert_eq!(notify(0x20, u32::MAX), 0);
     }
 
     #[test]
     fn an_interrupt_ends_the_wait() {
         let asked = AtomicBool::new(false);
-        let outcome = wait(0x30, || true, None, || asked.swap(true, Ordering::Relaxed));
+        let outcome = wait(0x30, || true, None, Some(&|| asked.swap(true, Ordering::Relaxed)));
         assert_eq!(outcome, Outcome::Interrupted);
     }
 
@@ -146,7 +150,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    assert_eq!(wait(0x40, || true, None, never), Outcome::Notified);
+                    assert_eq!(wait(0x40, || true, None, None), Outcome::Notified);
                     woken.fetch_add(1, Ordering::SeqCst);
                 });
             }

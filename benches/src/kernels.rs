@@ -1,0 +1,192 @@
+//! The compute kernels of `kernels/`: one C file each, for native code and for WebAssembly.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use crate::host;
+
+/// A file of `kernels/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// The file's name, without its end.
+    pub name: &'static str,
+    /// Its argument in a full run: a tenth of a second of native code.
+    pub full: u32,
+    /// Its argument in a quick run.
+    pub quick: u32,
+}
+
+const fn kernel(name: &'static str, full: u32, quick: u32) -> Kernel {
+    Kernel { name, full, quick }
+}
+
+/// All kernels, related ones together.
+pub const KERNELS: &[Kernel] = &[
+    // Dense and sparse linear algebra.
+    kernel("gemm", 600, 20),
+    kernel("two_products", 440, 20),
+    kernel("cholesky", 1000, 20),
+    kernel("lu", 800, 20),
+    kernel("gramschmidt", 480, 20),
+    kernel("mvt", 1000, 1),
+    kernel("conjugate_gradient", 40, 1),
+    kernel("spectral_norm", 1400, 20),
+    // Stencils.
+    kernel("jacobi1d", 50_000, 10),
+    kernel("jacobi2d", 1000, 2),
+    kernel("seidel2d", 160, 1),
+    kernel("heat3d", 500, 2),
+    kernel("life", 400, 2),
+    // Dynamic programming.
+    kernel("edit_distance", 4500, 50),
+    kernel("floyd_warshall", 480, 20),
+    kernel("knapsack", 4500, 10),
+    kernel("nussinov", 920, 40),
+    // Hashes and checksums.
+    kernel("fnv", 40_000, 10),
+    kernel("xxhash", 18_000, 10),
+    kernel("siphash", 4500, 2),
+    kernel("sha256", 20_000, 10),
+    kernel("md5", 40_000, 10),
+    kernel("crc32", 2500, 2),
+    // Sorting.
+    kernel("quicksort", 1_000_000, 1000),
+    kernel("heapsort", 600_000, 1000),
+    kernel("mergesort", 200_000, 1000),
+    kernel("linked_list", 70, 1),
+    // String search and other work on text.
+    kernel("search_naive", 100, 2),
+    kernel("search_horspool", 400, 8),
+    kernel("search_kmp", 80, 2),
+    kernel("lz", 40, 1),
+    kernel("base64", 1000, 1),
+    kernel("json", 600, 1),
+    // Calls, direct and indirect.
+    kernel("fib", 38, 15),
+    kernel("tak", 30, 9),
+    kernel("ackermann", 350, 1),
+    kernel("nqueens", 13, 6),
+    kernel("mutual", 200_000, 100),
+    kernel("dispatch", 60_000, 10),
+    kernel("shapes", 20_000, 10),
+    // Interpreting, data structures, bits and numbers.
+    kernel("interpreter", 100_000, 500),
+    kernel("hash_table", 60, 1),
+    kernel("binary_trees", 18, 6),
+    kernel("sieve", 120, 1),
+    kernel("bits", 6000, 2),
+    kernel("bigint", 4500, 50),
+    kernel("modpow", 350_000, 100),
+    kernel("matrix_power", 1500, 1),
+    kernel("fourier", 20, 8),
+    // Floating point.
+    kernel("mandelbrot", 900, 20),
+    kernel("nbody", 1_600_000, 100),
+    kernel("spheres", 1400, 20),
+    kernel("cosine_transform", 65, 1),
+];
+
+/// The same for both compilers. WebAssembly has neither `errno` for square roots nor a fused multiplication and addition.
+const FLAGS: [&str; 4] = ["-O2", "-fno-math-errno", "-ffp-contract=off", "-Wall"];
+
+/// There are no vectors in the WebAssembly that is compared, so there are none in native code.
+const NATIVE: [&str; 1] = ["-fno-tree-vectorize"];
+
+/// What newer versions of clang enable by themselves; 14 knows it, but does not.
+const WASM: [&str; 5] =
+    ["--target=wasm32-wasi", "-msign-ext", "-mbulk-memory", "-mnontrapping-fptoint", "-Wl,--strip-debug"];
+
+/// The compiler for WebAssembly: `WASM_CC`, or `clang`.
+fn wasm_compiler() -> String {
+    std::env::var("WASM_CC").unwrap_or_else(|_| "clang".into())
+}
+
+/// How the kernels are compiled, in a line.
+pub fn compilation() -> String {
+    let line = |compiler: String, flags: &[&str]| [&[compiler.as_str()], flags].concat().join(" ");
+    let native = line(host::compiler(), &[&FLAGS[..], &NATIVE].concat());
+    let wasm = line(wasm_compiler(), &[&FLAGS[..], &WASM].concat());
+    format!("Native: {native}. WebAssembly: {wasm}.")
+}
+
+/// Both forms of a kernel.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// What was built.
+    pub kernel: Kernel,
+    /// The native program.
+    pub native: PathBuf,
+    /// The WASI command.
+    pub wasm: PathBuf,
+}
+
+/// Compiles kernels into `wasm-kernels/` in the target folder.
+///
+/// # Panics
+/// When that fails, or if [`KERNELS`] does not name what is in the folder.
+pub fn build(kernels: &[Kernel]) -> Vec<Built> {
+    let sources = host::root().join("benches/kernels");
+    let named: BTreeSet<String> = KERNELS.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
+    assert_eq!(named, files(&sources), "the kernels that are known, and those in {}", sources.display());
+    let folder = host::target().join("wasm-kernels");
+    fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
+    let build = |kernel: &Kernel| {
+        let source = sources.join(format!("{}.c", kernel.name));
+        let main = sources.join("main.c");
+        let native = folder.join(kernel.name);
+        let wasm = folder.join(format!("{}.wasm", kernel.name));
+        compile(&host::compiler(), &[&FLAGS[..], &NATIVE].concat(), &[&source, &main], &native);
+        compile(&wasm_compiler(), &[&FLAGS[..], &WASM].concat(), &[&source, &main], &wasm);
+        Built { kernel: *kernel, native, wasm }
+    };
+    let half = kernels.len() / 2;
+    thread::scope(|scope| {
+        let first = scope.spawn(|| kernels[..half].iter().map(build).collect::<Vec<_>>());
+        let second: Vec<_> = kernels[half..].iter().map(build).collect();
+        [first.join().expect("the kernels can be compiled"), second].concat()
+    })
+}
+
+/// Compiles all kernels into one module, each under its own name: the module of a quick run of the compilers.
+///
+/// # Panics
+/// When that fails.
+pub fn build_one_module() -> PathBuf {
+    let sources = host::root().join("benches/kernels");
+    let folder = host::target().join("wasm-kernels");
+    fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
+    let object = |kernel: &Kernel| {
+        let object = folder.join(format!("{}.o", kernel.name));
+        let name = format!("-Dkernel={}_kernel", kernel.name);
+        let flags = [&FLAGS[..], &WASM[..WASM.len() - 1], &["-c", &name]].concat();
+        compile(&wasm_compiler(), &flags, &[sources.join(format!("{}.c", kernel.name))], &object);
+        object
+    };
+    let objects: Vec<PathBuf> = KERNELS.iter().map(object).collect();
+    let module = folder.join("all-kernels.wasm");
+    let flags =
+        [&WASM[..], &["-mexec-model=reactor", "-Wl,--export-dynamic", "-Wl,--no-gc-sections"]].concat();
+    compile(&wasm_compiler(), &flags, &objects, &module);
+    module
+}
+
+/// The C files but `main.c`.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).expect("the kernels are there");
+    let names = entries.map(|entry| entry.expect("a readable folder").file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(".c") && name != "main.c").collect()
+}
+
+fn compile(compiler: &str, flags: &[&str], sources: &[impl AsRef<OsStr>], output: &Path) {
+    let mut command = Command::new(compiler);
+    command.args(flags).args(sources).arg("-o").arg(output);
+    let result = command.output();
+    let result = result.unwrap_or_else(|error| panic!("{compiler} cannot be started: {error}"));
+    let said = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{command:?}: {}\n{said}", result.status);
+}

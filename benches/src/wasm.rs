@@ -1,0 +1,157 @@
+//! WebAssembly engines that are measured beside each other, and native code.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::host;
+use crate::report::Table;
+
+/// What makes machine code of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    /// The C compiler: no WebAssembly at all
+    Native,
+    /// The engine of this workspace
+    WasmJit,
+    /// V8's baseline compiler, in node
+    Liftoff,
+    /// wasmtime's baseline compiler
+    Winch,
+    /// wasmtime's optimizing compiler, told not to optimize
+    CraneliftO0,
+    /// wasmtime's optimizing compiler
+    Cranelift,
+}
+
+impl Engine {
+    /// All of them, in the order of the columns.
+    pub const ALL: [Self; 6] =
+        [Self::Native, Self::WasmJit, Self::Liftoff, Self::Winch, Self::CraneliftO0, Self::Cranelift];
+
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::WasmJit => "wasm-jit",
+            Self::Liftoff => "Liftoff",
+            Self::Winch => "Winch",
+            Self::CraneliftO0 => "Cranelift -O0",
+            Self::Cranelift => "Cranelift",
+        }
+    }
+
+    /// The program, and what it is told to use this compiler and no other, and to compile everything beforehand.
+    fn program(self) -> (PathBuf, &'static [&'static str]) {
+        match self {
+            Self::Native => (host::compiler().into(), &[]),
+            Self::WasmJit => (host::target().join("release/wasm-jit"), &[]),
+            Self::Liftoff => (
+                "node".into(),
+                &["--no-warnings", "--allow-natives-syntax", "--liftoff-only", "--no-wasm-lazy-compilation"],
+            ),
+            Self::Winch => ("wasmtime".into(), &["-C", "compiler=winch"]),
+            Self::CraneliftO0 => ("wasmtime".into(), &["-C", "compiler=cranelift", "-O", "opt-level=0"]),
+            Self::Cranelift => ("wasmtime".into(), &["-C", "compiler=cranelift", "-O", "opt-level=2"]),
+        }
+    }
+
+    /// Its version and its options; or why it cannot be used here. wasm-jit is built first.
+    ///
+    /// # Panics
+    /// When the build fails; cargo's own messages are on standard error.
+    fn found(self) -> Result<String, String> {
+        if self == Self::WasmJit {
+            build_wasm_jit();
+        }
+        let (program, options) = self.program();
+        let output = Command::new(&program).arg("--version").output();
+        let output =
+            output.map_err(|error| format!("missing: {} cannot be started: {error}", program.display()))?;
+        if !output.status.success() {
+            return Err(format!("missing: {} --version: {}", program.display(), output.status));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().next().unwrap_or_default();
+        let name = if self == Self::Liftoff { "node " } else { "" };
+        Ok(format!("{name}{version} {}", options.join(" ")).trim_end().to_string())
+    }
+
+    /// Runs a WASI command, or the native program.
+    pub fn run(self, file: &Path, arguments: &[String]) -> Command {
+        let (program, options) = self.program();
+        let mut command = match self {
+            Self::Native => Command::new(file),
+            Self::Liftoff => {
+                let mut command = Command::new(program);
+                command.args(options).arg(node_script()).arg("run").arg(file);
+                command
+            }
+            Self::WasmJit | Self::Winch | Self::CraneliftO0 | Self::Cranelift => {
+                let mut command = Command::new(program);
+                command.arg("run").args(options).arg(file);
+                command
+            }
+        };
+        command.args(arguments);
+        command
+    }
+
+    /// Compiles a module by one thread, into `output` if the engine writes files; nothing for what does not read modules.
+    pub fn compile(self, module: &Path, output: &Path) -> Option<Command> {
+        let (program, options) = self.program();
+        let mut command = Command::new(program);
+        match self {
+            Self::Native => return None,
+            Self::WasmJit => command.args(["compile", "--stats", "--threads", "1"]).arg(module),
+            Self::Liftoff => {
+                command.args(options).arg("--single-threaded").arg(node_script()).arg("compile").arg(module)
+            }
+            Self::Winch | Self::CraneliftO0 | Self::Cranelift => command
+                .arg("compile")
+                .args(options)
+                .args(["-C", "parallel-compilation=n"])
+                .arg(module)
+                .arg("-o")
+                .arg(output),
+        };
+        Some(command)
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Those of `wanted` that are here, and a table of what is to be said of each. `note` goes above it.
+///
+/// # Panics
+/// When wasm-jit is wanted and cannot be built or started. That the others are missing is nobody's fault.
+pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>, Table) {
+    let mut table = Table::new("Engines", note, &["engine", "version and options"]);
+    let mut here = Vec::new();
+    for engine in wanted {
+        let found = engine.found();
+        if found.is_ok() {
+            here.push(engine);
+        }
+        assert!(engine != Engine::WasmJit || found.is_ok(), "wasm-jit: {found:?}");
+        table.push(vec![engine.name().into(), found.unwrap_or_else(|missing| missing).into()]);
+    }
+    (here, table)
+}
+
+fn node_script() -> PathBuf {
+    host::root().join("benches/wasm/run_in_node.cjs")
+}
+
+fn build_wasm_jit() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--release", "-p", "wasm-jit", "--bin", "wasm-jit", "--target-dir"]);
+    let status = command.arg(host::target()).current_dir(host::root()).status();
+    let status = status.expect("cargo can be started");
+    assert!(status.success(), "the release build failed: {status}");
+}

@@ -1,0 +1,152 @@
+//! How fast is the code that engines make of the same WebAssembly?
+//!
+//! Compute kernels in C (`kernels/`), compiled once to WebAssembly and once to native code. Each program times its
+//! kernel by itself, by the same clock, so that neither start-up nor compilation is in the figure; it says the least of its
+//! repetitions. Every engine runs every kernel in each turn, so that other work on the machine meets all alike, and the least
+//! of the turns counts: other work only adds time. All of them must compute the same checksum.
+
+use benches::child;
+use benches::kernels::{self, Built, KERNELS, Kernel};
+use benches::options::Options;
+use benches::report::{Cell, Report, Table};
+use benches::wasm::{self, Engine};
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures, and prints tables.")]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    /// Only kernels whose names contain this (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+
+    /// Only these engines; without it, all that are installed
+    #[arg(long, value_name = "ENGINE,...", value_delimiter = ',')]
+    engines: Vec<Engine>,
+}
+
+/// What one kernel has taken, in nanoseconds by engine and turn.
+struct Measured {
+    kernel: Kernel,
+    ns: Vec<Vec<f64>>,
+}
+
+impl Measured {
+    fn least(&self, engine: usize) -> f64 {
+        self.ns[engine].iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// By how many percent the slowest turn of the least steady engine was over its fastest.
+    fn spread(&self) -> f64 {
+        let most = |turns: &Vec<f64>| turns.iter().copied().fold(0.0, f64::max);
+        let spread = |engine: usize| (most(&self.ns[engine]) / self.least(engine) - 1.0) * 100.0;
+        (0..self.ns.len()).map(spread).fold(0.0, f64::max)
+    }
+}
+
+fn main() {
+    let Arguments { options, only, engines } = Arguments::parse();
+    let mut report = Report::new("How fast is the code that engines make of the same WebAssembly?");
+    let wanted = |engine: &Engine| engines.is_empty() || engines.contains(engine);
+    let (engines, table) = wasm::find(Engine::ALL.into_iter().filter(wanted), kernels::compilation());
+    report.push(table);
+    let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
+    let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
+    assert!(!chosen.is_empty() && !engines.is_empty(), "there is nothing to measure");
+    options.progress("the kernels are compiled");
+    let built = kernels::build(&chosen);
+    let measured = measure(&options, &engines, &built);
+    report.push(times(&engines, &measured));
+    for base in [Engine::Native, Engine::Liftoff] {
+        if let Some(base) = engines.iter().position(|engine| *engine == base) {
+            report.push(ratios(&engines, &measured, base));
+        }
+    }
+    options.print(&report);
+}
+
+fn measure(options: &Options, engines: &[Engine], built: &[Built]) -> Vec<Measured> {
+    let turns = options.runs(3);
+    let repetitions = options.either(2, 1);
+    let empty = |built: &Built| Measured { kernel: built.kernel, ns: vec![Vec::new(); engines.len()] };
+    let mut measured: Vec<Measured> = built.iter().map(empty).collect();
+    for turn in 1..=turns {
+        options.progress(format!("turn {turn} of {turns}"));
+        for (built, measured) in built.iter().zip(&mut measured) {
+            let n = options.either(built.kernel.full, built.kernel.quick);
+            let mut expected = None;
+            for (engine, ns) in engines.iter().zip(&mut measured.ns) {
+                let (checksum, taken) = run(*engine, built, n, repetitions);
+                let (first, expected) = expected.get_or_insert_with(|| (*engine, checksum.clone()));
+                assert_eq!(&checksum, expected, "{}: {engine} against {first}", built.kernel.name);
+                ns.push(taken);
+            }
+        }
+    }
+    measured
+}
+
+/// The checksum, and nanoseconds.
+fn run(engine: Engine, built: &Built, n: u32, repetitions: u32) -> (String, f64) {
+    let file = if engine == Engine::Native { &built.native } else { &built.wasm };
+    let run = child::run(engine.run(file, &[n.to_string(), repetitions.to_string()]));
+    let what = format!("{} by {engine}", built.kernel.name);
+    assert!(run.status.success(), "{what}: {}", run.status);
+    let text = String::from_utf8_lossy(&run.output);
+    let mut words = text.split_whitespace();
+    let (Some(checksum), Some(Ok(ns)), None) =
+        (words.next(), words.next().map(str::parse::<f64>), words.next())
+    else {
+        panic!("{what} printed: {text}")
+    };
+    // A clock tells no less than this.
+    (checksum.to_string(), ns.max(1.0))
+}
+
+fn columns(engines: &[Engine], around: [&'static [&'static str]; 2]) -> Vec<&'static str> {
+    let names: Vec<_> = engines.iter().map(|engine| engine.name()).collect();
+    [around[0], &names, around[1]].concat()
+}
+
+fn times(engines: &[Engine], measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Run time",
+        "Milliseconds, the least of all turns. Spread: by how many percent the slowest turn was over the fastest, of the \
+         engine where that is most.",
+        &columns(engines, [&["kernel"], &["spread %"]]),
+    );
+    for kernel in measured {
+        let times = (0..engines.len()).map(|engine| Cell::from(kernel.least(engine) / 1e6));
+        let name = [Cell::from(kernel.kernel.name)];
+        table.push(name.into_iter().chain(times).chain([kernel.spread().into()]).collect());
+    }
+    table
+}
+
+/// Every engine's time by that of one of them.
+fn ratios(engines: &[Engine], measured: &[Measured], base: usize) -> Table {
+    let title = match engines[base] {
+        Engine::Native => "Times the run time of native code",
+        _ => "Times the run time of Liftoff",
+    };
+    let mut table = Table::new(
+        title,
+        "The same run times. Below: the geometric mean, the largest and the smallest of each column.",
+        &columns(engines, [&["kernel"], &[]]),
+    );
+    let ratio = |kernel: &Measured, engine: usize| kernel.least(engine) / kernel.least(base);
+    let mut row = |name: &str, value: &dyn Fn(usize) -> f64| {
+        let values = (0..engines.len()).map(|engine| Cell::from(value(engine)));
+        table.push([Cell::from(name)].into_iter().chain(values).collect());
+    };
+    for kernel in measured {
+        row(kernel.kernel.name, &|engine| ratio(kernel, engine));
+    }
+    let all = |engine: usize| measured.iter().map(move |kernel| ratio(kernel, engine));
+    row("geometric mean", &|engine| (all(engine).map(f64::ln).sum::<f64>() / measured.len() as f64).exp());
+    row("largest", &|engine| all(engine).fold(0.0, f64::max));
+    row("smallest", &|engine| all(engine).fold(f64::INFINITY, f64::min));
+    table
+}

@@ -1,0 +1,162 @@
+//! How fast do engines compile large modules, and in how much memory?
+//!
+//! One thread of each compiles the whole module, function by function, into memory or into a file. The modules are
+//! real programs (`--module`); without any, all the kernels in one.
+
+use std::path::{Path, PathBuf};
+
+use benches::child::{self, Run};
+use benches::kernels;
+use benches::options::Options;
+use benches::report::{Report, Table};
+use benches::sections::{self, Size};
+use benches::wasm::{self, Engine};
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures, and prints tables.")]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    /// A module to compile (may be repeated); without it, all the kernels in one
+    #[arg(long = "module", value_name = "FILE")]
+    modules: Vec<PathBuf>,
+
+    /// Only these engines; without it, all that are installed
+    #[arg(long, value_name = "ENGINE,...", value_delimiter = ',')]
+    engines: Vec<Engine>,
+}
+
+/// A module, an engine, and what was measured of them.
+struct Measured {
+    module: usize,
+    engine: Engine,
+    seconds: Vec<f64>,
+    cpu_seconds: f64,
+    peak_rss: u64,
+}
+
+fn main() {
+    let Arguments { options, mut modules, engines } = Arguments::parse();
+    let mut report = Report::new("How fast do engines compile large modules, and in how much memory?");
+    let wanted =
+        |engine: &Engine| *engine != Engine::Native && (engines.is_empty() || engines.contains(engine));
+    let (engines, table) = wasm::find(Engine::ALL.into_iter().filter(wanted), "One thread of each.".into());
+    report.push(table);
+    if modules.is_empty() {
+        options.progress("the kernels are compiled");
+        modules.push(kernels::build_one_module());
+    }
+    let sizes: Vec<Size> = modules.iter().map(|module| sections::size(module)).collect();
+    let (measured, refused) = measure(&options, &engines, &modules);
+    report.push(throughput(&modules, &sizes, &measured));
+    if !refused.is_empty() {
+        let mut table = Table::new(
+            "Refused",
+            "Modules that an engine does not compile.",
+            &["module", "engine", "what it said last"],
+        );
+        for (module, engine, reason) in refused {
+            table.push(vec![name(&modules[module]).into(), engine.name().into(), reason.into()]);
+        }
+        report.push(table);
+    }
+    options.print(&report);
+}
+
+fn name(module: &Path) -> String {
+    module.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A module, an engine that does not compile it, and its last words.
+type Refusal = (usize, Engine, String);
+
+fn measure(options: &Options, engines: &[Engine], modules: &[PathBuf]) -> (Vec<Measured>, Vec<Refusal>) {
+    let turns = options.runs(3);
+    let (mut measured, mut refused): (Vec<Measured>, Vec<Refusal>) = (Vec::new(), Vec::new());
+    for turn in 1..=turns {
+        for (index, module) in modules.iter().enumerate() {
+            for engine in engines.iter().copied() {
+                if refused.iter().any(|(module, refuses, _)| (*module, *refuses) == (index, engine)) {
+                    continue;
+                }
+                options.progress(format!("turn {turn} of {turns}: {engine}, {}", name(module)));
+                match compile(engine, module) {
+                    Ok((seconds, run)) => record(&mut measured, index, engine, seconds, &run),
+                    Err(reason) => {
+                        assert_ne!(engine, Engine::WasmJit, "{}: {reason}", module.display());
+                        refused.push((index, engine, reason));
+                    }
+                }
+            }
+        }
+    }
+    measured.sort_by_key(|measured| measured.module);
+    (measured, refused)
+}
+
+fn record(measured: &mut Vec<Measured>, module: usize, engine: Engine, seconds: f64, run: &Run) {
+    let same = |earlier: &&mut Measured| (earlier.module, earlier.engine) == (module, engine);
+    let entry = match measured.iter_mut().find(same) {
+        Some(earlier) => earlier,
+        None => measured.push_mut(Measured {
+            module,
+            engine,
+            seconds: Vec::new(),
+            cpu_seconds: f64::INFINITY,
+            peak_rss: 0,
+        }),
+    };
+    entry.seconds.push(seconds);
+    entry.cpu_seconds = entry.cpu_seconds.min(run.cpu_seconds);
+    entry.peak_rss = entry.peak_rss.max(run.peak_rss);
+}
+
+/// The seconds of the compilation, and the whole run; or what the engine said last.
+fn compile(engine: Engine, module: &Path) -> Result<(f64, Run), String> {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let said = folder.path().join("stderr");
+    let mut command = engine.compile(module, &folder.path().join("code")).expect("an engine for WebAssembly");
+    command.stderr(std::fs::File::create(&said).expect("a temporary file can be made"));
+    let run = child::run(command);
+    if !run.status.success() {
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        return Err(format!("{}: {}", run.status, last.trim()));
+    }
+    // Node takes long to start, and tells by itself what it took to compile.
+    let printed = String::from_utf8_lossy(&run.output);
+    let seconds = match engine {
+        Engine::Liftoff => printed.trim().parse::<f64>().expect("milliseconds") / 1e3,
+        _ => run.elapsed.as_secs_f64(),
+    };
+    Ok((seconds, run))
+}
+
+fn throughput(modules: &[PathBuf], sizes: &[Size], measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Compilation by one thread",
+        "Time: the least of all turns; of the whole process, but for Liftoff, which has the time of `new WebAssembly.Module` \
+         (node takes long to start). MB/s: bytes of the code section by that time. CPU: of all threads of the process. Peak: \
+         resident memory of the process, and how many times the module that is.",
+        &["module", "MB", "code MB", "engine", "s", "CPU s", "MB/s", "peak MB", "times module"],
+    );
+    for Measured { module, engine, seconds, cpu_seconds, peak_rss } in measured {
+        let size = sizes[*module];
+        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        table.push(vec![
+            name(&modules[*module]).into(),
+            megabytes(size.file).into(),
+            megabytes(size.code).into(),
+            engine.name().into(),
+            least.into(),
+            (*cpu_seconds).into(),
+            (megabytes(size.code) / least).into(),
+            megabytes(*peak_rss).into(),
+            (*peak_rss as f64 / size.file as f64).into(),
+        ]);
+    }
+    table
+}
