@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
         is_wanted
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    match module.objdump(wanted, &mut out).and_then(|()| out.flush()) {
+    match module.write_objdump(wanted, &mut out).and_then(|()| out.flush()) {
         // Whoever reads it has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         written => written.map_err(|error| Failure::new(error).about("standard output"))?,
