@@ -188,6 +188,20 @@ impl<'a> FunctionCompiler<'a> {
         });
     }
 
+    /// Parameters of the block just opened to their slots, constants too: whoever comes by another way finds them there.
+    fn store_params(&mut self) {
+        let control = self.control.last().expect("just opened");
+        let (height, params) = (control.height, control.params.len());
+        for height in height..height + params {
+            let Operand { ty, val } = self.stack[height as usize];
+            if let Val::Const(bits) = val {
+                let slot = self.operand_slot(height);
+                self.move_value(ty, Place::Mem(slot), Place::Const(bits));
+                self.stack[height as usize].val = Val::Slot;
+            }
+        }
+    }
+
     /// All operands to their slots; constants stay.
     pub(super) fn spill_operands(&mut self) {
         let top = self.stack.len() as u32;
@@ -199,17 +213,7 @@ impl<'a> FunctionCompiler<'a> {
 
     pub(super) fn loop_start(&mut self, ty: BlockType) {
         self.open(Kind::Loop, ty);
-        // Parameters of a loop are in slots, constants too.
-        let control = self.control.last().expect("just opened");
-        let (height, params) = (control.height, control.params.len());
-        for height in height..height + params {
-            let Operand { ty, val } = self.stack[height as usize];
-            if let Val::Const(bits) = val {
-                let slot = self.operand_slot(height);
-                self.move_value(ty, Place::Mem(slot), Place::Const(bits));
-                self.stack[height as usize].val = Val::Slot;
-            }
-        }
+        self.store_params();
         let facts = self.loops_met;
         self.loops_met += 1;
         if self.open_loops == 0 {
@@ -540,6 +544,7 @@ impl<'a> FunctionCompiler<'a> {
         // Spilling and loading leave the flags alone.
         let top = self.stack.pop().expect("validated");
         self.open(Kind::Block, ty);
+        self.store_params();
         self.stack.push(top);
         self.load_homes();
         let otherwise = self.asm.new_label();
