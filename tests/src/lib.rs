@@ -51,24 +51,31 @@ pub fn target_release_dir() -> PathBuf {
 pub fn ensure_preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "-p",
-                "fastinst-preload",
-                "-p",
-                "profiler",
-                "--target-dir",
-            ])
-            .arg(target_dir())
-            .current_dir(repo_root())
-            .status()
-            .expect("cargo can be started");
-        assert!(status.success(), "the release build failed: {status}");
+        build_release(&["fastinst-preload", "profiler"]);
         target_release_dir().join("libfastinst.so")
     })
+}
+
+/// Builds `wasm-jit` once per process, and returns its path.
+///
+/// # Panics
+/// Like [`ensure_preload`].
+pub fn ensure_wasm_jit() -> &'static Path {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    COMMAND.get_or_init(|| {
+        build_release(&["wasm-jit"]);
+        target_release_dir().join("wasm-jit")
+    })
+}
+
+fn build_release(packages: &[&str]) {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target_dir());
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    let status = command.current_dir(repo_root()).status().expect("cargo can be started");
+    assert!(status.success(), "the release build of {packages:?} failed: {status}");
 }
 
 /// A compiler family. C++ sources go to its C++ driver.

