@@ -451,6 +451,9 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn emit_constants(&mut self) {
+        if !self.constants.is_empty() {
+            self.note(self.asm.offset(), Position::DATA);
+        }
         for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
             while !self.asm.offset().is_multiple_of(size) {
                 self.asm.bytes(&[0]);
