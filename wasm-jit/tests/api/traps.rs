@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wasm_jit::{Caller, Config, Engine, Error, Extern, Instance, Module, Store, Trap, Val};
+use wasm_jit::{Caller, Config, Engine, Error, Extern, Instance, Linker, Module, Store, Trap, Val};
 
 use super::{call0, instance, with_host};
 
@@ -137,4 +137,35 @@ fn stack_overflow_comes_earlier_with_a_smaller_stack() {
     };
     let (small, large) = (depth(Config::new().max_wasm_stack(64 << 10)), depth(&Config::new()));
     assert!(small * 8 < large && small > 100, "{small} and {large} calls");
+}
+
+/// Recurses through the host until the stack is used up, in a thread with at least so large a stack; returns the depth.
+fn depth_of_recursion_through_the_host(stack_size: usize) -> u32 {
+    let recurse = move || {
+        // What bounds it is the thread's stack.
+        let engine = Engine::new(Config::new().max_wasm_stack(1 << 30)).unwrap();
+        let module =
+            Module::new(&engine, r#"(module (import "host" "f" (func $f)) (func (export "run") call $f))"#)
+                .unwrap();
+        let mut linker: Linker<u32> = Linker::new(&engine);
+        let again = |mut caller: Caller<'_, u32>| -> Result<(), Error> {
+            *caller.data_mut() += 1;
+            let run = caller.get_export("run").and_then(Extern::into_func).unwrap();
+            run.call(&mut caller, &[], &mut [])
+        };
+        linker.func_wrap("host", "f", again).unwrap();
+        let mut store = Store::new(&engine, 0);
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        let run = instance.get_func(&store, "run").unwrap();
+        let error = run.call(&mut store, &[], &mut []).unwrap_err();
+        assert_eq!(error.trap(), Some(Trap::StackOverflow));
+        store.into_data()
+    };
+    std::thread::Builder::new().stack_size(stack_size).spawn(recurse).unwrap().join().unwrap()
+}
+
+#[test]
+fn recursion_through_the_host_ends_in_a_trap_whatever_the_threads_stack() {
+    assert!(depth_of_recursion_through_the_host(768 << 10) > 100);
+    assert!(depth_of_recursion_through_the_host(8 << 20) > 500);
 }
