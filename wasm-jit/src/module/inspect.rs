@@ -18,7 +18,8 @@ impl Module {
         self.code().code_length()
     }
 
-    /// Writes the functions for which `wanted` says so, by index and name, as WebAssembly with the machine code of each instruction.
+    /// Writes functions as text: each instruction of WebAssembly, and beneath it the machine code that it became. `wanted` gets a
+    /// function's index and its name in the name section.
     ///
     /// # Errors
     /// Those of `out`.
@@ -30,8 +31,7 @@ impl Module {
         objdump::write(self.code(), wanted, out)
     }
 
-    /// Writes where each function's code is, as `perf` reads it from `/tmp/perf-PID.map`. The maps of several modules go there
-    /// one after the other.
+    /// Writes where the functions' code is, in the format of `/tmp/perf-PID.map`, by which perf names them.
     ///
     /// # Errors
     /// Those of `out`.

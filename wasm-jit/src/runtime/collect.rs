@@ -29,11 +29,10 @@ impl Default for Threshold {
     }
 }
 
-/// Collects if it is time to. `extra` are references that are nowhere else yet.
+/// Collects if it is time to.
 pub(crate) fn if_due(store: &mut StoreOpaque, extra: &[u64]) {
     if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
         collect(store, extra);
-        store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
     }
 }
 
@@ -59,7 +58,8 @@ impl Marks<'_> {
     }
 }
 
-fn collect(store: &mut StoreOpaque, extra: &[u64]) {
+/// Collects. `extra` are references that are nowhere else yet.
+pub(crate) fn collect(store: &mut StoreOpaque, extra: &[u64]) {
     let handles = store.exceptions.prepare();
     let mut marks = Marks {
         exceptions: vec![false; store.exceptions.places()],
@@ -76,6 +76,7 @@ fn collect(store: &mut StoreOpaque, extra: &[u64]) {
     let Marks { exceptions, extern_refs, .. } = marks;
     store.exceptions.sweep(&exceptions);
     store.extern_refs.sweep(&extern_refs);
+    store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
 }
 
 /// Whether a value of this type may be what is collected.

@@ -87,6 +87,8 @@ fn host_values_that_the_program_forgets_are_freed_and_others_kept() {
     let (global, table) =
         call0::<(Option<ExternRef>, Option<ExternRef>)>(&mut store, instance, "kept").unwrap();
     assert!(global.unwrap().data().is::<Counted>() && table.unwrap().data().is::<Counted>());
+    store.gc();
+    assert_eq!(alive.load(Ordering::SeqCst), 3, "the local's, the global's and the table's");
     drop((store, local));
     assert_eq!(alive.load(Ordering::SeqCst), 0);
 }
