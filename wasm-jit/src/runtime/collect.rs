@@ -137,3 +137,38 @@ fn mark_stack(marks: &mut Marks<'_>) {
         marks.word(unsafe { (stack_pointer as *const u64).add(index).read_volatile() });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::runtime::{AsContextMut, ExnRef, ExternRef, Store, Tag, Val};
+    use crate::types::{FuncType, TagType, ValType};
+    use crate::{Engine, Error};
+
+    /// How many exceptions (with their handles) and references there are.
+    fn counts(store: &mut Store<()>) -> (usize, usize) {
+        let mut context = store.as_context_mut();
+        (context.opaque().exceptions.len(), context.opaque().extern_refs.len())
+    }
+
+    #[test]
+    fn exceptions_go_when_neither_a_handle_nor_another_exception_has_them() -> Result<(), Error> {
+        let mut store = Store::new(&Engine::default(), ());
+        let ty = TagType::new(FuncType::new([ValType::EXNREF, ValType::EXTERNREF], []));
+        let tag = Tag::new(&mut store, &ty)?;
+        let mut chain = None;
+        for _ in 0..3 {
+            let fields = [Val::ExnRef(chain.take()), ExternRef::new(()).into()];
+            chain = Some(ExnRef::new(&mut store, &tag, &fields)?);
+        }
+        for _ in 0..50_000 {
+            ExnRef::new(&mut store, &tag, &[Val::ExnRef(None), Val::ExternRef(None)])?;
+        }
+        assert!(counts(&mut store).0 <= super::MINIMUM + 2);
+        store.gc();
+        assert_eq!(counts(&mut store), (3 + 1, 3), "three in a chain, one with a handle");
+        drop(chain);
+        store.gc();
+        assert_eq!(counts(&mut store), (0, 0));
+        Ok(())
+    }
+}
