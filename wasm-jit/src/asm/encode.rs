@@ -55,6 +55,11 @@ impl Bytes {
             Rm::Reg(rm) => return self.push(0xc0 | reg | (rm.number() & 7)),
             Rm::Mem(mem) => mem,
         };
+        if mem.data_label().is_some() {
+            // Mod 00 with r/m 101: relative to the end of the instruction.
+            self.push(reg | 5);
+            return self.push_i32(0);
+        }
         let Some(base) = mem.base else {
             // Mod 00 with base 101 in the SIB byte: no base, 32-bit displacement.
             let index = mem.index.map_or(4, |index| index.number() & 7);
@@ -214,5 +219,11 @@ impl Assembler<'_> {
             bytes.push(imm);
         }
         self.emit(&bytes);
+        if let Rm::Mem(mem) = rm
+            && let Some(label) = mem.data_label()
+        {
+            debug_assert!(imm.is_none(), "the displacement counts from the end of the instruction");
+            self.link_last(label);
+        }
     }
 }

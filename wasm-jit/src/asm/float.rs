@@ -9,7 +9,6 @@ use super::{Assembler, Mem, Reg, Rm};
 pub(crate) enum FloatOp {
     Sqrt = 0x51,
     And = 0x54,
-    AndNot = 0x55,
     Or = 0x56,
     Xor = 0x57,
     Add = 0x58,
@@ -43,9 +42,9 @@ fn x0f(prefix: Prefix, byte: u8) -> Opcode {
 }
 
 impl Assembler<'_> {
-    /// `dst = left op right`; AND, ANDN (not left and right), OR and XOR work on the whole register.
+    /// `dst = left op right`; AND, OR and XOR work on the whole register.
     pub(crate) fn float(&mut self, what: FloatOp, double: bool, dst: Reg, left: Reg, right: impl Into<Rm>) {
-        let bitwise = matches!(what, FloatOp::And | FloatOp::AndNot | FloatOp::Or | FloatOp::Xor);
+        let bitwise = matches!(what, FloatOp::And | FloatOp::Or | FloatOp::Xor);
         let prefix = if bitwise { packed(double) } else { scalar(double) };
         self.vex(x0f(prefix, what as u8), false, dst.number(), left.number(), right.into(), None);
     }

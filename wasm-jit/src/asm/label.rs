@@ -8,7 +8,7 @@ use super::{Assembler, Cond, Mem, Reg};
 
 /// A place in the code of one assembler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label(u32);
+pub(crate) struct Label(pub(super) u32);
 
 const NONE: u32 = u32::MAX;
 
@@ -50,14 +50,20 @@ impl Assembler<'_> {
 
     /// Appends a displacement of 32 bits to `label`.
     fn displacement(&mut self, label: Label) {
-        let at = self.offset();
+        self.bytes(&[0; 4]);
+        self.link_last(label);
+    }
+
+    /// Makes the last four bytes the displacement to `label`.
+    pub(super) fn link_last(&mut self, label: Label) {
+        let at = self.offset() - 4;
         let state = &mut self.labels[label.0 as usize];
         let field = if state.position == NONE {
             std::mem::replace(&mut state.last_jump, at)
         } else {
             state.position.wrapping_sub(at + 4)
         };
-        self.bytes(&field.to_le_bytes());
+        self.overwrite(at, &field.to_le_bytes());
     }
 
     /// The displacement for a jump of two bytes, if it reaches.

@@ -72,6 +72,19 @@ impl Mem {
         Self { base: Some(base), index: Some(index), scale, disp }
     }
 
+    /// Data behind the code, at a label: for instructions in the VEX encoding.
+    pub(crate) const fn data(label: super::Label) -> Self {
+        Self { base: None, index: None, scale: 0, disp: label.0 as i32 }
+    }
+
+    /// The label, if it is data behind the code.
+    pub(super) const fn data_label(self) -> Option<super::Label> {
+        match (self.base, self.index) {
+            (None, None) => Some(super::Label(self.disp as u32)),
+            _ => None,
+        }
+    }
+
     pub(crate) const fn disp(self) -> i32 {
         self.disp
     }

@@ -2,8 +2,8 @@
 
 use super::abi::{FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
-use super::state::{Flag, Operand, Val};
-use crate::asm::{Alu, Cond, FloatOp, Reg, Rounding, Shift};
+use super::state::{Flag, Operand, Place, Val};
+use crate::asm::{Alu, Cond, FloatOp, Mem, Reg, Rounding, Shift};
 use crate::vmctx::TrapCode;
 
 fn ty_of(double: bool) -> Ty {
@@ -48,12 +48,11 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// The sign's bit in the scratch register, or all others.
-    fn sign_mask(&mut self, double: bool, others: bool) {
+    /// The sign's bit, or all others, for the whole register.
+    fn sign_mask(&mut self, double: bool, others: bool) -> Mem {
         let sign = bits_of(-0.0, double);
         let all = if double { u64::MAX } else { u64::from(u32::MAX) };
-        self.asm.mov_imm(SCRATCH, if others { all ^ sign } else { sign });
-        self.asm.float_from_bits(double, FLOAT_SCRATCH, SCRATCH);
+        self.constant(u128::from(if others { all ^ sign } else { sign }), 16)
     }
 
     pub(super) fn float_abs(&mut self, double: bool) {
@@ -68,8 +67,8 @@ impl FunctionCompiler<'_> {
         let operand = self.pop();
         let src = self.to_reg(&operand);
         let dst = self.result_or(&operand);
-        self.sign_mask(double, others);
-        self.asm.float(what, double, dst, src, FLOAT_SCRATCH);
+        let mask = self.sign_mask(double, others);
+        self.asm.float(what, double, dst, src, mask);
         self.push(ty_of(double), Val::Reg(dst));
     }
 
@@ -80,9 +79,10 @@ impl FunctionCompiler<'_> {
         let magnitude = self.to_reg(&magnitude);
         let aside = self.alloc(true);
         let dst = self.alloc(true);
-        self.sign_mask(double, false);
-        self.asm.float(FloatOp::And, double, aside, sign, FLOAT_SCRATCH);
-        self.asm.float(FloatOp::AndNot, double, dst, FLOAT_SCRATCH, magnitude);
+        let mask = self.sign_mask(double, false);
+        self.asm.float(FloatOp::And, double, aside, sign, mask);
+        let mask = self.sign_mask(double, true);
+        self.asm.float(FloatOp::And, double, dst, magnitude, mask);
         self.asm.float(FloatOp::Or, double, dst, dst, aside);
         self.push(ty_of(double), Val::Reg(dst));
     }
@@ -204,7 +204,7 @@ impl FunctionCompiler<'_> {
         }
         let place = self.place(&operand);
         let dst = self.result(to.is_float());
-        self.move_value(to, super::state::Place::Reg(dst), place);
+        self.move_value(to, Place::Reg(dst), place);
         self.push(to, Val::Reg(dst));
     }
 
@@ -229,12 +229,8 @@ impl FunctionCompiler<'_> {
     }
 
     fn load_float(&mut self, value: f64, double: bool, reg: Reg) {
-        let bits = bits_of(value, double);
-        if bits == 0 {
-            return self.asm.float_zero(reg);
-        }
-        self.asm.mov_imm(SCRATCH, bits);
-        self.asm.float_from_bits(double, reg, SCRATCH);
+        let bits = Place::Const(bits_of(value, double));
+        self.move_value(ty_of(double), Place::Reg(reg), bits);
     }
 
     /// The instruction gives the smallest integer for all that does not fit: then only is there more to ask.

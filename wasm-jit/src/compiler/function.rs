@@ -16,7 +16,7 @@ use super::control::{Cold, Control};
 use super::homes::{Chooser, DEEPEST_REGION, Region};
 use super::output::{CompiledFunction, DirectCall, Position, TryRegion};
 use super::scan::Scan;
-use super::state::{Holder, Local, Operand, Place, Val};
+use super::state::{Constant, Holder, Local, Operand, Place, Val};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
@@ -94,6 +94,7 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) outgoing: u32,
     pub(super) makes_calls: bool,
     pub(super) cold: Vec<Cold<'a>>,
+    pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
     pub(super) try_regions: Vec<TryRegion>,
     /// The innermost region that is open.
@@ -168,6 +169,7 @@ pub(super) fn compile(
         outgoing: 0,
         makes_calls: false,
         cold: Vec::new(),
+        constants: Vec::new(),
         epilogue,
         try_regions: Vec::new(),
         try_region: None,
@@ -400,6 +402,7 @@ impl<'a> FunctionCompiler<'a> {
             self.asm.ud2(TrapCode::StackOverflow as u8);
             here
         });
+        self.emit_constants();
 
         let mut front = Vec::new();
         let mut asm = Assembler::new(&mut front);
@@ -445,6 +448,16 @@ impl<'a> FunctionCompiler<'a> {
             try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         };
         (function, positions)
+    }
+
+    fn emit_constants(&mut self) {
+        for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
+            while !self.asm.offset().is_multiple_of(size) {
+                self.asm.bytes(&[0]);
+            }
+            self.asm.bind(label);
+            self.asm.bytes(&bits.to_le_bytes()[..size as usize]);
+        }
     }
 
     /// The caller's registers back.

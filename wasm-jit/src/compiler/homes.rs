@@ -19,6 +19,9 @@ const DEEPEST: u32 = 5;
 const CALL_COST: u32 = 2;
 /// Uses that pay for saving a register of the callee's in prologue and epilogue.
 const SAVE_COST: u32 = 5;
+/// The same in a region that calls: what it calls takes longer than a use in memory, and loops without calls inside have homes
+/// of their own.
+const SAVE_COST_AROUND_CALLS: u32 = 40;
 /// Accesses looked at in one region: with this many, more would change nothing, and nested loops stay cheap.
 const LOOKED_AT: usize = 20_000;
 /// Loops deeper than this take the homes of the loop around them.
@@ -163,7 +166,7 @@ impl Chooser {
         let callee_saved = CALLEE_SAVED.map(|(reg, _)| reg);
         let (kept, lost): (&[Reg], &[Reg]) =
             if ty.is_float() { (&[], &FLOAT_HOMES) } else { (&callee_saved, &CALLER_SAVED_HOMES) };
-        let saved = weight > SAVE_COST;
+        let saved = weight > if calls { SAVE_COST_AROUND_CALLS } else { SAVE_COST };
         let may_be_lost = !calls || weight > cost;
         if calls
             && saved

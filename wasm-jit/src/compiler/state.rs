@@ -15,10 +15,21 @@
 use super::abi::{CONTEXT, FLOAT_SCRATCH, FLOAT_TEMPS, INT_TEMPS, SCRATCH, SLOTS, Ty};
 use super::function::FunctionCompiler;
 use super::homes::{Region, bits, is_callee_saved};
-use crate::asm::{Cond, Mem, Reg, Rm, Size};
+use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
 /// Operands that are another name for a local lie at most so far below the top: whoever writes a local looks for them.
 const DEEPEST_ALIAS: u32 = 64;
+
+/// Constants that are looked through for the same one.
+const RECENT_CONSTANTS: usize = 16;
+
+/// Data behind the code of a function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Constant {
+    pub(super) bits: u128,
+    pub(super) size: u32,
+    pub(super) label: Label,
+}
 
 /// A comparison whose result is in the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,9 +134,10 @@ impl FunctionCompiler<'_> {
             },
             (Place::Reg(dst), Place::Mem(src)) if dst.is_float() => self.asm.float_load(ty.wide(), dst, src),
             (Place::Reg(dst), Place::Mem(src)) => self.asm.mov(ty.wide(), dst, src),
+            (Place::Reg(dst), Place::Const(0)) if dst.is_float() => self.asm.float_zero(dst),
             (Place::Reg(dst), Place::Const(bits)) if dst.is_float() => {
-                self.asm.mov_imm(SCRATCH, bits);
-                self.asm.float_from_bits(ty.wide(), dst, SCRATCH);
+                let constant = self.constant(u128::from(bits), size_of(ty).bytes());
+                self.asm.float_load(ty.wide(), dst, constant);
             }
             (Place::Reg(dst), Place::Const(bits)) => self.asm.mov_imm(dst, bits),
             (Place::Mem(dst), Place::Reg(src)) if src.is_float() => self.asm.float_store(ty.wide(), dst, src),
@@ -144,6 +156,21 @@ impl FunctionCompiler<'_> {
             }
             (Place::Const(_), _) => unreachable!("a constant is no destination"),
         }
+    }
+
+    /// A constant of so many bytes behind the code.
+    pub(super) fn constant(&mut self, bits: u128, size: u32) -> Mem {
+        let recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
+        let known = recent.clone().find(|known| known.bits == bits && known.size == size);
+        let label = match known {
+            Some(known) => known.label,
+            None => {
+                let label = self.asm.new_label();
+                self.constants.push(Constant { bits, size, label });
+                label
+            }
+        };
+        Mem::data(label)
     }
 
     // Registers.
@@ -523,7 +550,6 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Scaled(index, scale) => self.asm.lea(operand.ty.wide(), reg, Mem::scaled(index, scale, 0)),
             Val::Flag(flag) => self.flag_to_reg(flag, reg),
-            Val::Const(0) if reg.is_float() => self.asm.float_zero(reg),
             _ => {
                 let place = self.place(operand);
                 self.move_value(operand.ty, Place::Reg(reg), place);
@@ -536,6 +562,9 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Frame(disp) => Rm::Mem(Mem::base(Reg::RBP, disp)),
             Val::Load(mem) => Rm::Mem(mem),
+            Val::Const(bits) if operand.ty.is_float() && bits != 0 => {
+                Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
+            }
             Val::Local(local) => match self.locals[local as usize] {
                 Local { reg: None, home: None, .. } => Rm::Mem(self.local_slot(local)),
                 _ => Rm::Reg(self.local_reg(local)),
