@@ -258,5 +258,5 @@ impl From<CompileError> for Error {
 }
 
 fn after_trap(backtrace: &WasmBacktrace) -> String {
-    if backtrace.frames().is_empty() { String::new() } else { format!("\n{backtrace}") }
+    if backtrace.is_empty() { String::new() } else { format!("\n{backtrace}") }
 }

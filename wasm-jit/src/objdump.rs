@@ -15,6 +15,7 @@ use wasmprinter::Print;
 
 use crate::code::CodeImage;
 use crate::code::sections::Sections;
+use crate::compiler::Position;
 use crate::vmctx::TrapCode;
 
 /// Bytes of machine code in a line.
@@ -113,7 +114,6 @@ impl Disassembler {
             }
             let bytes = &code[start..decoder.position()];
             let address = range.start as usize + start;
-            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x} ")).collect::<String>();
             let (first, rest) = bytes.split_at(bytes.len().min(BYTES));
             writeln!(out, "{address:12x}: {:<width$}{text}", hex(first), width = 3 * BYTES)?;
             if !rest.is_empty() {
@@ -122,6 +122,18 @@ impl Disassembler {
         }
         Ok(())
     }
+
+    fn write_data(&self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
+        for start in range.clone().step_by(8) {
+            let bytes = &self.code[start as usize..range.end.min(start + 8) as usize];
+            writeln!(out, "{start:12x}: {:<width$}data", hex(bytes), width = 3 * BYTES)?;
+        }
+        Ok(())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x} ")).collect()
 }
 
 /// What is printed of a module, as its text comes.
@@ -225,13 +237,20 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Writes the code that belongs to no line.
+    /// Writes what belongs to no line: jump tables and constants, and code of instructions that are not printed.
     fn finish_function(&mut self) -> io::Result<()> {
         let Some(current) = self.current.take() else { return Ok(()) };
-        let mut rest: Vec<Range<u32>> = current.code.into_values().flatten().collect();
-        rest.sort_unstable_by_key(|range| range.start);
-        for range in rest {
-            self.disassembler.write(range, self.out)?;
+        let is_data = |wasm: u64| wasm == u64::from(Position::DATA);
+        let ranges = |(wasm, ranges): (u64, Vec<Range<u32>>)| {
+            ranges.into_iter().map(move |range| (range, is_data(wasm)))
+        };
+        let mut rest: Vec<(Range<u32>, bool)> = current.code.into_iter().flat_map(ranges).collect();
+        rest.sort_unstable_by_key(|(range, _)| range.start);
+        for (range, is_data) in rest {
+            match is_data {
+                true => self.disassembler.write_data(range, self.out)?,
+                false => self.disassembler.write(range, self.out)?,
+            }
         }
         Ok(())
     }
@@ -253,6 +272,7 @@ mod tests {
                     (call $fib (i32.sub (local.get $n) (i32.const 2)))))))
         (func (param i32 i32) (result i32)
             (i32.div_s (local.get 0) (i32.load offset=8 (local.get 1))))
+        (func (param f64) (result f64) (f64.mul (local.get 0) (f64.const 3.14159)))
         (func $traps (param i32)
             (block $out
                 (loop $again
@@ -310,6 +330,8 @@ mod tests {
         assert!(at("(func $fib") < at("push rbp"), "{text}");
         assert!(at("push rbp") < at("f64.const"), "{text}");
         assert!(text.contains("ud2 ; StackOverflow"), "{text}");
+        let text = listing(|_, name| name == Some("traps"));
+        assert!(text.trim_end().ends_with(" data"), "the jump table: {text}");
         assert!(!text.contains("i32.div_s"), "of another function: {text}");
     }
 }

@@ -4,6 +4,9 @@
 //! it finds both by their names. Each image gets an object file in memory, with a symbol for each function and no code: gdb
 //! takes that from the process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
 //!
+//! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into it: `hbreak`, which uses the
+//! processor's, works.
+//!
 //! The two names are hidden: they are for the linker and for gdb, and no library that contains this one exports them.
 
 use std::arch::global_asm;

@@ -12,6 +12,7 @@ use super::Limit;
 use super::abi::{ResultPlace, SCRATCH, Ty, result_places};
 use super::function::FunctionCompiler;
 use super::homes::bits;
+use super::output::Position;
 use super::state::{Flag, Holder, Operand, Place, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
 use crate::vmctx::{RESULTS, STORE, TrapCode};
@@ -747,6 +748,9 @@ impl<'a> FunctionCompiler<'a> {
                     self.asm.jmp(target);
                 }
             }
+        }
+        if !tables.is_empty() {
+            self.note(self.asm.offset(), Position::DATA);
         }
         for (table, targets) in tables {
             self.asm.jump_table(table, &targets);

@@ -389,10 +389,10 @@ impl<'a> FunctionCompiler<'a> {
         self.note(here, end);
         self.restore(saved);
         if moves_rsp {
-            self.asm.leave()
-        } else {
-            self.asm.pop(Reg::RBP)
+            // Not LEAVE: `rsp` need not wait for `rbp`, which the callee has just loaded.
+            self.asm.alu_imm(Alu::Add, true, Reg::RSP, frame_size as i32);
         }
+        self.asm.pop(Reg::RBP);
         self.asm.ret(stack_bytes(self.ty) as u16);
         self.emit_cold(saved, frame_size);
         let checks_stack = !leaf || frame_size > SMALL_FRAME;
@@ -451,6 +451,9 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn emit_constants(&mut self) {
+        if !self.constants.is_empty() {
+            self.note(self.asm.offset(), Position::DATA);
+        }
         for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
             while !self.asm.offset().is_multiple_of(size) {
                 self.asm.bytes(&[0]);

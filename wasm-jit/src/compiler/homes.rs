@@ -100,11 +100,13 @@ impl Chooser {
             self.written.resize(locals, false);
         }
         let mut calls = 0_u32;
+        let mut calls_here = 0_u32;
         let all_seen = accesses.len() <= LOOKED_AT;
         for access in accesses.iter().take(LOOKED_AT) {
             let weight = 1 << (LOOP_WEIGHT * access.depth().saturating_sub(depth).min(DEEPEST));
             if access.is_call() {
                 calls = calls.saturating_add(weight);
+                calls_here += u32::from(access.depth() == depth);
                 continue;
             }
             let local = access.local() as usize;
@@ -131,7 +133,9 @@ impl Chooser {
                 continue;
             }
             let weight = self.weight[local as usize];
-            let arrival = arrives(local);
+            // Until the first loop or call, a parameter costs nothing where it arrives.
+            let arrival = arrives(local).filter(|_| calls_here == 0);
+            let cost = if arrival.is_some() { 0 } else { cost };
             if weight < 2 && arrival.is_none() {
                 break;
             }

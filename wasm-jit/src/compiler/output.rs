@@ -57,6 +57,11 @@ pub(crate) struct Catch {
 pub(crate) struct Position {
     /// Offset in the chunk.
     pub code: u32,
-    /// Offset in the module.
+    /// Offset in the module, or [`Position::DATA`].
     pub wasm: u32,
+}
+
+impl Position {
+    /// What is no code: jump tables and constants.
+    pub(crate) const DATA: u32 = u32::MAX;
 }

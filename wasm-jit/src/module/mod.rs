@@ -6,7 +6,6 @@ mod inspect;
 pub(crate) mod parse;
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,10 +13,9 @@ pub(crate) use const_expr::{ConstExpr, ConstSource};
 pub(crate) use info::ModuleInfo;
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
-use crate::code::{CodeImage, compile_all, perf};
+use crate::code::{CodeImage, compile_all};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::objdump;
 use crate::types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
 };
@@ -118,32 +116,6 @@ impl Module {
     /// The type of the export of this name.
     pub fn get_export(&self, name: &str) -> Option<ExternType> {
         self.export(name).map(|item| self.type_of(item))
-    }
-
-    /// How many bytes of machine code its functions have.
-    pub fn code_size(&self) -> usize {
-        self.0.code.code_length()
-    }
-
-    /// Writes the functions for which `wanted` says so, by index and name, as WebAssembly with the machine code of each instruction.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_objdump(
-        &self,
-        wanted: impl Fn(u32, Option<&str>) -> bool,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        objdump::write(&self.0.code, wanted, out)
-    }
-
-    /// Writes where each function's code is, as `perf` reads it from `/tmp/perf-PID.map`. The maps of several modules go there
-    /// one after the other.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_perf_map(&self, out: &mut dyn Write) -> io::Result<()> {
-        perf::write_map(&self.0.code, out)
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {

@@ -107,9 +107,7 @@ impl StoreOpaque {
 /// A trap that the runtime or a host function caused gets the frames that led to it.
 fn with_backtrace(error: Error, backtrace: WasmBacktrace) -> Error {
     match error {
-        Error::Trap { trap, backtrace: empty } if empty.frames().is_empty() => {
-            Error::Trap { trap, backtrace }
-        }
+        Error::Trap { trap, backtrace: empty } if empty.is_empty() => Error::Trap { trap, backtrace },
         error => error,
     }
 }

@@ -48,6 +48,11 @@ impl WasmBacktrace {
         self.frames.get_or_init(|| resolve(&self.places))
     }
 
+    /// Whether no WebAssembly frame is known.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// How many outer frames were not kept.
     pub fn omitted(&self) -> usize {
         self.omitted
@@ -172,6 +177,9 @@ impl<'a> Module<'a> {
 
 impl fmt::Display for WasmBacktrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("no wasm backtrace");
+        }
         write!(f, "wasm backtrace:")?;
         for (number, frame) in self.frames().iter().enumerate() {
             write!(f, "\n{number:>5}: {frame}")?;

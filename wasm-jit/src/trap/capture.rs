@@ -72,9 +72,10 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut StoreContext) {
 /// As [`capture_signal`].
 unsafe fn classify(store: &StoreContext) -> Trap {
     match store.raised_signal {
-        // SAFETY: the thread has executed the instruction there.
         libc::SIGILL => {
-            unsafe { trap_code(store.raised_pc) }.map_or(Trap::UnreachableCodeReached, Trap::from)
+            // SAFETY: the thread has executed the instruction there.
+            let code = unsafe { trap_code(store.raised_pc) };
+            code.map_or(Trap::UnreachableCodeReached, Trap::from)
         }
         libc::SIGFPE => {
             // SAFETY: as above.
