@@ -1,6 +1,5 @@
 //! The state behind the calls, and the table of file descriptors.
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,11 +45,12 @@ impl Directory {
     }
 }
 
-/// Descriptors by number. A new one gets the lowest number that is free, as in POSIX.
+/// Descriptors by number. A new one gets the highest number that was freed, as in Wasmtime: WASI promises no order, and there are
+/// programs (yosys) that print on after they have closed their standard output, into whichever file has got its number.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     used: Vec<Option<Arc<Descriptor>>>,
-    free: BinaryHeap<Reverse<u32>>,
+    free: BinaryHeap<u32>,
 }
 
 impl Table {
@@ -60,7 +60,7 @@ impl Table {
 
     pub(crate) fn insert(&mut self, descriptor: Descriptor) -> Result<u32, Errno> {
         let descriptor = Some(Arc::new(descriptor));
-        if let Some(Reverse(fd)) = self.free.pop() {
+        if let Some(fd) = self.free.pop() {
             self.used[fd as usize] = descriptor;
             return Ok(fd);
         }
@@ -71,7 +71,7 @@ impl Table {
 
     fn remove(&mut self, fd: u32) -> Option<Arc<Descriptor>> {
         let descriptor = self.used.get_mut(fd as usize)?.take()?;
-        self.free.push(Reverse(fd));
+        self.free.push(fd);
         Some(descriptor)
     }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_descriptor_gets_the_lowest_free_number() {
+    fn a_new_descriptor_gets_the_highest_freed_number() {
         let mut table = Table::default();
         for expected in 0..5 {
             assert_eq!(number(&mut table), expected);
@@ -143,7 +143,7 @@ mod tests {
         assert!(table.remove(1).is_some());
         assert!(table.remove(1).is_none(), "it is closed already");
         assert!(table.remove(99).is_none());
-        assert_eq!([number(&mut table), number(&mut table), number(&mut table)], [1, 3, 5]);
+        assert_eq!([number(&mut table), number(&mut table), number(&mut table)], [3, 1, 5]);
     }
 
     #[test]

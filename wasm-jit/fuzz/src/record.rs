@@ -1,0 +1,192 @@
+//! What can be seen of a run from outside, and how two runs compare.
+//!
+//! Values are compared bit by bit: wasm-smith makes every module turn its NaNs into one. Two differences are allowed. Engines
+//! have different stacks, so nothing is compared from the call on that exhausted one of them. And an index beyond the end of a table is
+//! one kind of trap, whether an access or a call was the reason.
+
+use std::fmt;
+
+use crate::case::Case;
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Type {
+    I32,
+    I64,
+    F32,
+    F64,
+    Func,
+    Extern,
+    Exn,
+}
+
+/// A value, as far as it can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// An integer of 32 bits.
+    I32(i32),
+    /// An integer of 64 bits.
+    I64(i64),
+    /// The bits of a float of 32 bits.
+    F32(u32),
+    /// The bits of a float of 64 bits.
+    F64(u64),
+    /// A reference to nothing.
+    Null(Type),
+    /// Some function.
+    Func,
+    /// A number of the host's.
+    Extern(u32),
+    /// Some exception.
+    Exn,
+}
+
+impl Type {
+    /// Its zero, or null.
+    #[must_use]
+    pub fn zero(self) -> Value {
+        match self {
+            Self::I32 => Value::I32(0),
+            Self::I64 => Value::I64(0),
+            Self::F32 => Value::F32(0),
+            Self::F64 => Value::F64(0),
+            Self::Func | Self::Extern | Self::Exn => Value::Null(self),
+        }
+    }
+}
+
+/// Why a call trapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Trap {
+    Unreachable,
+    MemoryOutOfBounds,
+    TableOutOfBounds,
+    IndirectCallToNull,
+    BadSignature,
+    IntegerOverflow,
+    IntegerDivisionByZero,
+    BadConversionToInteger,
+    UnalignedAtomic,
+    NullReference,
+    AtomicWaitNonSharedMemory,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With these results.
+    Returned(Vec<Value>),
+    /// By a trap.
+    Trapped(Trap),
+    /// By an exception that nobody caught.
+    Threw,
+    /// The stack was used up, or another resource.
+    Exhausted,
+    /// With an error that a valid program cannot cause.
+    Error(String),
+}
+
+/// One thing that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An instance was made, or not.
+    Instantiated(Outcome),
+    /// A host function was called.
+    Host {
+        /// The name of the import.
+        name: String,
+        /// What it was given.
+        arguments: Vec<Value>,
+    },
+    /// An exported function was called.
+    Called {
+        /// The name of the export.
+        name: String,
+        /// What it was given.
+        arguments: Vec<Value>,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// An exported memory at the end: its length in bytes, and a checksum.
+    Memory(String, u64, u32),
+    /// An exported global at the end.
+    Global(String, Value),
+    /// An exported table at the end: its elements.
+    Table(String, Vec<Value>),
+}
+
+/// All that was seen, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// The events.
+    pub events: Vec<Event>,
+}
+
+impl Record {
+    /// The checksum of a memory.
+    pub fn memory(&mut self, name: &str, bytes: &[u8]) {
+        self.events.push(Event::Memory(name.to_owned(), bytes.len() as u64, crc32fast::hash(bytes)));
+    }
+}
+
+/// A WebAssembly engine.
+pub trait Engine {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// Runs a case.
+    ///
+    /// # Errors
+    /// When the module is refused.
+    fn run(&self, case: &Case) -> Result<Record, String>;
+}
+
+/// Where two records differ.
+#[derive(Debug)]
+pub struct Difference {
+    /// Number of the event.
+    pub at: usize,
+    /// What we did.
+    pub ours: Option<Event>,
+    /// What the other engine did.
+    pub theirs: Option<Event>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |event: &Option<Event>| event.as_ref().map_or("nothing".to_owned(), |event| format!("{event:?}"));
+        write!(f, "event {}:\n  ours:   {}\n  theirs: {}", self.at, show(&self.ours), show(&self.theirs))
+    }
+}
+
+/// The first difference that is not allowed.
+#[must_use]
+pub fn difference(ours: &Record, theirs: &Record) -> Option<Difference> {
+    for at in 0..ours.events.len().max(theirs.events.len()) {
+        let (our, their) = (ours.events.get(at), theirs.events.get(at));
+        if our == their {
+            // Both exhausted: they may have come to different places.
+            if our.is_some_and(is_exhausted) {
+                return None;
+            }
+            continue;
+        }
+        // The engine with the smaller stack has seen fewer host calls by then.
+        let rest = [&ours.events[at.min(ours.events.len())..], &theirs.events[at.min(theirs.events.len())..]];
+        let next_end = |events: &[Event]| events.iter().find(|event| !matches!(event, Event::Host { .. })).cloned();
+        if rest.into_iter().any(|events| next_end(events).as_ref().is_some_and(is_exhausted)) {
+            return None;
+        }
+        return Some(Difference { at, ours: our.cloned(), theirs: their.cloned() });
+    }
+    None
+}
+
+fn is_exhausted(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Instantiated(Outcome::Exhausted) | Event::Called { outcome: Outcome::Exhausted, .. }
+    )
+}
