@@ -535,12 +535,6 @@ impl<'a> FunctionCompiler<'a> {
         Some(home)
     }
 
-    /// The home of the next local, unless this operand needs it after the first write.
-    pub(super) fn target_apart_from(&mut self, float: bool, operand: &Operand) -> Option<Reg> {
-        let target = self.target(float)?;
-        (!self.depends_on(operand, target)).then_some(target)
-    }
-
     pub(super) fn trap(&mut self, code: TrapCode) {
         let label = self.asm.new_label();
         self.asm.jmp(label);

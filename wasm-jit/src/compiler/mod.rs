@@ -7,6 +7,11 @@
 //! The code depends on nothing but the function and the module's declarations: compiling a function once more
 //! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`].
 
+#![expect(
+    clippy::wrong_self_convention,
+    reason = "`to_reg` brings an operand to a register, and makes room there first"
+)]
+
 pub(crate) mod abi;
 mod atomics;
 mod calls;
@@ -24,7 +29,9 @@ mod scan;
 mod state;
 mod trampoline;
 
-pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+#[cfg(test)]
+pub(crate) use output::TryRegion;
+pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position};
 pub(crate) use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;
