@@ -135,7 +135,10 @@ pub(super) struct Extra {
 impl Assembler<'_> {
     #[inline]
     pub(super) fn emit(&mut self, bytes: &Bytes) {
-        self.code.extend_from_slice(&bytes.buffer[..bytes.length]);
+        // A copy of a fixed size is a few instructions, where one of the exact size is a call.
+        let end = self.code.len() + bytes.length;
+        self.code.extend_from_slice(&bytes.buffer);
+        self.code.truncate(end);
     }
 
     /// An instruction in the legacy encoding, without its immediate.

@@ -72,6 +72,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) stack: Vec<Operand>,
     pub(super) control: Vec<Control<'a>>,
     pub(super) holders: [Holder; 32],
+    /// Registers that are not free.
+    pub(super) held: u32,
     pub(super) pinned: u32,
     pub(super) regions: Vec<Region>,
     pub(super) current_region: usize,
@@ -154,6 +156,7 @@ pub(super) fn compile(
         stack: Vec::new(),
         control: Vec::new(),
         holders: [Holder::Free; 32],
+        held: 0,
         pinned: 0,
         regions: vec![Region::none()],
         current_region: 0,
@@ -289,7 +292,7 @@ impl<'a> FunctionCompiler<'a> {
                 && self.region().homes & reg.bit() == 0
             {
                 self.locals[param as usize].reg = Some(reg);
-                self.holders[reg.0 as usize] = Holder::Copy(param);
+                self.hold(reg, Holder::Copy(param));
             }
         }
         self.parallel_moves(moves);
@@ -496,14 +499,14 @@ impl<'a> FunctionCompiler<'a> {
                 let place = self.place(&operand);
                 self.move_value(ty, Place::Mem(slot), place);
                 if let Some(old) = self.locals[local as usize].reg.take() {
-                    self.holders[old.0 as usize] = Holder::Free;
+                    self.hold(old, Holder::Free);
                 }
                 if let Place::Reg(reg) = place
                     && self.holders[reg.0 as usize] == Holder::Free
                     && self.region().homes & reg.bit() == 0
                 {
                     self.locals[local as usize].reg = Some(reg);
-                    self.holders[reg.0 as usize] = Holder::Copy(local);
+                    self.hold(reg, Holder::Copy(local));
                 }
             }
         }

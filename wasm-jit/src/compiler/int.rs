@@ -226,7 +226,7 @@ impl FunctionCompiler<'_> {
             if what == Shift::Shl && (1..=3).contains(&count) && self.next == (Next::Add { wide }) {
                 let index = self.to_reg(&left);
                 if self.owns(&left).is_some() || !matches!(left.val, Val::Local(_)) {
-                    self.holders[index.0 as usize] = super::state::Holder::Operand(self.stack.len() as u32);
+                    self.hold(index, super::state::Holder::Operand(self.stack.len() as u32));
                 }
                 return self.push(ty, Val::Scaled(index, count));
             }

@@ -55,7 +55,7 @@ impl FunctionCompiler<'_> {
         for reg in mem.registers() {
             let home = self.region().homes & reg.bit() != 0;
             if !home && reg != MEMORY && reg != CONTEXT && self.holders[reg.0 as usize] == Holder::Free {
-                self.holders[reg.0 as usize] = Holder::Operand(height);
+                self.hold(reg, Holder::Operand(height));
             }
         }
         self.push(ty, Val::Load(mem));

@@ -5,7 +5,7 @@
 //!
 //! Accesses to locals are a list in the order of the code, so that a loop's are a range of it.
 
-use wasmparser::{BinaryReaderError, FunctionBody, Operator};
+use wasmparser::{BinaryReaderError, FunctionBody, Operator, VisitOperator};
 
 /// An access to a local, or a call: the local's index, whether it writes, and how many loops it is in.
 #[derive(Clone, Copy, Debug)]
@@ -72,60 +72,99 @@ impl Scan {
         self.last_access.clear();
         self.last_access.resize(locals, 0);
         self.has_try = false;
-        // For every open block: the loop that it is, or NONE.
-        const NONE: u32 = u32::MAX;
-        let mut blocks: Vec<u32> = Vec::new();
-        let mut depth = 0;
         let mut reader = body.get_operators_reader()?;
+        let mut visitor = Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0, offset: 0 };
         while !reader.eof() {
-            let offset = reader.original_position() as u32;
-            match reader.read()? {
-                Operator::LocalGet { local_index } => {
-                    self.accesses.push(Access::new(local_index, false, depth));
-                    self.last_access[local_index as usize] = offset;
-                }
-                Operator::LocalSet { local_index } | Operator::LocalTee { local_index } => {
-                    self.accesses.push(Access::new(local_index, true, depth));
-                    self.last_access[local_index as usize] = offset;
-                }
-                Operator::Loop { .. } => {
-                    if let Some(outer) = blocks.iter().rev().find(|block| **block != NONE) {
-                        self.loops[*outer as usize].innermost = false;
-                    }
-                    let first = self.accesses.len() as u32;
-                    blocks.push(self.loops.len() as u32);
-                    self.loops.push(LoopFacts { first, end: first, depth, innermost: true });
-                    depth += 1;
-                }
-                Operator::Block { .. } | Operator::If { .. } => blocks.push(NONE),
-                Operator::Try { .. } | Operator::TryTable { .. } => {
-                    self.has_try = true;
-                    blocks.push(NONE);
-                }
-                Operator::End | Operator::Delegate { .. } => {
-                    if let Some(closed) = blocks.pop()
-                        && closed != NONE
-                    {
-                        self.loops[closed as usize].end = self.accesses.len() as u32;
-                        depth -= 1;
-                    }
-                }
-                Operator::Call { .. }
-                | Operator::CallIndirect { .. }
-                | Operator::MemoryGrow { .. }
-                | Operator::MemoryCopy { .. }
-                | Operator::MemoryFill { .. }
-                | Operator::MemoryInit { .. }
-                | Operator::TableGrow { .. }
-                | Operator::TableFill { .. }
-                | Operator::TableCopy { .. }
-                | Operator::TableInit { .. }
-                | Operator::MemoryAtomicNotify { .. }
-                | Operator::MemoryAtomicWait32 { .. }
-                | Operator::MemoryAtomicWait64 { .. } => self.accesses.push(Access::new(CALL, false, depth)),
-                _ => {}
-            }
+            visitor.offset = reader.original_position() as u32;
+            reader.visit_operator(&mut visitor)?;
         }
         Ok(())
     }
+}
+
+struct Visitor<'s> {
+    scan: &'s mut Scan,
+    /// For every open block: whether it is a loop.
+    blocks: Vec<bool>,
+    open_loops: Vec<u32>,
+    depth: u32,
+    offset: u32,
+}
+
+impl Visitor<'_> {
+    fn access(&mut self, local: u32, write: bool) {
+        self.scan.accesses.push(Access::new(local, write, self.depth));
+        self.scan.last_access[local as usize] = self.offset;
+    }
+
+    fn open_loop(&mut self) {
+        if let Some(outer) = self.open_loops.last() {
+            self.scan.loops[*outer as usize].innermost = false;
+        }
+        let first = self.scan.accesses.len() as u32;
+        self.blocks.push(true);
+        self.open_loops.push(self.scan.loops.len() as u32);
+        self.scan.loops.push(LoopFacts { first, end: first, depth: self.depth, innermost: true });
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        if self.blocks.pop() == Some(true)
+            && let Some(closed) = self.open_loops.pop()
+        {
+            self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
+            self.depth -= 1;
+        }
+    }
+
+    /// The operator is a constant of each caller: what remains there is one arm, and no operator is ever made.
+    #[inline(always)]
+    fn operator(&mut self, operator: &Operator<'_>) {
+        match operator {
+            Operator::LocalGet { local_index } => self.access(*local_index, false),
+            Operator::LocalSet { local_index } | Operator::LocalTee { local_index } => {
+                self.access(*local_index, true);
+            }
+            Operator::Loop { .. } => self.open_loop(),
+            Operator::Block { .. } | Operator::If { .. } => self.blocks.push(false),
+            Operator::Try { .. } | Operator::TryTable { .. } => {
+                self.scan.has_try = true;
+                self.blocks.push(false);
+            }
+            Operator::End | Operator::Delegate { .. } => self.close(),
+            Operator::Call { .. }
+            | Operator::CallIndirect { .. }
+            | Operator::MemoryGrow { .. }
+            | Operator::MemoryCopy { .. }
+            | Operator::MemoryFill { .. }
+            | Operator::MemoryInit { .. }
+            | Operator::TableGrow { .. }
+            | Operator::TableFill { .. }
+            | Operator::TableCopy { .. }
+            | Operator::TableInit { .. }
+            | Operator::MemoryAtomicNotify { .. }
+            | Operator::MemoryAtomicWait32 { .. }
+            | Operator::MemoryAtomicWait64 { .. } => {
+                self.scan.accesses.push(Access::new(CALL, false, self.depth));
+            }
+            _ => {}
+        }
+    }
+}
+
+macro_rules! visit_all {
+    ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
+        $(
+            #[inline]
+            fn $visit(&mut self $($(, $arg: $ty)*)?) {
+                self.operator(&Operator::$op $({ $($arg),* })?);
+            }
+        )*
+    };
+}
+
+impl<'a> VisitOperator<'a> for Visitor<'_> {
+    type Output = ();
+
+    wasmparser::for_each_visit_operator!(visit_all);
 }

@@ -175,6 +175,15 @@ impl FunctionCompiler<'_> {
 
     // Registers.
 
+    /// Notes what a register is used for.
+    pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
+        self.holders[reg.0 as usize] = holder;
+        match holder {
+            Holder::Free => self.held &= !reg.bit(),
+            Holder::Copy(_) | Holder::Operand(_) => self.held |= reg.bit(),
+        }
+    }
+
     fn temps(&self, float: bool) -> u32 {
         (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().homes
     }
@@ -197,11 +206,14 @@ impl FunctionCompiler<'_> {
 
     /// One register of the set, made free: a free one, else that of a copy, else that of the lowest operand.
     fn free_one(&mut self, usable: u32) -> Reg {
+        if let Some(free) = bits(usable & !self.held).next() {
+            return free;
+        }
         let mut copy = None;
         let mut lowest: Option<(u32, Reg)> = None;
         for reg in bits(usable) {
             match self.holders[reg.0 as usize] {
-                Holder::Free => return reg,
+                Holder::Free => {}
                 Holder::Copy(_) => copy = Some(reg),
                 Holder::Operand(height) => {
                     if lowest.is_none_or(|(least, _)| height < least) {
@@ -223,13 +235,13 @@ impl FunctionCompiler<'_> {
     pub(super) fn drop_copy(&mut self, reg: Reg) {
         if let Holder::Copy(local) = self.holders[reg.0 as usize] {
             self.locals[local as usize].reg = None;
-            self.holders[reg.0 as usize] = Holder::Free;
+            self.hold(reg, Holder::Free);
         }
     }
 
     pub(super) fn drop_copies(&mut self) {
-        for reg in 0..32 {
-            self.drop_copy(Reg(reg));
+        for reg in bits(self.held) {
+            self.drop_copy(reg);
         }
     }
 
@@ -240,14 +252,14 @@ impl FunctionCompiler<'_> {
             Holder::Copy(_) => self.drop_copy(reg),
             Holder::Operand(height) => {
                 let others = self.temps(reg.is_float()) & !self.pinned & !reg.bit();
-                let free = bits(others).find(|other| self.holders[other.0 as usize] == Holder::Free);
+                let free = bits(others & !self.held).next();
                 match free {
                     Some(other) => {
                         let ty = self.stack[height as usize].ty;
                         self.move_value(ty, Place::Reg(other), Place::Reg(reg));
                         self.stack[height as usize].val = Val::Reg(other);
-                        self.holders[other.0 as usize] = Holder::Operand(height);
-                        self.holders[reg.0 as usize] = Holder::Free;
+                        self.hold(other, Holder::Operand(height));
+                        self.hold(reg, Holder::Free);
                     }
                     None => self.spill_operand(height),
                 }
@@ -265,7 +277,7 @@ impl FunctionCompiler<'_> {
             Val::Reg(reg) => {
                 self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
                 if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                    self.holders[reg.0 as usize] = Holder::Free;
+                    self.hold(reg, Holder::Free);
                 }
             }
             Val::Local(local) => {
@@ -297,7 +309,7 @@ impl FunctionCompiler<'_> {
             Some(home) => home,
             None => {
                 let reg = self.alloc(ty.is_float());
-                self.holders[reg.0 as usize] = Holder::Copy(local);
+                self.hold(reg, Holder::Copy(local));
                 reg
             }
         };
@@ -338,7 +350,7 @@ impl FunctionCompiler<'_> {
             };
             self.locals[local as usize].aliases -= 1;
             self.stack[height].val = Val::Reg(own);
-            self.holders[own.0 as usize] = Holder::Operand(height as u32);
+            self.hold(own, Holder::Operand(height as u32));
             self.unpin(own);
         }
     }
@@ -392,8 +404,8 @@ impl FunctionCompiler<'_> {
             }
         }
         self.drop_copies();
-        for reg in 0..32 {
-            if let Holder::Operand(height) = self.holders[reg] {
+        for reg in bits(self.held) {
+            if let Holder::Operand(height) = self.holders[reg.0 as usize] {
                 self.spill_operand(height);
             }
         }
@@ -439,7 +451,7 @@ impl FunctionCompiler<'_> {
         }
         match val {
             Val::Reg(reg) if self.region().homes & reg.bit() == 0 => {
-                self.holders[reg.0 as usize] = Holder::Operand(height);
+                self.hold(reg, Holder::Operand(height));
             }
             Val::Local(local) => self.locals[local as usize].aliases += 1,
             _ => {}
@@ -459,7 +471,7 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Reg(reg) | Val::Scaled(reg, _) => {
                 if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                    self.holders[reg.0 as usize] = Holder::Free;
+                    self.hold(reg, Holder::Free);
                 }
                 self.pin(reg);
             }
@@ -473,7 +485,7 @@ impl FunctionCompiler<'_> {
             Val::Load(mem) => {
                 for reg in mem.registers() {
                     if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                        self.holders[reg.0 as usize] = Holder::Free;
+                        self.hold(reg, Holder::Free);
                     }
                     self.pin(reg);
                 }

@@ -29,11 +29,10 @@ impl Default for Threshold {
     }
 }
 
-/// Collects if it is time to. `extra` are references that are nowhere else yet.
+/// Collects if it is time to.
 pub(crate) fn if_due(store: &mut StoreOpaque, extra: &[u64]) {
     if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
         collect(store, extra);
-        store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
     }
 }
 
@@ -59,7 +58,8 @@ impl Marks<'_> {
     }
 }
 
-fn collect(store: &mut StoreOpaque, extra: &[u64]) {
+/// Collects. `extra` are references that are nowhere else yet.
+pub(crate) fn collect(store: &mut StoreOpaque, extra: &[u64]) {
     let handles = store.exceptions.prepare();
     let mut marks = Marks {
         exceptions: vec![false; store.exceptions.places()],
@@ -76,6 +76,7 @@ fn collect(store: &mut StoreOpaque, extra: &[u64]) {
     let Marks { exceptions, extern_refs, .. } = marks;
     store.exceptions.sweep(&exceptions);
     store.extern_refs.sweep(&extern_refs);
+    store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
 }
 
 /// Whether a value of this type may be what is collected.
@@ -134,5 +135,40 @@ fn mark_stack(marks: &mut Marks<'_>) {
         // SAFETY: between the stack pointer and a frame that is still there, this thread's stack is mapped. The words may change
         // with every call, so they are read one by one.
         marks.word(unsafe { (stack_pointer as *const u64).add(index).read_volatile() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::runtime::{AsContextMut, ExnRef, ExternRef, Store, Tag, Val};
+    use crate::types::{FuncType, TagType, ValType};
+    use crate::{Engine, Error};
+
+    /// How many exceptions (with their handles) and references there are.
+    fn counts(store: &mut Store<()>) -> (usize, usize) {
+        let mut context = store.as_context_mut();
+        (context.opaque().exceptions.len(), context.opaque().extern_refs.len())
+    }
+
+    #[test]
+    fn exceptions_go_when_neither_a_handle_nor_another_exception_has_them() -> Result<(), Error> {
+        let mut store = Store::new(&Engine::default(), ());
+        let ty = TagType::new(FuncType::new([ValType::EXNREF, ValType::EXTERNREF], []));
+        let tag = Tag::new(&mut store, &ty)?;
+        let mut chain = None;
+        for _ in 0..3 {
+            let fields = [Val::ExnRef(chain.take()), ExternRef::new(()).into()];
+            chain = Some(ExnRef::new(&mut store, &tag, &fields)?);
+        }
+        for _ in 0..50_000 {
+            ExnRef::new(&mut store, &tag, &[Val::ExnRef(None), Val::ExternRef(None)])?;
+        }
+        assert!(counts(&mut store).0 <= super::MINIMUM + 2);
+        store.gc();
+        assert_eq!(counts(&mut store), (3 + 1, 3), "three in a chain, one with a handle");
+        drop(chain);
+        store.gc();
+        assert_eq!(counts(&mut store), (0, 0));
+        Ok(())
     }
 }

@@ -12,7 +12,6 @@ use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
 use super::tag::Tag;
 use super::value::Val;
 use crate::error::Error;
-use crate::types::ValType;
 use crate::vmctx::VmException;
 
 const HEAD_WORDS: usize = size_of::<VmException>() / 8;
@@ -36,7 +35,7 @@ impl ExnRef {
     /// If the tag belongs to another store.
     pub fn new(mut store: impl AsContextMut, tag: &Tag, fields: &[Val]) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        let ty = tag.data(store).ty.clone();
+        let ty = tag.type_in(store);
         collect::if_due(store, &[]);
         let mut values = Vec::new();
         store.lower_all("fields", fields, ty.params(), &mut values)?;
@@ -66,8 +65,8 @@ impl ExnRef {
         };
         // SAFETY: as in `tag`.
         let tag = Tag::from_identity(store, unsafe { (*object).tag });
-        let types: Vec<ValType> = tag.data(store).ty.params().collect();
-        values.iter().zip(types).map(|(raw, ty)| store.lift(ty, *raw)).collect()
+        let ty = tag.type_in(store);
+        values.iter().zip(ty.params()).map(|(raw, ty)| store.lift(ty, *raw)).collect()
     }
 
     #[track_caller]

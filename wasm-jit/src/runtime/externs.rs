@@ -71,7 +71,7 @@ impl Extern {
             Self::Table(table) => ExternType::Table(table.current_type(store)),
             Self::Memory(memory) => ExternType::Memory(memory.inner(store).current_type()),
             Self::SharedMemory(memory) => ExternType::Memory(memory.0.current_type()),
-            Self::Tag(tag) => ExternType::Tag(TagType::new(tag.data(store).ty.clone())),
+            Self::Tag(tag) => ExternType::Tag(TagType::new(tag.type_in(store))),
         }
     }
 

@@ -16,7 +16,7 @@ use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
 use super::store::{StoreInner, StoreOpaque};
 use super::table::Table;
-use super::tag::Tag;
+use super::tag::{Tag, TagData};
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
 use crate::types::{GlobalType, MemoryType, TableType};
@@ -98,9 +98,9 @@ fn allocate(
         let cell = block.at(layout.global(number as u32));
         globals.push(Global::create(store, GlobalData::of_instance(GlobalType::of(*ty), cell)).index());
     }
-    for (number, ty) in info.tags.iter().enumerate().skip(tags.len()) {
-        let type_id = info.type_ids[*ty as usize];
-        tags.push(Tag::create(store, module.tag_type(number as u32), type_id).index());
+    for ty in &info.tags[tags.len()..] {
+        let values = info.types[*ty as usize].params().len() as u32;
+        tags.push(Tag::create(store, TagData { type_id: info.type_ids[*ty as usize], values }).index());
     }
     let context = block.context();
     for index in info.imported_functions..info.functions.len() as u32 {

@@ -375,7 +375,7 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let tag = super::Tag::at(running.store, running.instance.tags[tag as usize]);
-    let count = tag.data(running.store).ty.params().len();
+    let count = tag.data(running.store).values as usize;
     let values = match count {
         0 => &[],
         // SAFETY: there is a value for each parameter of the tag.

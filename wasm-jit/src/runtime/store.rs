@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::collect::Threshold;
+use super::collect::{self, Threshold};
 use super::exception::Exceptions;
 use super::global::GlobalData;
 use super::host::HostFuncData;
@@ -189,6 +189,11 @@ impl<T: 'static> Store<T> {
         // SAFETY: the context lives as long as the store, and nothing runs.
         let interruption = unsafe { &mut (*opaque.vm()).interruption };
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
+    }
+
+    /// Frees exceptions and references to host values that nothing reaches. It happens by itself, too, when there are many.
+    pub fn gc(&mut self) {
+        collect::collect(&mut self.as_context_mut().into_inner().opaque, &[]);
     }
 
     /// Limits what instances of the store may use from now on.

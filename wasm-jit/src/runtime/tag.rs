@@ -5,11 +5,12 @@ use crate::error::Error;
 use crate::types::{FuncType, TagType};
 use crate::vmctx::MAX_RESULTS;
 
-/// A tag of a store.
+/// A tag of a store. There may be many of a large type, so they have its id only.
 #[derive(Debug)]
 pub(crate) struct TagData {
-    pub ty: FuncType,
     pub type_id: u32,
+    /// How many values its exceptions carry.
+    pub values: u32,
 }
 
 /// A handle of a tag. It is used with the store it belongs to; with another, its functions panic.
@@ -30,17 +31,22 @@ impl Tag {
             return Err(Error::InvalidType { of: "tag" });
         }
         let type_id = store.engine.register_type(&ty.ty().0);
-        Ok(Self::create(store, ty.ty().clone(), type_id))
+        Ok(Self::create(store, TagData { type_id, values: ty.ty().params().len() as u32 }))
     }
 
-    pub(crate) fn create(store: &mut StoreOpaque, ty: FuncType, type_id: u32) -> Self {
-        store.tags.push(TagData { ty, type_id });
+    pub(crate) fn create(store: &mut StoreOpaque, data: TagData) -> Self {
+        store.tags.push(data);
         Self { store: store.id, index: store.tags.len() as u32 - 1 }
     }
 
     /// Its type.
     pub fn ty(&self, store: impl AsContext) -> TagType {
-        TagType::new(self.data(&store.as_context().0.opaque).ty.clone())
+        TagType::new(self.type_in(&store.as_context().0.opaque))
+    }
+
+    #[track_caller]
+    pub(crate) fn type_in(&self, store: &StoreOpaque) -> FuncType {
+        FuncType(store.engine.registered_type(self.data(store).type_id))
     }
 
     #[track_caller]

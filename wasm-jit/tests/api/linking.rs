@@ -1,0 +1,231 @@
+//! Modules, imports, and what belongs to which store.
+
+use wasm_jit::{
+    Engine, Error, ExnRef, Extern, ExternRef, ExternType, Func, FuncType, GlobalType, Instance, Linker,
+    Memory, MemoryType, Module, Mutability, RefType, SharedMemory, Store, Table, TableType, Trap, Val,
+    ValType,
+};
+
+use super::{call0, instance, module};
+
+#[test]
+fn an_instance_imports_everything_from_another() {
+    let engine = Engine::default();
+    let provider = Module::new(
+        &engine,
+        r#"(module
+            (memory (export "memory") 1)
+            (table (export "table") 1 funcref)
+            (global (export "global") (mut i32) (i32.const 5))
+            (func (export "bump") (result i32)
+                (global.set 0 (i32.add (global.get 0) (i32.const 1)))
+                (i32.store (i32.const 0) (global.get 0))
+                (global.get 0)))"#,
+    )
+    .unwrap();
+    let user = Module::new(
+        &engine,
+        r#"(module
+            (import "p" "memory" (memory 1))
+            (import "p" "table" (table 1 funcref))
+            (import "p" "global" (global $g (mut i32)))
+            (import "p" "bump" (func $bump (result i32)))
+            (elem (i32.const 0) $bump)
+            (func (export "run") (result i32)
+                (drop (call $bump))
+                (drop (call_indirect (result i32) (i32.const 0)))
+                (i32.add (i32.load (i32.const 0)) (global.get $g))))"#,
+    )
+    .unwrap();
+    let mut store = Store::new(&engine, ());
+    let mut linker = Linker::new(&engine);
+    let provider = linker.instantiate(&mut store, &provider).unwrap();
+    linker.instance(&store, "p", provider).unwrap();
+    let user = linker.instantiate(&mut store, &user).unwrap();
+    assert_eq!(call0::<i32>(&mut store, user, "run").unwrap(), 14);
+    assert_eq!(provider.get_global(&store, "global").unwrap().get(&mut store).unwrap_i32(), 7);
+}
+
+#[test]
+fn a_linker_says_what_does_not_fit() {
+    let engine = Engine::default();
+    let wants =
+        |import: &str| Module::new(&engine, format!(r#"(module (import "a" "b" {import}))"#)).unwrap();
+    let mut store = Store::new(&engine, ());
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let unknown = linker.instantiate(&mut store, &wants("(func)")).unwrap_err();
+    assert_eq!(unknown.to_string(), "unknown import: `a` `b`");
+    linker.func_wrap("a", "b", |_: i32| ()).unwrap();
+    let error = linker.instantiate(&mut store, &wants("(func (param i64))")).unwrap_err();
+    let Error::IncompatibleImport { types, .. } = &error else { panic!("{error}") };
+    assert_eq!(types.expected, ExternType::Func(FuncType::new([ValType::I64], [])));
+    assert_eq!(types.found, ExternType::Func(FuncType::new([ValType::I32], [])));
+    assert!(linker.instantiate(&mut store, &wants("(memory 1)")).is_err());
+    linker.instantiate(&mut store, &wants("(func (param i32))")).unwrap();
+    let again = linker.func_wrap("a", "b", || ()).map(drop);
+    assert!(matches!(again, Err(Error::DuplicateDefinition { .. })));
+    linker.allow_shadowing(true).func_wrap("a", "b", || ()).unwrap();
+    linker.instantiate(&mut store, &wants("(func)")).unwrap();
+}
+
+#[test]
+fn limits_of_imported_memories_and_tables_must_fit() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let memory = Memory::new(&mut store, MemoryType::new(2, Some(4))).unwrap();
+    let table =
+        Table::new(&mut store, TableType::new(RefType::Func, 2, Some(4)), Val::FuncRef(None)).unwrap();
+    let mut fits = |text: &str, item: Extern| {
+        let module = Module::new(&engine, format!(r#"(module (import "a" "b" {text}))"#)).unwrap();
+        Instance::new(&mut store, &module, &[item]).is_ok()
+    };
+    for (text, expected) in [
+        ("(memory 2 4)", true),
+        ("(memory 1 5)", true),
+        ("(memory 1)", true),
+        ("(memory 3)", false),
+        ("(memory 2 3)", false),
+        ("(memory 2 4 shared)", false),
+    ] {
+        assert_eq!(fits(text, memory.into()), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("(table 2 4 funcref)", true),
+        ("(table 0 funcref)", true),
+        ("(table 3 funcref)", false),
+        ("(table 2 3 funcref)", false),
+        ("(table 2 4 externref)", false),
+    ] {
+        assert_eq!(fits(text, table.into()), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_segment_that_does_not_fit_traps_and_leaves_what_came_before() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
+    let module = Module::new(
+        &engine,
+        r#"(module (import "a" "b" (memory 1))
+            (data (i32.const 0) "first")
+            (data (i32.const 65535) "second"))"#,
+    )
+    .unwrap();
+    let error = Instance::new(&mut store, &module, &[memory.into()]).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::MemoryOutOfBounds));
+    assert_eq!(&memory.data(&store)[..5], b"first");
+    assert_eq!(memory.data(&store)[65_535], 0);
+}
+
+#[test]
+fn the_start_function_runs_last_and_its_trap_is_the_error() {
+    let (mut store, instance) = instance(
+        r#"(module
+            (memory (export "memory") 1)
+            (data (i32.const 0) "\05")
+            (func $start (i32.store8 (i32.const 1) (i32.load8_u (i32.const 0))))
+            (start $start))"#,
+    );
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    assert_eq!(memory.data(&store)[1], 5);
+    let module = Module::new(store.engine(), "(module (func $start unreachable) (start $start))").unwrap();
+    let error = Instance::new(&mut store, &module, &[]).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::UnreachableCodeReached));
+}
+
+#[test]
+#[should_panic(expected = "another store than its own")]
+fn a_handle_of_another_store_is_refused() {
+    let engine = Engine::default();
+    let mut one = Store::new(&engine, ());
+    let other = Store::new(&engine, ());
+    let memory = Memory::new(&mut one, MemoryType::new(1, None)).unwrap();
+    memory.size(&other);
+}
+
+#[test]
+fn values_and_imports_of_another_store_are_errors() {
+    let (mut store, instance) = instance(r#"(module (func (export "f") (param funcref)))"#);
+    let mut other = Store::new(store.engine(), ());
+    let stranger = Func::wrap(&mut other, || ()).unwrap();
+    let f = instance.get_func(&mut store, "f").unwrap();
+    let error = f.call(&mut store, &[stranger.into()], &mut []).unwrap_err();
+    assert!(matches!(error, Error::WrongStore { .. }));
+    let module = Module::new(store.engine(), r#"(module (import "a" "b" (func)))"#).unwrap();
+    assert!(matches!(Instance::new(&mut store, &module, &[stranger.into()]), Err(Error::WrongStore { .. })));
+    assert!(matches!(
+        Instance::new(&mut store, &module, &[]),
+        Err(Error::ImportCount { expected: 1, found: 0 })
+    ));
+}
+
+#[test]
+fn a_module_tells_its_imports_and_exports() {
+    let module = module(
+        r#"(module
+            (import "a" "f" (func (param i32)))
+            (import "b" "m" (memory 1 2 shared))
+            (table (export "t") 3 externref)
+            (global (export "g") (mut i64) (i64.const 0)))"#,
+    );
+    let imports: Vec<_> = module
+        .imports()
+        .map(|import| format!("{} {} {}", import.module(), import.name(), import.ty()))
+        .collect();
+    assert_eq!(imports, ["a f function [i32] -> []", "b m memory of 1 to 2 pages shared"]);
+    let exports: Vec<_> =
+        module.exports().map(|export| format!("{} {}", export.name(), export.ty())).collect();
+    assert_eq!(exports, ["t table of 3 or more externref", "g global mut i64"]);
+    assert_eq!(
+        module.get_export("g"),
+        Some(ExternType::Global(GlobalType::new(ValType::I64, Mutability::Var)))
+    );
+}
+
+#[test]
+fn unsupported_features_are_refused_by_name() {
+    let engine = Engine::default();
+    let cases = [
+        ("(module (func (result v128) v128.const i64x2 0 0))", "SIMD"),
+        ("(module (func (param i32) local.get 0 i32x4.splat drop))", "SIMD"),
+        ("(module (memory i64 1))", "memory64"),
+        ("(module (type (struct)))", "gc"),
+        ("(module (func (param (ref func))))", "function references"),
+        ("(module (memory 1 (pagesize 1)))", "custom page sizes"),
+        ("(component)", "component"),
+    ];
+    for (text, feature) in cases {
+        let error = Module::new(&engine, text).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{text}: {error:?}");
+        assert!(error.to_string().contains(feature), "{text}: {error}");
+    }
+}
+
+#[test]
+fn wrong_modules_are_refused_with_the_place() {
+    let engine = Engine::default();
+    assert!(matches!(Module::new(&engine, "(module (func i32.add))"), Err(Error::Invalid { .. })));
+    assert!(matches!(Module::new(&engine, "(module (fun))"), Err(Error::Text { .. })));
+    assert!(matches!(Module::new(&engine, b"\0asm\x01\0\0\0\x01"), Err(Error::Invalid { offset: 9, .. })));
+    assert!(matches!(Module::from_binary(&engine, b""), Err(Error::Invalid { .. })));
+    assert!(matches!(Module::from_file(&engine, "/nonexistent.wasm"), Err(Error::Read { .. })));
+}
+
+#[test]
+fn modules_and_engines_are_shared_among_threads_and_stores_move() {
+    fn check<T: Send + Sync>() {}
+    check::<(Engine, Module, SharedMemory, Linker<()>, Func, ExternRef, ExnRef, Error)>();
+    check::<Store<()>>();
+    let module = module(r#"(module (func (export "f") (result i32) i32.const 3))"#);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut store = Store::new(module.engine(), ());
+                let instance = Instance::new(&mut store, &module, &[]).unwrap();
+                // A store may go on in another thread.
+                scope.spawn(move || assert_eq!(call0::<i32>(&mut store, instance, "f").unwrap(), 3));
+            });
+        }
+    });
+}

@@ -1,0 +1,171 @@
+//! Programs that are stopped: by traps, and by interrupts.
+
+use std::time::Duration;
+
+use wasm_jit::{Caller, Config, Engine, Error, Extern, Instance, Linker, Module, Store, Trap, Val};
+
+use super::{call0, instance, with_host};
+
+#[test]
+fn every_kind_of_trap_is_an_error_with_a_backtrace() {
+    let (mut store, instance) = instance(
+        r#"(module
+            (memory 1)
+            (table 2 funcref)
+            (elem (i32.const 0) $other)
+            (type $nothing (func))
+            (func $other (param i32))
+            (func (export "unreachable") unreachable)
+            (func (export "division") (result i32) i32.const 1 i32.const 0 i32.div_s)
+            (func (export "overflow") (result i32) i32.const 0x80000000 i32.const -1 i32.div_s)
+            (func (export "conversion") (result i32) f32.const nan i32.trunc_f32_s)
+            (func (export "memory") (result i32) i32.const 65533 i32.load)
+            (func (export "fill") i32.const 65535 i32.const 0 i32.const 2 memory.fill)
+            (func (export "table") (result funcref) i32.const 2 table.get 0)
+            (func (export "undefined") i32.const 2 call_indirect (type $nothing))
+            (func (export "null") i32.const 1 call_indirect (type $nothing))
+            (func (export "signature") i32.const 0 call_indirect (type $nothing))
+            (func $recurse (export "recurse") call $recurse))"#,
+    );
+    let cases = [
+        ("unreachable", Trap::UnreachableCodeReached),
+        ("division", Trap::IntegerDivisionByZero),
+        ("overflow", Trap::IntegerOverflow),
+        ("conversion", Trap::BadConversionToInteger),
+        ("memory", Trap::MemoryOutOfBounds),
+        ("fill", Trap::MemoryOutOfBounds),
+        ("table", Trap::TableOutOfBounds),
+        ("undefined", Trap::UndefinedElement),
+        ("null", Trap::IndirectCallToNull),
+        ("signature", Trap::BadSignature),
+        ("recurse", Trap::StackOverflow),
+    ];
+    for (name, expected) in cases {
+        let func = instance.get_func(&mut store, name).unwrap();
+        let mut results: Vec<Val> = func.ty(&store).results().map(Val::default_for_ty).collect();
+        let error = func.call(&mut store, &[], &mut results).unwrap_err();
+        assert_eq!(error.trap(), Some(expected), "{name}: {error}");
+        assert!(!error.backtrace().unwrap().frames().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_backtrace_names_the_functions_innermost_first() {
+    let (mut store, instance) = instance(
+        r#"(module $program
+            (func $inner unreachable)
+            (func $outer (export "run") call $inner))"#,
+    );
+    let error = call0::<()>(&mut store, instance, "run").unwrap_err();
+    let names: Vec<_> = error.backtrace().unwrap().frames().iter().map(|frame| frame.func_name()).collect();
+    assert_eq!(names, [Some("inner"), Some("outer")]);
+}
+
+#[test]
+fn a_host_functions_trap_gets_the_frames_that_led_to_it() {
+    let (mut store, instance) = with_host(
+        r#"(module (import "host" "f" (func $f)) (func $run (export "run") call $f))"#,
+        || -> Result<(), Error> { Err(Trap::IntegerOverflow.into()) },
+    );
+    let error = call0::<()>(&mut store, instance, "run").unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::IntegerOverflow));
+    assert_eq!(error.backtrace().unwrap().frames()[0].func_name(), Some("run"));
+}
+
+#[test]
+fn a_trap_in_a_nested_call_can_be_caught_by_the_host() {
+    let (mut store, instance) = with_host(
+        r#"(module
+            (import "host" "f" (func $f (result i32)))
+            (func (export "trap") unreachable)
+            (func (export "run") (result i32) call $f i32.const 1 i32.add))"#,
+        |mut caller: Caller<'_, ()>| -> i32 {
+            let func = caller.get_export("trap").and_then(Extern::into_func).unwrap();
+            let error = func.call(&mut caller, &[], &mut []).unwrap_err();
+            assert_eq!(error.trap(), Some(Trap::UnreachableCodeReached));
+            41
+        },
+    );
+    assert_eq!(call0::<i32>(&mut store, instance, "run").unwrap(), 42);
+}
+
+#[test]
+fn an_interrupt_stops_an_endless_loop_and_the_store_goes_on() {
+    let (mut store, instance) = instance(
+        r#"(module
+            (func (export "forever") (loop $again br $again))
+            (func (export "one") (result i32) i32.const 1))"#,
+    );
+    let handle = store.interrupt_handle();
+    let timeout = handle.interrupt_after(Duration::from_millis(20)).unwrap();
+    let error = call0::<()>(&mut store, instance, "forever").unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::Interrupt));
+    assert!(timeout.has_fired());
+    drop(timeout);
+    assert_eq!(call0::<i32>(&mut store, instance, "one").unwrap(), 1);
+}
+
+#[test]
+fn an_interrupt_ends_an_endless_wait() {
+    let (mut store, instance) = instance(
+        r#"(module (memory 1 1 shared) (func (export "wait") (result i32)
+            (memory.atomic.wait32 (i32.const 0) (i32.const 0) (i64.const -1))))"#,
+    );
+    let handle = store.interrupt_handle();
+    let _timeout = handle.interrupt_after(Duration::from_millis(20)).unwrap();
+    let error = call0::<i32>(&mut store, instance, "wait").unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::Interrupt));
+}
+
+#[test]
+fn stack_overflow_comes_earlier_with_a_smaller_stack() {
+    let depth = |config: &Config| {
+        let engine = Engine::new(config).unwrap();
+        let module = Module::new(
+            &engine,
+            r#"(module (global $depth (export "depth") (mut i32) (i32.const 0))
+                (func $recurse (export "recurse")
+                    (global.set $depth (i32.add (global.get $depth) (i32.const 1)))
+                    call $recurse))"#,
+        )
+        .unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let error = call0::<()>(&mut store, instance, "recurse").unwrap_err();
+        assert_eq!(error.trap(), Some(Trap::StackOverflow));
+        instance.get_global(&store, "depth").unwrap().get(&mut store).unwrap_i32()
+    };
+    let (small, large) = (depth(Config::new().max_wasm_stack(64 << 10)), depth(&Config::new()));
+    assert!(small * 8 < large && small > 100, "{small} and {large} calls");
+}
+
+/// Recurses through the host until the stack is used up, in a thread with at least so large a stack; returns the depth.
+fn depth_of_recursion_through_the_host(stack_size: usize) -> u32 {
+    let recurse = move || {
+        // What bounds it is the thread's stack.
+        let engine = Engine::new(Config::new().max_wasm_stack(1 << 30)).unwrap();
+        let module =
+            Module::new(&engine, r#"(module (import "host" "f" (func $f)) (func (export "run") call $f))"#)
+                .unwrap();
+        let mut linker: Linker<u32> = Linker::new(&engine);
+        let again = |mut caller: Caller<'_, u32>| -> Result<(), Error> {
+            *caller.data_mut() += 1;
+            let run = caller.get_export("run").and_then(Extern::into_func).unwrap();
+            run.call(&mut caller, &[], &mut [])
+        };
+        linker.func_wrap("host", "f", again).unwrap();
+        let mut store = Store::new(&engine, 0);
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        let run = instance.get_func(&store, "run").unwrap();
+        let error = run.call(&mut store, &[], &mut []).unwrap_err();
+        assert_eq!(error.trap(), Some(Trap::StackOverflow));
+        store.into_data()
+    };
+    std::thread::Builder::new().stack_size(stack_size).spawn(recurse).unwrap().join().unwrap()
+}
+
+#[test]
+fn recursion_through_the_host_ends_in_a_trap_whatever_the_threads_stack() {
+    assert!(depth_of_recursion_through_the_host(768 << 10) > 100);
+    assert!(depth_of_recursion_through_the_host(8 << 20) > 500);
+}
