@@ -7,7 +7,7 @@ use wasm_jit_fuzz::record::Event;
 use wasm_jit_fuzz::{Case, Engine, Outcome, Record, Trap, Type, Value};
 use wasmi::{
     Config, Engine as WasmiEngine, Error, Extern, ExternRef, ExternType, F32, F64, Func, Global, Instance,
-    Memory, Module, Nullable, Ref, RefType, Store, Table, TrapCode, Val, ValType,
+    Memory, Module, Ref, Store, Table, TrapCode, Val, ValType,
 };
 
 /// The engine that ours is compared with.
@@ -75,7 +75,7 @@ fn run_round(
         let types: Vec<Type> = ty.params().iter().map(|ty| type_of(*ty)).collect();
         let arguments = case.arguments(round, name, &types);
         let given: Vec<Val> = arguments.iter().map(|value| to_val(&mut store, value)).collect();
-        let mut results: Vec<Val> = ty.results().iter().map(|ty| Val::default_for_ty(*ty)).collect();
+        let mut results: Vec<Val> = ty.results().iter().map(|ty| Val::default(*ty)).collect();
         let outcome = match func.call(&mut store, &given, &mut results) {
             Ok(()) => Outcome::Returned(results.iter().map(|value| from_val(&store, value)).collect()),
             Err(error) => outcome(&error),
@@ -134,10 +134,7 @@ fn define(
         }
         ExternType::Memory(ty) => Memory::new(&mut *store, *ty)?.into(),
         ExternType::Table(ty) => {
-            let null = match ty.element() {
-                RefType::Func => Ref::Func(Nullable::Null),
-                RefType::Extern => Ref::Extern(Nullable::Null),
-            };
+            let null = Val::default(ty.element());
             Table::new(&mut *store, *ty, null)?.into()
         }
     })
@@ -161,9 +158,9 @@ fn to_val(store: impl wasmi::AsContextMut, value: &Value) -> Val {
         Value::I64(value) => Val::I64(value),
         Value::F32(bits) => Val::F32(F32::from_bits(bits)),
         Value::F64(bits) => Val::F64(F64::from_bits(bits)),
-        Value::Extern(value) => Val::ExternRef(Nullable::Val(ExternRef::new(store, value))),
-        Value::Null(Type::Extern) => Val::ExternRef(Nullable::Null),
-        Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(Nullable::Null),
+        Value::Extern(value) => Val::ExternRef(Ref::Val(ExternRef::new(store, value))),
+        Value::Null(Type::Extern) => Val::ExternRef(Ref::Null),
+        Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(Ref::Null),
     }
 }
 
@@ -173,10 +170,10 @@ fn from_val<T: 'static>(store: &impl wasmi::AsContext<Data = T>, value: &Val) ->
         Val::I64(value) => Value::I64(*value),
         Val::F32(value) => Value::F32(value.to_bits()),
         Val::F64(value) => Value::F64(value.to_bits()),
-        Val::FuncRef(Nullable::Null) => Value::Null(Type::Func),
-        Val::FuncRef(Nullable::Val(_)) => Value::Func,
-        Val::ExternRef(Nullable::Null) => Value::Null(Type::Extern),
-        Val::ExternRef(Nullable::Val(value)) => {
+        Val::FuncRef(Ref::Null) => Value::Null(Type::Func),
+        Val::FuncRef(Ref::Val(_)) => Value::Func,
+        Val::ExternRef(Ref::Null) => Value::Null(Type::Extern),
+        Val::ExternRef(Ref::Val(value)) => {
             Value::Extern(value.data(store.as_context()).downcast_ref().copied().unwrap_or(u32::MAX))
         }
         Val::V128(_) => unreachable!("no module has vectors"),
@@ -193,7 +190,7 @@ fn outcome(error: &Error) -> Outcome {
         Some(TrapCode::IntegerOverflow) => Trap::IntegerOverflow,
         Some(TrapCode::BadConversionToInteger) => Trap::BadConversionToInteger,
         Some(TrapCode::BadSignature) => Trap::BadSignature,
-        Some(TrapCode::StackOverflow | TrapCode::OutOfSystemMemory | TrapCode::GrowthOperationLimited) => {
+        Some(TrapCode::StackOverflow | TrapCode::GrowthOperationLimited) => {
             return Outcome::Exhausted;
         }
         _ => {
