@@ -104,7 +104,7 @@ impl FunctionCompiler<'_> {
             }
             _ => {
                 let reg = self.to_reg(&operand);
-                self.asm.test(false, reg, reg);
+                self.test_zero(false, reg);
                 Ok(Flag::Int(Cond::NotEqual))
             }
         }

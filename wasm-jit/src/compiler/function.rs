@@ -85,6 +85,8 @@ pub(super) struct FunctionCompiler<'a> {
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
+    /// The register whose value has set the zero flag, with its width, and where the code was right behind.
+    pub(super) flags: Option<(Reg, bool, u32)>,
     pub(super) reachable: bool,
     /// Blocks opened and not closed in code that is skipped.
     pub(super) skipped_blocks: u32,
@@ -165,6 +167,7 @@ pub(super) fn compile(
         outermost_loop: u32::MAX,
         position: 0,
         next: Next::Other,
+        flags: None,
         reachable: true,
         skipped_blocks: 0,
         open_loops: 0,

@@ -82,11 +82,22 @@ impl FunctionCompiler<'_> {
                     self.asm.alu(what, wide, dst, constant);
                 }
             },
-            Val::Scaled(index, scale) => self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0)),
+            Val::Scaled(index, scale) => {
+                self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0));
+                return;
+            }
             _ => {
                 let right = self.to_rm(right);
                 self.asm.alu(what, wide, dst, right);
             }
+        }
+        self.flags = Some((dst, wide, self.asm.offset()));
+    }
+
+    /// Sets the zero flag as the register says; nothing is to do right behind the operation that gave it its value.
+    pub(super) fn test_zero(&mut self, wide: bool, reg: Reg) {
+        if self.flags != Some((reg, wide, self.asm.offset())) {
+            self.asm.test(wide, reg, reg);
         }
     }
 
@@ -315,6 +326,9 @@ impl FunctionCompiler<'_> {
             Val::Const(bits) if immediate(ty_of(wide), bits).is_some() => {
                 let imm = immediate(ty_of(wide), bits).expect("just seen");
                 match self.to_rm(&left) {
+                    Rm::Reg(reg) if imm == 0 && matches!(cond, Cond::Equal | Cond::NotEqual) => {
+                        self.test_zero(wide, reg);
+                    }
                     Rm::Reg(reg) if imm == 0 => self.asm.test(wide, reg, reg),
                     left => self.asm.alu_imm(Alu::Cmp, wide, left, imm),
                 }
@@ -336,7 +350,7 @@ impl FunctionCompiler<'_> {
             _ => {}
         }
         match self.to_rm(&operand) {
-            Rm::Reg(reg) => self.asm.test(wide, reg, reg),
+            Rm::Reg(reg) => self.test_zero(wide, reg),
             place => self.asm.alu_imm(Alu::Cmp, wide, place, 0),
         }
         self.push_flag(Flag::Int(Cond::Equal));

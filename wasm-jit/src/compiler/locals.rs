@@ -188,6 +188,7 @@ impl FunctionCompiler<'_> {
 
     /// The state at a label of a region: locals at home, no copies.
     pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
+        self.flags = None;
         self.drop_copies();
         for (_, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
