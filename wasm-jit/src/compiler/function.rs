@@ -12,11 +12,12 @@ use wasmparser::{FuncType, FunctionBody, Operator};
 
 use super::Limit;
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, Ty, stack_bytes};
-use super::control::{Cold, Control};
+use super::cold::Cold;
+use super::control::Control;
 use super::homes::{Chooser, DEEPEST_REGION, Region};
 use super::output::{CompiledFunction, DirectCall, Position, TryRegion};
 use super::scan::Scan;
-use super::state::{Constant, Holder, Local, Operand, Place, Val};
+use super::state::{Constant, Holder, Local, Operand, Place};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
@@ -341,37 +342,6 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.jcc(Cond::NotEqual, again);
     }
 
-    /// Moves into registers as if all happened at once.
-    pub(super) fn parallel_moves(&mut self, mut moves: Vec<(Ty, Reg, Place)>) {
-        moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
-        while !moves.is_empty() {
-            let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
-            // Loads and constants only come when no register that they overwrite is needed any more.
-            let ready =
-                moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
-            let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));
-            match ready {
-                Some(index) => {
-                    let (ty, dst, src) = moves.swap_remove(index);
-                    self.move_value(ty, Place::Reg(dst), src);
-                }
-                None => {
-                    // A cycle: one of its sources is set aside.
-                    let (ty, _, src) = moves[0];
-                    let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
-                    let aside = super::state::scratch(reg.is_float());
-                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
-                    self.move_value(wide, Place::Reg(aside), src);
-                    for (_, _, source) in &mut moves {
-                        if *source == src {
-                            *source = Place::Reg(aside);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Bytes from `rbp` down to the end of the operands' slots.
     fn frame_bytes(&self) -> u32 {
         8 * (self.locals.len() as u32 + self.slots_used) + (-SLOTS) as u32
@@ -453,19 +423,6 @@ impl<'a> FunctionCompiler<'a> {
         (function, positions)
     }
 
-    fn emit_constants(&mut self) {
-        if !self.constants.is_empty() {
-            self.note(self.asm.offset(), Position::DATA);
-        }
-        for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
-            while !self.asm.offset().is_multiple_of(size) {
-                self.asm.bytes(&[0]);
-            }
-            self.asm.bind(label);
-            self.asm.bytes(&bits.to_le_bytes()[..size as usize]);
-        }
-    }
-
     /// The caller's registers back.
     pub(super) fn restore(&mut self, saved: u32) {
         for (reg, slot) in CALLEE_SAVED {
@@ -473,84 +430,5 @@ impl<'a> FunctionCompiler<'a> {
                 self.asm.mov(true, reg, Mem::base(Reg::RBP, slot));
             }
         }
-    }
-
-    // Locals.
-
-    pub(super) fn local_get(&mut self, local: u32) {
-        self.push(self.locals[local as usize].ty, Val::Local(local));
-    }
-
-    pub(super) fn local_set(&mut self, local: u32) {
-        let operand = self.pop();
-        if operand.val == Val::Local(local) {
-            return;
-        }
-        self.part_from_aliases(local);
-        let Local { ty, home, .. } = self.locals[local as usize];
-        match home {
-            Some(home) => {
-                self.to_this(&operand, home);
-                self.locals[local as usize].reg = Some(home);
-                self.locals[local as usize].in_slot = false;
-            }
-            None => {
-                let slot = self.local_slot(local);
-                let place = self.place(&operand);
-                self.move_value(ty, Place::Mem(slot), place);
-                if let Some(old) = self.locals[local as usize].reg.take() {
-                    self.hold(old, Holder::Free);
-                }
-                if let Place::Reg(reg) = place
-                    && self.holders[reg.0 as usize] == Holder::Free
-                    && self.region().homes & reg.bit() == 0
-                {
-                    self.locals[local as usize].reg = Some(reg);
-                    self.hold(reg, Holder::Copy(local));
-                }
-            }
-        }
-    }
-
-    pub(super) fn local_tee(&mut self, local: u32) {
-        self.local_set(local);
-        self.local_get(local);
-    }
-
-    /// A register for the current instruction's result: the home of the local that comes next, if it has one that fits, else a
-    /// new one.
-    pub(super) fn result(&mut self, float: bool) -> Reg {
-        self.target(float).unwrap_or_else(|| self.alloc(float))
-    }
-
-    /// The home of the local that the next instruction sets, ready to be written. The operands must have been taken.
-    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
-        let Next::SetLocal(local) = self.next else { return None };
-        let home = self.locals[local as usize].home?;
-        if home.is_float() != float {
-            return None;
-        }
-        self.part_from_aliases(local);
-        // Its old value is gone with the first write.
-        Some(home)
-    }
-
-    /// The home of the next local, unless this operand needs it after the first write.
-    pub(super) fn target_apart_from(&mut self, float: bool, operand: &Operand) -> Option<Reg> {
-        let target = self.target(float)?;
-        (!self.depends_on(operand, target)).then_some(target)
-    }
-
-    pub(super) fn trap(&mut self, code: TrapCode) {
-        let label = self.asm.new_label();
-        self.asm.jmp(label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
-    }
-
-    /// Jumps to a trap if the condition holds.
-    pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
-        let label = self.asm.new_label();
-        self.asm.jcc(cond, label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
     }
 }

@@ -95,7 +95,7 @@ impl FunctionCompiler<'_> {
         if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
             return false;
         }
-        if let (Val::Const(bits), true) = (right.val, true)
+        if let Val::Const(bits) = right.val
             && immediate(ty_of(wide), bits).is_none()
         {
             return false;
@@ -406,7 +406,7 @@ impl FunctionCompiler<'_> {
             return self.push(ty, Val::Reg(dst));
         }
         if ty.is_float() {
-            return self.select_float(&condition, &on_true, &on_false);
+            return self.select_by_branch(&condition, &on_true, &on_false);
         }
         // All that may change the flags or move operands comes before the comparison; moves leave the flags alone.
         if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
@@ -437,10 +437,6 @@ impl FunctionCompiler<'_> {
         self.to_this(&on_true, dst);
         self.asm.cmov(cond.opposite(), ty.wide(), dst, other);
         self.push(ty, Val::Reg(dst));
-    }
-
-    fn select_float(&mut self, condition: &Operand, on_true: &Operand, on_false: &Operand) {
-        self.select_by_branch(condition, on_true, on_false);
     }
 
     /// Selection by a jump over a move.

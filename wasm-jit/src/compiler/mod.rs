@@ -1,8 +1,9 @@
 //! The single-pass compiler.
 //!
-//! Each operator becomes code at once, with what is known of the operands then: `state.rs` tells how they and the locals
-//! are kept, `homes.rs` which locals live in registers, `control.rs` what happens at labels. One operator is looked ahead, so that a
-//! comparison fuses with its branch, a load with its use, and a result goes straight to the local that takes it.
+//! Each operator becomes code at once, with what is known of the operands then. Read in this order: `state.rs` tells how
+//! operands and locals are kept, `homes.rs` which locals live in registers, `edges.rs` what happens on the way to a label,
+//! `function.rs` how a function is put together. One operator is looked ahead, so that a comparison fuses with its
+//! branch, a load with its use, and a result goes straight to the local that takes it.
 //!
 //! # A function
 //! 1. `scan.rs` looks it over: where its loops are, which locals they use, where they call.
@@ -23,17 +24,22 @@
 
 pub(crate) mod abi;
 mod atomics;
+mod branches;
 mod calls;
+mod cold;
 mod control;
 mod division;
+mod edges;
 mod exceptions;
 mod float;
 mod function;
 mod homes;
 mod int;
+mod locals;
 mod memory;
 mod operators;
 mod output;
+mod registers;
 mod scan;
 mod state;
 mod trampoline;
