@@ -7,10 +7,14 @@ use wasmparser::BrTable;
 use super::Limit;
 use super::abi::SCRATCH;
 use super::cold::Cold;
+use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
 use crate::vmctx::TrapCode;
+
+/// About as long as the code of a move between two slots.
+const MOVE_BYTES: u32 = 12;
 
 impl FunctionCompiler<'_> {
     /// An unconditional branch.
@@ -39,7 +43,7 @@ impl FunctionCompiler<'_> {
         }
         let label = self.asm.new_label();
         self.jump_if(flag, label);
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
+        self.push_cold_edge(label, moves, target);
     }
 
     pub(super) fn br_table(&mut self, table: &BrTable<'_>) -> Result<(), Limit> {
@@ -75,6 +79,11 @@ impl FunctionCompiler<'_> {
         Ok(())
     }
 
+    fn push_cold_edge(&mut self, label: Label, moves: Vec<Move>, target: Label) {
+        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
+    }
+
     /// Where a jump table's entry goes: the same depth has one edge only.
     pub(super) fn table_label(&mut self, depth: u32, known: &mut Vec<(u32, Label)>) -> Label {
         // Sorted by depth.
@@ -87,7 +96,7 @@ impl FunctionCompiler<'_> {
         let target = self.control[index].label;
         let label = self.asm.new_label();
         // Also without moves: the table needs bound labels, and forward ones are bound later than some cold code.
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
+        self.push_cold_edge(label, moves, target);
         known.insert(at, (depth, label));
         label
     }

@@ -28,6 +28,12 @@ const PROLOGUE: u32 = 48;
 pub(super) const ALIGNMENT: u32 = 32;
 /// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all where nothing is called.
 const SMALL_FRAME: u32 = 2048;
+/// The largest frame.
+const MOST_FRAME: u32 = 1 << 28;
+/// The most code: so many times the bytes of Wasm, and this much in any case. A branch with hundreds of values takes two bytes of
+/// Wasm, and far more code.
+const MOST_GROWTH: u32 = 256;
+const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;
 
@@ -99,6 +105,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) outgoing: u32,
     pub(super) makes_calls: bool,
     pub(super) cold: Vec<Cold<'a>>,
+    /// About how many bytes of code the moves in it will take.
+    pub(super) cold_bytes: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
     pub(super) try_regions: Vec<TryRegion>,
@@ -176,6 +184,7 @@ pub(super) fn compile(
         outgoing: 0,
         makes_calls: false,
         cold: Vec::new(),
+        cold_bytes: 0,
         constants: Vec::new(),
         epilogue,
         try_regions: Vec::new(),
@@ -183,6 +192,8 @@ pub(super) fn compile(
         positions: positions.then(Vec::new),
     };
     let start = function.asm.offset();
+    let wasm = (body.range().end - body.range().start) as u32;
+    let most_code = wasm.saturating_mul(MOST_GROWTH).saturating_add(LEAST_CODE);
     function.enter();
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -199,8 +210,11 @@ pub(super) fn compile(
         } else {
             function.skip(&operator);
         }
-        if function.frame_bytes() > 1 << 28 {
+        if function.frame_bytes() > MOST_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
+        }
+        if function.asm.offset() - start + function.cold_bytes > most_code {
+            return Err(Limit { function: index, reason: "its code is too large" });
         }
         current = next;
         position = next_position;
