@@ -117,7 +117,7 @@ pub enum Event {
     Table(String, Vec<Value>),
 }
 
-/// All that was seen, in order.
+/// All that was seen, in order; the exports are called and looked at in the order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The events.
@@ -156,7 +156,8 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |event: &Option<Event>| event.as_ref().map_or("nothing".to_owned(), |event| format!("{event:?}"));
+        let show =
+            |event: &Option<Event>| event.as_ref().map_or("nothing".to_owned(), |event| format!("{event:?}"));
         write!(f, "event {}:\n  ours:   {}\n  theirs: {}", self.at, show(&self.ours), show(&self.theirs))
     }
 }
@@ -175,7 +176,8 @@ pub fn difference(ours: &Record, theirs: &Record) -> Option<Difference> {
         }
         // The engine with the smaller stack has seen fewer host calls by then.
         let rest = [&ours.events[at.min(ours.events.len())..], &theirs.events[at.min(theirs.events.len())..]];
-        let next_end = |events: &[Event]| events.iter().find(|event| !matches!(event, Event::Host { .. })).cloned();
+        let next_end =
+            |events: &[Event]| events.iter().find(|event| !matches!(event, Event::Host { .. })).cloned();
         if rest.into_iter().any(|events| next_end(events).as_ref().is_some_and(is_exhausted)) {
             return None;
         }

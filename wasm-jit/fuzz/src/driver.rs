@@ -1,0 +1,296 @@
+//! The command: hands out seeds to worker processes, and reports what they find.
+//!
+//! A worker writes each seed to its standard output before it tries it. When it ends by a signal, by a panic, by a difference, or
+//! when nothing comes from it for [`LONGEST`], the last seed is the finding: it is run again by `--case`, or shown as text.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use crate::bytes;
+use crate::case::{Case, Features};
+use crate::ours::Ours;
+use crate::record::{Engine, Event, Outcome, Record, difference};
+
+/// How long one seed may take.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// How much memory a worker may have used at the end, in kilobytes.
+const MOST_MEMORY: u64 = 1_500_000;
+
+/// Runs random modules under wasm-jit and under another engine, and compares.
+///
+/// Examples:
+///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, from the seed 7 on
+///   wasm-jit-fuzz --case 123456                one seed again, with the module as text
+#[derive(Parser)]
+#[command(verbatim_doc_comment)]
+struct Options {
+    /// For how long.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// The first seed; the others follow it.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many worker processes.
+    #[arg(long)]
+    jobs: Option<u64>,
+    /// Runs this seed only, and prints the module and what it does.
+    #[arg(long)]
+    case: Option<u64>,
+    /// Writes the module of `--case` to this file.
+    #[arg(long, requires = "case")]
+    output: Option<std::path::PathBuf>,
+    /// Is a worker: the seeds from --seed on, each this far from the last.
+    #[arg(long, hide = true)]
+    worker: Option<u64>,
+}
+
+/// The command's main function, with the engine to compare with.
+pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
+    let options = Options::parse();
+    let ours = Ours::new();
+    if let Some(seed) = options.case {
+        return show(seed, &options, &ours, theirs, features);
+    }
+    match options.worker {
+        Some(step) => work(&options, step, &ours, theirs, features),
+        None => drive(&options),
+    }
+}
+
+/// What a seed stands for: one of eight is bytes that need not be a module.
+fn try_seed(
+    seed: u64,
+    ours: &Ours,
+    theirs: &dyn Engine,
+    features: Features,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    counts.seeds += 1;
+    if seed % 8 == 7 {
+        counts.loaded += u64::from(ours.loads(&bytes::of_seed(seed)));
+        return Ok(());
+    }
+    let Some(case) = Case::new(seed, features) else { return Ok(()) };
+    let their =
+        theirs.run(&case).map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
+    let our = ours.run(&case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
+    counts.count(&our);
+    match difference(&our, &their) {
+        None => Ok(()),
+        Some(difference) => Err(difference.to_string()),
+    }
+}
+
+/// What a worker has done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    seeds: u64,
+    modules: u64,
+    returned: u64,
+    trapped: u64,
+    host: u64,
+    loaded: u64,
+}
+
+impl Counts {
+    fn count(&mut self, record: &Record) {
+        self.modules += 1;
+        for event in &record.events {
+            match event {
+                Event::Called { outcome: Outcome::Returned(_), .. } => self.returned += 1,
+                Event::Called { .. } => self.trapped += 1,
+                Event::Host { .. } => self.host += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        let fields = [
+            &mut self.seeds,
+            &mut self.modules,
+            &mut self.returned,
+            &mut self.trapped,
+            &mut self.host,
+            &mut self.loaded,
+        ];
+        for (field, number) in fields.into_iter().zip(line.split(' ')) {
+            *field += number.parse::<u64>().unwrap_or(0);
+        }
+    }
+}
+
+fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
+    let end = Instant::now() + Duration::from_secs(options.seconds);
+    let mut counts = Counts::default();
+    let mut out = io::stdout().lock();
+    let mut seed = options.seed;
+    while Instant::now() < end {
+        // The driver may have gone: then there is nobody to work for.
+        if writeln!(out, "seed {seed}").and_then(|()| out.flush()).is_err() {
+            return ExitCode::FAILURE;
+        }
+        if let Err(finding) = try_seed(seed, ours, theirs, features, &mut counts) {
+            eprintln!("{finding}");
+            return ExitCode::FAILURE;
+        }
+        seed = seed.wrapping_add(step);
+    }
+    let Counts { seeds, modules, returned, trapped, host, loaded } = counts;
+    let _ = writeln!(out, "done {seeds} {modules} {returned} {trapped} {host} {loaded}");
+    match most_memory() {
+        Some(kilobytes) if kilobytes > MOST_MEMORY => {
+            eprintln!("used {kilobytes} kB of memory");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// The most memory that this process has had, in kilobytes.
+fn most_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+/// What a worker left.
+struct End {
+    last_seed: Option<u64>,
+    counts: String,
+    /// What it wrote to standard error, if it failed.
+    finding: Option<String>,
+}
+
+fn drive(options: &Options) -> ExitCode {
+    let jobs =
+        options.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64));
+    let ends: Vec<End> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|job| scope.spawn(move || watch(options, job, jobs))).collect();
+        workers.into_iter().map(|worker| worker.join().expect("the watching thread does not panic")).collect()
+    });
+    let mut counts = Counts::default();
+    let mut found = false;
+    for end in ends {
+        counts.add(&end.counts);
+        if let Some(finding) = end.finding {
+            found = true;
+            let seed = end.last_seed.map_or("none".to_owned(), |seed| seed.to_string());
+            eprintln!("fuzz: seed {seed} (run it again: --case {seed}):\n{finding}");
+        }
+    }
+    println!(
+        "fuzz: {} seeds: {} modules, {} calls returned and {} did not, {} calls of the host; {} of the other bytes were modules",
+        counts.seeds, counts.modules, counts.returned, counts.trapped, counts.host, counts.loaded
+    );
+    if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Starts a worker, and waits for its end or for its silence.
+fn watch(options: &Options, job: u64, jobs: u64) -> End {
+    let mut end = End { last_seed: None, counts: String::new(), finding: None };
+    let mut child = match start(options, job, jobs) {
+        Ok(child) => child,
+        Err(error) => {
+            end.finding = Some(format!("no worker: {error}"));
+            return end;
+        }
+    };
+    let (sender, lines) = mpsc::channel();
+    let stdout = child.stdout.take().expect("it was piped");
+    let reader = thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut stderr = child.stderr.take().expect("it was piped");
+    let errors = thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stderr.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut silent = false;
+    loop {
+        match lines.recv_timeout(LONGEST) {
+            Ok(line) => {
+                if let Some(seed) = line.strip_prefix("seed ") {
+                    end.last_seed = seed.parse().ok();
+                } else if let Some(counts) = line.strip_prefix("done ") {
+                    end.counts = counts.to_owned();
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                silent = true;
+                let _ = child.kill();
+                break;
+            }
+        }
+    }
+    let status = child.wait();
+    let _ = reader.join();
+    let errors = errors.join().unwrap_or_default();
+    end.finding = match status {
+        _ if silent => Some(format!("takes more than {} s\n{errors}", LONGEST.as_secs())),
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("{status}\n{errors}")),
+        Err(error) => Some(error.to_string()),
+    };
+    end
+}
+
+fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(["--seconds", &options.seconds.to_string()])
+        .args(["--seed", &options.seed.wrapping_add(job).to_string()])
+        .args(["--worker", &jobs.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+/// Prints the module of a seed and what both engines do with it.
+fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
+    if seed % 8 == 7 {
+        let bytes = bytes::of_seed(seed);
+        println!("{}", bytes.escape_ascii());
+        println!("a module: {}", ours.loads(&bytes));
+        return ExitCode::SUCCESS;
+    }
+    let Some(case) = Case::new(seed, features) else {
+        println!("no module comes of this seed");
+        return ExitCode::SUCCESS;
+    };
+    if let Some(path) = &options.output
+        && let Err(error) = std::fs::write(path, &case.wasm)
+    {
+        eprintln!("{}: {error}", path.display());
+        return ExitCode::FAILURE;
+    }
+    println!("{}", case.text());
+    // Before a crash, if there is one.
+    let _ = io::stdout().flush();
+    let their = theirs.run(&case);
+    println!("{}: {their:#?}", theirs.name());
+    let our = ours.run(&case);
+    println!("{}: {our:#?}", ours.name());
+    match (our, their) {
+        (Ok(our), Ok(their)) => match difference(&our, &their) {
+            None => ExitCode::SUCCESS,
+            Some(difference) => {
+                println!("{difference}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,20 @@
+//! The short form of fuzzing: some seconds, from the first seed on.
+
+use std::process::Command;
+
+#[test]
+fn some_seconds_of_random_modules() {
+    let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))
+        .args(["--seconds", "15"])
+        .output()
+        .expect("the command can be started");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{stdout}");
+    assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+    let modules: u64 = stdout
+        .split_once("seeds: ")
+        .and_then(|(_, rest)| rest.split(' ').next())
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("no number of modules in {stdout}"));
+    assert!(modules > 50, "only {modules} modules");
+}
