@@ -176,7 +176,7 @@ impl Line<'_> {
             *allocations = validator.into_allocations();
             compiler.compile(index, body, chunk)?;
             wasm += body.range().end - body.range().start;
-            if chunk.code.len() as u64 > LEAST_CODE + MOST_GROWTH * wasm as u64 {
+            if chunk.code.len() as u64 > LEAST_CODE + MOST_GROWTH * wasm {
                 return Err(Limit {
                     function: index,
                     reason: "its code and that of its neighbours are too large",
