@@ -180,6 +180,17 @@ impl Assembler<'_> {
     pub(super) fn instruction(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm) {
         let bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
         self.emit(&bytes);
+        self.link_data(rm);
+    }
+
+    /// Links the instruction just appended, which has no immediate, to its data behind the code.
+    #[inline]
+    fn link_data(&mut self, rm: Rm) {
+        if let Rm::Mem(mem) = rm
+            && let Some(label) = mem.data_label()
+        {
+            self.link_last(label);
+        }
     }
 
     #[inline]
@@ -222,11 +233,7 @@ impl Assembler<'_> {
             bytes.push(imm);
         }
         self.emit(&bytes);
-        if let Rm::Mem(mem) = rm
-            && let Some(label) = mem.data_label()
-        {
-            debug_assert!(imm.is_none(), "the displacement counts from the end of the instruction");
-            self.link_last(label);
-        }
+        debug_assert!(imm.is_none() || !matches!(rm, Rm::Mem(mem) if mem.data_label().is_some()), "it counts from the end");
+        self.link_data(rm);
     }
 }

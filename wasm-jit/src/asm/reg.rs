@@ -72,7 +72,7 @@ impl Mem {
         Self { base: Some(base), index: Some(index), scale, disp }
     }
 
-    /// Data behind the code, at a label: for instructions in the VEX encoding.
+    /// Data behind the code, at a label: for instructions without an immediate.
     pub(crate) const fn data(label: super::Label) -> Self {
         Self { base: None, index: None, scale: 0, disp: label.0 as i32 }
     }

@@ -47,8 +47,24 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[type_index as usize];
         self.load_callee(table, type_index);
         self.arguments(ty);
-        self.call_through_ref(ty);
+        self.call_callee(ty);
         self.push_results(ty);
+    }
+
+    /// Calls the function in [`CALLEE`], most likely one of this instance: then context and memory stay as they are, and nothing
+    /// waits for their being loaded again.
+    fn call_callee(&mut self, ty: &'a FuncType) {
+        if self.try_region.is_some() {
+            // All calls of a `try` are inside its code.
+            return self.call_through_ref(ty);
+        }
+        let (other, back) = (self.asm.new_label(), self.asm.new_label());
+        self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.jcc(Cond::NotEqual, other);
+        self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
+        self.stack_removed(ty);
+        self.asm.bind(back);
+        self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.position });
     }
 
     pub(super) fn return_call(&mut self, function: u32) {

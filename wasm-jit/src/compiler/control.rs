@@ -117,6 +117,8 @@ pub(super) enum Cold<'a> {
         label: Label,
         tail: super::calls::Tail,
     },
+    /// A call into another instance, behind which the code goes on at `back`.
+    CallThroughRef { label: Label, ty: &'a FuncType, back: Label, position: u32 },
     /// A tail call into another instance, which returns here.
     ReturnThroughRef {
         label: Label,
@@ -226,7 +228,7 @@ impl<'a> FunctionCompiler<'a> {
         let in_slot = self.change_region(region);
         let inner = self.current_region;
         self.control.last_mut().expect("just opened").region = inner;
-        if self.scan.loops[facts].innermost {
+        if self.scan.loops[facts].innermost && !self.region().calls {
             self.align_loop();
         }
         let label = self.control.last().expect("just opened").label;
@@ -734,6 +736,12 @@ impl<'a> FunctionCompiler<'a> {
                 Cold::Tail { label, tail } => {
                     self.asm.bind(label);
                     self.tail_jump(&tail, saved, frame_size);
+                }
+                Cold::CallThroughRef { label, ty, back, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    self.call_through_ref(ty);
+                    self.asm.jmp(back);
                 }
                 Cold::ReturnThroughRef { label, ty, position } => {
                     self.note(here, position);

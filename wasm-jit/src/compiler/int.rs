@@ -78,8 +78,8 @@ impl FunctionCompiler<'_> {
             Val::Const(bits) => match immediate(ty_of(wide), bits) {
                 Some(imm) => self.asm.alu_imm(what, wide, dst, imm),
                 None => {
-                    self.asm.mov_imm(super::abi::SCRATCH, bits);
-                    self.asm.alu(what, wide, dst, super::abi::SCRATCH);
+                    let constant = self.constant(u128::from(bits), 8);
+                    self.asm.alu(what, wide, dst, constant);
                 }
             },
             Val::Scaled(index, scale) => self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0)),

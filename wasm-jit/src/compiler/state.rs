@@ -517,6 +517,8 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Load(mem) => mem.registers().any(|used| used == reg),
             Val::Scaled(used, _) => used == reg,
+            // A local that is in its slot only will be loaded into its home.
+            Val::Local(local) if self.locals[local as usize].home == Some(reg) => true,
             _ => self.current_reg(operand) == Some(reg),
         }
     }
