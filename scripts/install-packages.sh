@@ -14,26 +14,24 @@ g++ g++
 clang clang
 wasm-ld lld
 ld binutils
-wasm-ld lld
 flock util-linux
 od coreutils
 xargs findutils
-grep grep'
+grep grep
+python3 python3
+npm npm'
 
 packages=()
 while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# The C library's headers, those for WebAssembly and its compiler's library, and CA certificates (for cargo) bring no command.
+# What brings no command: the C library's headers, those for WebAssembly and its compiler's library, pip, CA certificates for cargo.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
 [[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
-compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/*builtins*' >/dev/null || packages+=(libclang-rt-dev-wasm32)
-[[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
-
-# Nor do the C library and the compiler's runtime library for WebAssembly.
-[[ -e /usr/include/wasm32-wasi ]] || packages+=(wasi-libc)
 [[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)
+python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
+[[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
 
 if ((${#packages[@]})); then
     command -v apt-get >/dev/null || { say "missing: ${packages[*]}; there is no apt-get here, install them by hand"; exit 1; }

@@ -1,9 +1,24 @@
 //! A WebAssembly engine with a single-pass compiler.
 //!
 //! It runs WebAssembly 2.0 without SIMD, and the proposals that real programs use: tail calls, extended constants, multiple memories,
-//! exceptions (both forms) and threads. A [`Module`] is compiled once and shared; a [`Store`] owns what running programs
-//! consist of; a [`Linker`] finds what modules import. The shape of the API is that of the crate `wasmtime`.
+//! exceptions (both forms) and threads. A module that uses anything else is refused when it is loaded, with the feature's name.
+//! Programs for WASI preview 1 run by the module [`wasi`]. The shape of the API is that of the crate `wasmtime`.
 //!
+//! # Concepts
+//! - An [`Engine`] holds settings ([`Config`]) and the types of functions.
+//! - A [`Module`] is validated and compiled as a whole, on several threads, when it is made. It never changes, and any number of threads and
+//!   stores share it and its machine code.
+//! - A [`Store`] owns what running programs consist of: instances, memories, tables, globals, and a value of the embedder's,
+//!   which host functions get at. One thread at a time uses a store. All of it is freed with the store.
+//! - An [`Instance`] is a module in a store, its imports filled in. A [`Linker`] finds them by name: what the host defines
+//!   ([`Linker::func_wrap`]), and what other instances export.
+//! - A [`Func`], [`Memory`], [`Table`], [`Global`] or [`Tag`] is a handle: small, copied, good for one store, which every use of it
+//!   names. A [`TypedFunc`] is a function whose type was compared with Rust's once, when it was looked up. A [`SharedMemory`] is of no
+//!   store: it is how threads, each with a store of its own, run one program.
+//! - A program that does what it must not [traps](Trap): the call that runs it gives [`Error::Trap`], with a [`WasmBacktrace`]. So does one
+//!   that is stopped by an [`InterruptHandle`], from any thread, or by a [`Timeout`]. The store may be used on.
+//!
+//! # Example
 //! ```
 //! use wasm_jit::{Caller, Engine, Linker, Module, Store};
 //!
@@ -30,7 +45,27 @@
 //! # Ok::<(), wasm_jit::Error>(())
 //! ```
 //!
-//! A program can do nothing but what it imports lets it. Whatever else it tries is a [`Trap`], an [`Error`] of the call that runs it.
+//! A program can do nothing but what it imports lets it. [`StoreLimits`] bound the memory that it may ask for.
+//!
+//! # Signals
+//! The first call of WebAssembly installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: the hardware finds most traps. The first
+//! [`Store::interrupt_handle`] installs one for SIGURG, or for another signal ([`Config::interrupt_signal`]). A signal that
+//! is not about compiled code goes to the handler that was there before.
+//!
+//! # The code of this crate
+//! | folder or file | what it is |
+//! | --- | --- |
+//! | `vmctx.rs` | the contract between compiled code and the runtime: registers, calls, frames, layouts. Read it first |
+//! | `compiler/` | from a function's operators to machine code, in one pass |
+//! | `asm/` | encodings of instructions |
+//! | `module/` | decoding and validation; what a module declares |
+//! | `code/` | compiles on several threads, links, and keeps the machine code; finds a function by an address; names for gdb and perf |
+//! | `trap/` | leaving compiled code: signals, exceptions, interrupts, backtraces |
+//! | `runtime/` | stores, instances, host functions: most of the public API |
+//! | `wasi/` | WASI preview 1 |
+//! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
+//! | `objdump.rs` | WebAssembly and machine code side by side |
+//! | `main.rs`, `cli/` | the command, which knows nothing but the public API |
 
 pub(crate) mod asm;
 pub(crate) mod code;

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, SymbolResolver, SymbolResult,
+    Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver, SymbolResult,
 };
 use wasmprinter::Print;
 
@@ -77,12 +77,16 @@ struct Names(HashMap<u64, String>);
 impl SymbolResolver for Names {
     fn symbol(
         &mut self,
-        _: &Instruction,
-        _: u32,
+        instruction: &Instruction,
+        operand: u32,
         _: Option<u32>,
         address: u64,
         _: u32,
     ) -> Option<SymbolResult<'_>> {
+        // Displacements from registers are looked up too.
+        if instruction.op_kind(operand) != OpKind::NearBranch64 {
+            return None;
+        }
         self.0.get(&address).map(|name| SymbolResult::with_str(address, name))
     }
 }

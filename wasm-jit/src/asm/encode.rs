@@ -233,7 +233,10 @@ impl Assembler<'_> {
             bytes.push(imm);
         }
         self.emit(&bytes);
-        debug_assert!(imm.is_none() || !matches!(rm, Rm::Mem(mem) if mem.data_label().is_some()), "it counts from the end");
+        debug_assert!(
+            imm.is_none() || !matches!(rm, Rm::Mem(mem) if mem.data_label().is_some()),
+            "it counts from the end"
+        );
         self.link_data(rm);
     }
 }

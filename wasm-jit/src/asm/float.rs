@@ -41,6 +41,14 @@ fn x0f(prefix: Prefix, byte: u8) -> Opcode {
     op_p(prefix, Map::X0F, byte)
 }
 
+/// The register that the bits above the result come from: nobody reads them, and the source is waited for anyway.
+fn upper_half(dst: Reg, src: Rm) -> u8 {
+    match src {
+        Rm::Reg(src) => src.number(),
+        Rm::Mem(_) => dst.number(),
+    }
+}
+
 impl Assembler<'_> {
     /// `dst = left op right`; AND, OR and XOR work on the whole register.
     pub(crate) fn float(&mut self, what: FloatOp, double: bool, dst: Reg, left: Reg, right: impl Into<Rm>) {
@@ -84,7 +92,8 @@ impl Assembler<'_> {
     pub(crate) fn float_round(&mut self, how: Rounding, double: bool, dst: Reg, src: impl Into<Rm>) {
         let byte = if double { 0x0b } else { 0x0a };
         let opcode = op_p(Prefix::X66, Map::X0F3A, byte);
-        self.vex(opcode, false, dst.number(), dst.number(), src.into(), Some(how as u8));
+        let src = src.into();
+        self.vex(opcode, false, dst.number(), upper_half(dst, src), src, Some(how as u8));
     }
 
     /// A signed integer of 32 or 64 bits to a float.
@@ -99,7 +108,8 @@ impl Assembler<'_> {
 
     /// Between the two floating types; `from_double` names the source's.
     pub(crate) fn float_convert(&mut self, from_double: bool, dst: Reg, src: impl Into<Rm>) {
-        self.vex(x0f(scalar(from_double), 0x5a), false, dst.number(), dst.number(), src.into(), None);
+        let src = src.into();
+        self.vex(x0f(scalar(from_double), 0x5a), false, dst.number(), upper_half(dst, src), src, None);
     }
 
     /// Bits of a general register to an SSE register.

@@ -124,23 +124,12 @@ impl Assembler<'_> {
         self.instruction(op((what as u8) << 3 | 3), wide, dst.0, src.into());
     }
 
-    /// `alu [dst], src`
-    pub(crate) fn alu_store(&mut self, what: Alu, wide: bool, dst: Mem, src: Reg) {
-        self.instruction(op((what as u8) << 3 | 1), wide, src.0, dst.into());
-    }
-
     /// `alu dst, imm`, sign-extended.
     pub(crate) fn alu_imm(&mut self, what: Alu, wide: bool, dst: impl Into<Rm>, imm: i32) {
         match i8::try_from(imm) {
             Ok(short) => self.instruction_imm8(op(0x83), wide, what as u8, dst.into(), short as u8),
             Err(_) => self.instruction_imm32(op(0x81), wide, what as u8, dst.into(), imm),
         }
-    }
-
-    /// `lock alu [dst], src`
-    pub(crate) fn lock_alu(&mut self, what: Alu, size: Size, dst: Mem, src: Reg) {
-        let opcode = sized(size, Map::One, (what as u8) << 3);
-        self.with_lock(opcode, size, src, dst);
     }
 
     /// `lock xadd [dst], src`: `src` becomes the old value.
@@ -164,10 +153,6 @@ impl Assembler<'_> {
         let extra = Extra { byte_register: needs_rex(size, src), ..Self::locked() };
         let bytes = self.legacy(opcode, size == Size::B8, src.0, dst.into(), extra);
         self.emit(&bytes);
-    }
-
-    pub(crate) fn xchg(&mut self, wide: bool, a: Reg, b: Reg) {
-        self.instruction(op(0x87), wide, a.0, b.into());
     }
 
     pub(crate) fn mfence(&mut self) {
@@ -280,10 +265,6 @@ impl Assembler<'_> {
         }
     }
 
-    pub(crate) fn not(&mut self, wide: bool, dst: Reg) {
-        self.instruction(op(0xf7), wide, 2, dst.into());
-    }
-
     pub(crate) fn neg(&mut self, wide: bool, dst: Reg) {
         self.instruction(op(0xf7), wide, 3, dst.into());
     }
@@ -361,10 +342,5 @@ impl Assembler<'_> {
 
     pub(crate) fn cmov(&mut self, cond: Cond, wide: bool, dst: Reg, src: impl Into<Rm>) {
         self.instruction(op_0f(0x40 | cond as u8), wide, dst.0, src.into());
-    }
-
-    /// `rep stosq`: stores `rax` `rcx` times at `rdi`.
-    pub(crate) fn rep_stosq(&mut self) {
-        self.bytes(&[0xf3, 0x48, 0xab]);
     }
 }

@@ -25,15 +25,6 @@ impl Assembler<'_> {
         Label(self.labels.len() as u32 - 1)
     }
 
-    pub(crate) fn is_bound(&self, label: Label) -> bool {
-        self.labels[label.0 as usize].position != NONE
-    }
-
-    /// Whether a jump to it stands in the code already.
-    pub(crate) fn is_used(&self, label: Label) -> bool {
-        self.labels[label.0 as usize].last_jump != NONE
-    }
-
     /// Says that the label is here.
     pub(crate) fn bind(&mut self, label: Label) {
         let here = self.offset();

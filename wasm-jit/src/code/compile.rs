@@ -26,6 +26,11 @@ const JOB: u64 = 128 << 10;
 /// Finished chunks that may wait for their turn, for each thread.
 const WAITING: usize = 4;
 
+/// The most code of a job: so many times its bytes of Wasm, and this much in any case. A call with hundreds of values takes two
+/// bytes of Wasm, and far more code; real programs have less than ten bytes for one.
+const MOST_GROWTH: u64 = 256;
+const LEAST_CODE: u64 = 16 << 20;
+
 /// The most code that an image can have: a call reaches 2 GiB.
 const MOST_CODE: usize = (1 << 31) - (1 << 16);
 
@@ -162,6 +167,7 @@ impl Line<'_> {
         allocations: &mut FuncValidatorAllocations,
         chunk: &mut Chunk,
     ) -> Result<(), CompileError> {
+        let mut wasm = 0;
         for (function, body) in &self.functions[job.clone()] {
             let index = function.index;
             let function = FuncToValidate { resources: function.resources.clone(), ..*function };
@@ -169,6 +175,14 @@ impl Line<'_> {
             validator.validate(body)?;
             *allocations = validator.into_allocations();
             compiler.compile(index, body, chunk)?;
+            wasm += body.range().end - body.range().start;
+            if chunk.code.len() as u64 > LEAST_CODE + MOST_GROWTH * wasm {
+                return Err(Limit {
+                    function: index,
+                    reason: "its code and that of its neighbours are too large",
+                }
+                .into());
+            }
         }
         Ok(())
     }

@@ -3,6 +3,12 @@
 //! [`compile_all`] validates and compiles the functions of a module on several threads ([`compile`]), links them ([`link`]) and
 //! gives a [`CodeImage`], which is immutable but for patches and may be shared by any number of threads. From an address of
 //! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
+//!
+//! Where the code lies is wordpatch's affair (`wordpatch::code_memory`): two mappings of the same pages, one to write, one to execute.
+//! An image lives as long as anybody has a reference: modules, the instances of stores, host functions, backtraces. A
+//! call borrows its store, which owns the instances whose code runs, so no code goes away under a thread.
+//!
+//! Kept for each function are its place, the size of its frame, and the places of its try regions; not where its instructions are.
 
 pub(crate) mod compile;
 pub(crate) mod gdb;

@@ -5,7 +5,7 @@ use wasmparser::FuncType;
 use super::abi::{
     ArgPlace, ArgPlaces, C_ARGS, CONTEXT, MEMORY, ResultPlace, SCRATCH, Ty, result_places, stack_bytes,
 };
-use super::control::Cold;
+use super::cold::Cold;
 use super::function::FunctionCompiler;
 use super::output::DirectCall;
 use super::state::{Place, Val};

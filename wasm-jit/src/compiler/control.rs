@@ -1,21 +1,16 @@
-//! Blocks, labels, branches.
+//! Blocks: opened, ended, and skipped where they cannot be reached.
 //!
-//! A branch is an *edge*: it stores what the label's region does not keep in registers, moves the label's values to where the label
-//! has them, and brings home what was not. Inside one region, without values, nothing is left to do, and a conditional
-//! branch is one jump; otherwise its moves are cold code.
-//!
-//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop has all in slots.
+//! Opening a block puts all operands into their slots, so that its label finds them there whatever branch comes to it. A loop
+//! is also a region of its own (see `homes.rs`): the way into it and out of it is an edge like that of a branch.
 
-use wasmparser::{BlockType, BrTable, FuncType, Operator, ValType};
+use wasmparser::{BlockType, Operator, ValType};
 
-use super::Limit;
-use super::abi::{ResultPlace, SCRATCH, Ty, result_places};
+use super::abi::Ty;
+use super::edges::label_register;
 use super::function::FunctionCompiler;
 use super::homes::bits;
-use super::output::Position;
-use super::state::{Flag, Holder, Operand, Place, Val};
-use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
-use crate::vmctx::{RESULTS, STORE, TrapCode};
+use super::state::{Holder, Operand, Place, Val};
+use crate::asm::Label;
 
 /// The types of a label's values or of a block's parameters.
 #[derive(Clone, Copy, Debug)]
@@ -87,61 +82,6 @@ impl<'a> Control<'a> {
     }
 }
 
-/// Code that is put behind the epilogue.
-#[derive(Debug)]
-pub(super) enum Cold<'a> {
-    /// The moves of a conditional branch.
-    Edge {
-        label: Label,
-        moves: Vec<Move>,
-        target: Label,
-        position: u32,
-    },
-    Trap {
-        label: Label,
-        code: TrapCode,
-        position: u32,
-    },
-    /// A libcall has failed.
-    Raise {
-        label: Label,
-        position: u32,
-    },
-    /// A jump table.
-    Table {
-        table: Label,
-        targets: Vec<Label>,
-    },
-    /// The end of a tail call: see `calls.rs`.
-    Tail {
-        label: Label,
-        tail: super::calls::Tail,
-    },
-    /// A call into another instance, behind which the code goes on at `back`.
-    CallThroughRef { label: Label, ty: &'a FuncType, back: Label, position: u32 },
-    /// A tail call into another instance, which returns here.
-    ReturnThroughRef {
-        label: Label,
-        ty: &'a FuncType,
-        position: u32,
-    },
-    /// Where an exception arrives that a catch, by region and index, sends to a label: see `exceptions.rs`.
-    Handler {
-        catch: (u32, u32),
-        moves: Vec<Move>,
-        target: Label,
-        position: u32,
-    },
-}
-
-/// A step of an edge.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Move {
-    pub(super) ty: Ty,
-    pub(super) dst: Place,
-    pub(super) src: Place,
-}
-
 impl<'a> FunctionCompiler<'a> {
     pub(super) fn push_function_control(&mut self) {
         self.control.push(Control {
@@ -205,15 +145,6 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// All operands to their slots; constants stay.
-    pub(super) fn spill_operands(&mut self) {
-        let top = self.stack.len() as u32;
-        for height in self.spilled..top {
-            self.spill_operand(height);
-        }
-        self.spilled = top;
-    }
-
     pub(super) fn loop_start(&mut self, ty: BlockType) {
         self.open(Kind::Loop, ty);
         self.store_params();
@@ -244,303 +175,12 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Goes over into a new region; gives the homes that are up to date in their slots and stay so.
-    fn change_region(&mut self, region: super::homes::Region) -> u32 {
-        self.regions.push(region);
-        let inner = self.regions.len() - 1;
-        let moves = self.edge_locals(inner);
-        self.apply(&moves);
-        let mut in_slot = self.region_in_slots(inner);
-        let region = self.regions[inner].clone();
-        for (reg, local) in region.iter() {
-            let unwritten = region.unwritten & reg.bit() != 0;
-            if !unwritten {
-                in_slot &= !reg.bit();
-            } else if region.calls && in_slot & reg.bit() == 0 && !super::homes::is_callee_saved(reg) {
-                // Stored once here, not at every call.
-                if self.is_live(local) {
-                    let slot = self.local_slot(local);
-                    self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
-                }
-                in_slot |= reg.bit();
-            }
-        }
-        self.enter_state(inner, in_slot);
-        in_slot
-    }
-
-    /// What brings the locals to where a region's labels have them.
-    fn edge_locals(&mut self, target: usize) -> Vec<Move> {
-        let mut moves = Vec::new();
-        if target == self.current_region {
-            for (reg, local) in self.region().iter() {
-                if self.locals[local as usize].reg.is_none() && self.is_live(local) {
-                    let src = Place::Mem(self.local_slot(local));
-                    moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
-                }
-            }
-            return moves;
-        }
-        let current = self.region().clone();
-        let region = self.regions[target].clone();
-        let home_there =
-            |local: u32| region.iter().find(|(_, at_home)| *at_home == local).map(|(reg, _)| reg);
-        let mut between = Vec::new();
-        for (_, local) in current.iter() {
-            let state = self.locals[local as usize];
-            match (home_there(local), state.reg) {
-                (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
-                    let dst = Place::Mem(self.local_slot(local));
-                    moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
-                }
-                (Some(home), Some(reg)) if home != reg => between.push((state.ty, home, reg)),
-                _ => {}
-            }
-        }
-        for (reg, local) in region.iter() {
-            let state = self.locals[local as usize];
-            if let (None, Some(copy)) = (state.home, state.reg) {
-                between.push((state.ty, reg, copy));
-            }
-        }
-        order_parallel(&mut between, &mut moves);
-        for (reg, local) in region.iter() {
-            let state = self.locals[local as usize];
-            if state.reg.is_none() && self.is_live(local) {
-                let src = Place::Mem(self.local_slot(local));
-                moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
-            }
-        }
-        moves
-    }
-
-    /// Homes of a region whose locals are up to date in their slots, after the edge to it.
-    fn region_in_slots(&self, region: usize) -> u32 {
-        let mut set = 0;
-        for (reg, local) in self.regions[region].iter() {
-            if self.locals[local as usize].in_slot {
-                set |= reg.bit();
-            }
-        }
-        set
-    }
-
-    /// The moves of an edge to a label, which leave the state alone: the label's values are the top operands, and stay.
-    pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
-        let index = self.control.len() - 1 - depth as usize;
-        let Control { kind, height, region, .. } = self.control[index];
-        let types = self.control[index].label_types();
-        let in_slot = self.region_in_slots(region);
-        self.control[index].in_slot &= in_slot;
-        self.control[index].branched = true;
-        let count = types.len();
-        let base = self.stack.len() as u32 - count;
-        let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
-        if kind == Kind::Function {
-            return self.edge_to_epilogue(&sources);
-        }
-        // A value about to be moved may be in a register that the locals' moves write.
-        let mut moves = Vec::new();
-        for (at, operand) in (height..).zip(&sources) {
-            let in_register = kind != Kind::Loop && at + 1 == height + count;
-            let dst = if in_register {
-                Place::Reg(label_register(operand.ty))
-            } else {
-                Place::Mem(self.operand_slot(at))
-            };
-            let src = self.place(operand);
-            if src != dst {
-                moves.push(Move { ty: operand.ty, dst, src });
-            }
-        }
-        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's home.
-        let locals = self.edge_locals(region);
-        moves.extend(locals);
-        moves
-    }
-
-    /// Values to where the caller finds them.
-    fn edge_to_epilogue(&mut self, sources: &[Operand]) -> Vec<Move> {
-        let mut moves = Vec::new();
-        let mut between = Vec::new();
-        let mut last = Vec::new();
-        for (operand, (ty, place)) in sources.iter().zip(result_places(self.ty.results())) {
-            match (self.place(operand), place) {
-                (src, ResultPlace::Buffer(index)) => {
-                    moves.push(Move { ty, dst: Self::buffer_place(index), src });
-                }
-                (Place::Reg(src), ResultPlace::Reg(dst)) => between.push((ty, dst, src)),
-                (src, ResultPlace::Reg(dst)) => last.push(Move { ty, dst: Place::Reg(dst), src }),
-            }
-        }
-        order_parallel(&mut between, &mut moves);
-        moves.extend(last);
-        moves
-    }
-
-    /// An operand that stays on the stack, as if it had been taken.
-    fn peek(&mut self, height: u32) -> Operand {
-        let mut operand = self.stack[height as usize];
-        if operand.val == Val::Slot {
-            operand.val = Val::Frame(self.operand_slot(height).disp());
-        }
-        operand
-    }
-
-    /// A result's place in the store's buffer, which is reached through the scratch register: see `apply`.
-    pub(super) fn buffer_place(index: u32) -> Place {
-        Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32))
-    }
-
-    pub(super) fn apply(&mut self, moves: &[Move]) {
-        for Move { ty, dst, src } in moves {
-            if let Place::Mem(mem) = dst
-                && mem.registers().any(|reg| reg == SCRATCH)
-            {
-                self.move_to_buffer(*ty, *mem, *src);
-                continue;
-            }
-            self.move_value(*ty, *dst, *src);
-        }
-    }
-
-    /// Into the store's buffer of results. What is in no register goes through the SSE scratch register, as bits.
-    fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
-        let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
-        let (ty, src) = match src {
-            Place::Reg(_) => (ty, src),
-            Place::Mem(_) | Place::Const(_) => {
-                let aside = Place::Reg(super::state::scratch(true));
-                self.move_value(bits, aside, src);
-                (bits, aside)
-            }
-        };
-        self.asm.mov(true, SCRATCH, Mem::base(super::abi::CONTEXT, STORE));
-        self.move_value(ty, Place::Mem(buffer), src);
-    }
-
-    // Branches.
-
-    /// An unconditional branch.
-    pub(super) fn br(&mut self, depth: u32) {
-        let moves = self.edge(depth);
-        self.apply(&moves);
-        let index = self.control.len() - 1 - depth as usize;
-        let label = self.control[index].label;
-        self.asm.jmp(label);
-        self.stop();
-    }
-
     pub(super) fn stop(&mut self) {
         let height = self.control.last().expect("inside the function").height;
         while self.stack.len() as u32 > height {
             self.pop();
         }
         self.reachable = false;
-    }
-
-    /// Jumps to `label` if the flag is as it says.
-    pub(super) fn jump_if(&mut self, flag: Flag, label: Label) {
-        match flag {
-            Flag::Int(cond) => self.asm.jcc(cond, label),
-            Flag::FloatNotEqual => {
-                self.asm.jcc(Cond::Parity, label);
-                self.asm.jcc(Cond::NotEqual, label);
-            }
-            Flag::FloatEqual => {
-                let over = self.asm.new_label();
-                self.asm.jcc(Cond::Parity, over);
-                self.asm.jcc(Cond::Equal, label);
-                self.asm.bind(over);
-            }
-        }
-    }
-
-    /// The condition on top of the stack as a flag. A constant gives its truth.
-    pub(super) fn condition(&mut self) -> Result<Flag, bool> {
-        let operand = self.pop();
-        match operand.val {
-            Val::Flag(flag) => Ok(flag),
-            Val::Const(bits) => Err(bits as u32 != 0),
-            Val::Frame(disp) => {
-                self.asm.alu_imm(Alu::Cmp, false, Mem::base(Reg::RBP, disp), 0);
-                Ok(Flag::Int(Cond::NotEqual))
-            }
-            _ => {
-                let reg = self.to_reg(&operand);
-                self.asm.test(false, reg, reg);
-                Ok(Flag::Int(Cond::NotEqual))
-            }
-        }
-    }
-
-    pub(super) fn br_if(&mut self, depth: u32) {
-        // Loads leave the flags alone; whoever branches back or on will need them.
-        self.load_homes();
-        let flag = match self.condition() {
-            Ok(flag) => flag,
-            Err(true) => return self.br(depth),
-            Err(false) => return,
-        };
-        let moves = self.edge(depth);
-        let index = self.control.len() - 1 - depth as usize;
-        let target = self.control[index].label;
-        if moves.is_empty() {
-            return self.jump_if(flag, target);
-        }
-        let label = self.asm.new_label();
-        self.jump_if(flag, label);
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
-    }
-
-    pub(super) fn br_table(&mut self, table: &BrTable<'_>) -> Result<(), Limit> {
-        let malformed = |_| Limit { function: self.index, reason: "its body cannot be read" };
-        let mut depths = Vec::with_capacity(table.len() as usize);
-        for depth in table.targets() {
-            depths.push(depth.map_err(malformed)?);
-        }
-        let index = self.pop();
-        if let Val::Const(bits) = index.val {
-            let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());
-            self.br(depth);
-            return Ok(());
-        }
-        self.load_homes();
-        let index = self.to_reg(&index);
-        // The table's address and the displacement need two registers; giving one out may move an operand.
-        let offset = self.alloc(false);
-        let mut labels: Vec<(u32, Label)> = Vec::new();
-        let default = self.table_label(table.default(), &mut labels);
-        let targets: Vec<Label> = depths.iter().map(|depth| self.table_label(*depth, &mut labels)).collect();
-        self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
-        self.asm.jcc(Cond::AboveEqual, default);
-        if !targets.is_empty() {
-            let table = self.asm.new_label();
-            self.asm.lea_label(SCRATCH, table);
-            self.asm.movsx(Size::B4, true, offset, Mem::indexed(SCRATCH, index, 2, 0));
-            self.asm.alu(Alu::Add, true, SCRATCH, offset);
-            self.asm.jmp_reg(SCRATCH);
-            self.cold.push(Cold::Table { table, targets });
-        }
-        self.stop();
-        Ok(())
-    }
-
-    /// Where a jump table's entry goes: the same depth has one edge only.
-    fn table_label(&mut self, depth: u32, known: &mut Vec<(u32, Label)>) -> Label {
-        // Sorted by depth.
-        let at = match known.binary_search_by_key(&depth, |(depth, _)| *depth) {
-            Ok(at) => return known[at].1,
-            Err(at) => at,
-        };
-        let moves = self.edge(depth);
-        let index = self.control.len() - 1 - depth as usize;
-        let target = self.control[index].label;
-        let label = self.asm.new_label();
-        // Also without moves: the table needs bound labels, and forward ones are bound later than some cold code.
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
-        known.insert(at, (depth, label));
-        label
     }
 
     pub(super) fn if_start(&mut self, ty: BlockType) {
@@ -705,91 +345,6 @@ impl<'a> FunctionCompiler<'a> {
             Operator::CatchAll => self.catch(None),
             Operator::Delegate { relative_depth } => self.delegate(*relative_depth),
             _ => {}
-        }
-    }
-
-    /// Cold code, in the order in which it was asked for.
-    pub(super) fn emit_cold(&mut self, saved: u32, frame_size: u32) {
-        let mut tables = Vec::new();
-        for cold in std::mem::take(&mut self.cold) {
-            let here = self.asm.offset();
-            match cold {
-                Cold::Edge { label, moves, target, position } => {
-                    self.note(here, position);
-                    self.asm.bind(label);
-                    self.apply(&moves);
-                    self.asm.jmp(target);
-                }
-                Cold::Trap { label, code, position } => {
-                    self.note(here, position);
-                    self.asm.bind(label);
-                    self.asm.ud2(code as u8);
-                }
-                Cold::Raise { label, position } => {
-                    self.note(here, position);
-                    self.asm.bind(label);
-                    let entry = self.libcall_entry(crate::vmctx::Libcall::Raise);
-                    self.asm.call_mem(entry);
-                    self.asm.ud2(TrapCode::Unreachable as u8);
-                }
-                Cold::Table { table, targets } => tables.push((table, targets)),
-                Cold::Tail { label, tail } => {
-                    self.asm.bind(label);
-                    self.tail_jump(&tail, saved, frame_size);
-                }
-                Cold::CallThroughRef { label, ty, back, position } => {
-                    self.note(here, position);
-                    self.asm.bind(label);
-                    self.call_through_ref(ty);
-                    self.asm.jmp(back);
-                }
-                Cold::ReturnThroughRef { label, ty, position } => {
-                    self.note(here, position);
-                    self.asm.bind(label);
-                    self.call_through_ref(ty);
-                    self.asm.jmp(self.epilogue);
-                }
-                Cold::Handler { catch: (region, index), moves, target, position } => {
-                    self.note(here, position);
-                    self.try_regions[region as usize].catches[index as usize].handler = here;
-                    self.apply(&moves);
-                    self.asm.jmp(target);
-                }
-            }
-        }
-        if !tables.is_empty() {
-            self.note(self.asm.offset(), Position::DATA);
-        }
-        for (table, targets) in tables {
-            self.asm.jump_table(table, &targets);
-        }
-    }
-}
-
-/// Where a label has its last value.
-pub(super) fn label_register(ty: Ty) -> Reg {
-    if ty.is_float() { Reg::xmm(0) } else { Reg::RAX }
-}
-
-/// Appends moves between registers in an order in which none overwrites what another one needs.
-pub(super) fn order_parallel(between: &mut Vec<(Ty, Reg, Reg)>, moves: &mut Vec<Move>) {
-    between.retain(|(_, dst, src)| dst != src);
-    while !between.is_empty() {
-        let is_source = |reg: Reg| between.iter().any(|(_, _, src)| *src == reg);
-        match between.iter().position(|(_, dst, _)| !is_source(*dst)) {
-            Some(index) => {
-                let (ty, dst, src) = between.swap_remove(index);
-                moves.push(Move { ty, dst: Place::Reg(dst), src: Place::Reg(src) });
-            }
-            None => {
-                let src = between[0].2;
-                let aside = super::state::scratch(src.is_float());
-                let ty = if src.is_float() { Ty::F64 } else { Ty::I64 };
-                moves.push(Move { ty, dst: Place::Reg(aside), src: Place::Reg(src) });
-                for (_, _, source) in between.iter_mut().filter(|(_, _, source)| *source == src) {
-                    *source = aside;
-                }
-            }
         }
     }
 }

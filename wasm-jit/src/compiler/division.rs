@@ -61,12 +61,12 @@ impl FunctionCompiler<'_> {
         // The dividend first: `rdx` may hold it.
         let src = self.place(left);
         if src != Place::Reg(Reg::RAX) {
-            self.take_apart_from(Reg::RAX, right);
+            self.take(Reg::RAX);
             self.move_value(ty, Place::Reg(Reg::RAX), src);
         } else {
             self.drop_copy(Reg::RAX);
         }
-        self.take_apart_from(Reg::RDX, right);
+        self.take(Reg::RDX);
         let done = self.asm.new_label();
         if what == Division::RemS
             && let Rm::Reg(reg) = divisor
@@ -89,11 +89,6 @@ impl FunctionCompiler<'_> {
         self.asm.bind(done);
         let result = if what.remainder() { Reg::RDX } else { Reg::RAX };
         self.push(ty, Val::Reg(result));
-    }
-
-    /// Makes a register free, which an operand may have had that is copied elsewhere by now.
-    fn take_apart_from(&mut self, reg: Reg, _copied: &Operand) {
-        self.take(reg);
     }
 
     /// Division by a constant; says no to those that must trap.
@@ -160,7 +155,7 @@ impl FunctionCompiler<'_> {
 
     /// `src / divisor`, in `rax` or `rdx`, which no operand holds after.
     fn unsigned_quotient(&mut self, wide: bool, src: Reg, divisor: u64) -> Reg {
-        self.make_free(Reg::RAX);
+        self.take(Reg::RAX);
         let (multiplier, shift, add) = unsigned_magic(divisor, if wide { 64 } else { 32 });
         if !wide {
             // The product fits into 64 bits, or is one bit longer.
@@ -178,7 +173,7 @@ impl FunctionCompiler<'_> {
             self.asm.shift_imm(Shift::Shr, false, Reg::RAX, shift - 1);
             return Reg::RAX;
         }
-        self.make_free(Reg::RDX);
+        self.take(Reg::RDX);
         self.asm.mov_imm(Reg::RAX, multiplier);
         self.asm.mul(true, src);
         if add {
@@ -191,11 +186,6 @@ impl FunctionCompiler<'_> {
             self.asm.shift_imm(Shift::Shr, true, Reg::RDX, shift);
         }
         Reg::RDX
-    }
-
-    /// Takes a register whose present value is not needed by this instruction.
-    fn make_free(&mut self, reg: Reg) {
-        self.take(reg);
     }
 
     /// From the quotient to the result.
@@ -230,7 +220,7 @@ impl FunctionCompiler<'_> {
         if magnitude.is_power_of_two() {
             // Negative numbers round towards zero: the divisor less one is added before the shift.
             let shift = magnitude.trailing_zeros() as u8;
-            self.make_free(Reg::RAX);
+            self.take(Reg::RAX);
             self.asm.mov(wide, Reg::RAX, src);
             self.asm.shift_imm(Shift::Sar, wide, Reg::RAX, bits as u8 - 1);
             self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, bits as u8 - shift);
@@ -250,9 +240,9 @@ impl FunctionCompiler<'_> {
             return true;
         }
         let (multiplier, shift) = signed_magic(magnitude, bits);
-        self.make_free(Reg::RAX);
+        self.take(Reg::RAX);
         let quotient = if wide {
-            self.make_free(Reg::RDX);
+            self.take(Reg::RDX);
             self.asm.mov_imm(Reg::RAX, multiplier as u64);
             self.asm.imul_wide(true, src);
             if multiplier < 0 {

@@ -7,7 +7,9 @@
 use wasmparser::{BlockType, Catch as Clause, TryTable};
 
 use super::abi::{ResultPlace, Ty, result_places};
-use super::control::{Cold, Control, Kind, Move, label_register};
+use super::cold::Cold;
+use super::control::{Control, Kind};
+use super::edges::{Move, label_register};
 use super::function::FunctionCompiler;
 use super::output::{Catch, TryRegion};
 use super::state::{Place, Val};

@@ -12,11 +12,12 @@ use wasmparser::{FuncType, FunctionBody, Operator};
 
 use super::Limit;
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, Ty, stack_bytes};
-use super::control::{Cold, Control};
+use super::cold::Cold;
+use super::control::Control;
 use super::homes::{Chooser, DEEPEST_REGION, Region};
 use super::output::{CompiledFunction, DirectCall, Position, TryRegion};
 use super::scan::Scan;
-use super::state::{Constant, Holder, Local, Operand, Place, Val};
+use super::state::{Constant, Holder, Local, Operand, Place};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
@@ -27,6 +28,12 @@ const PROLOGUE: u32 = 48;
 pub(super) const ALIGNMENT: u32 = 32;
 /// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all where nothing is called.
 const SMALL_FRAME: u32 = 2048;
+/// The largest frame.
+const MOST_FRAME: u32 = 1 << 28;
+/// The most code: so many times the bytes of Wasm, and this much in any case. A branch with hundreds of values takes two bytes of
+/// Wasm, and far more code.
+const MOST_GROWTH: u32 = 256;
+const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;
 
@@ -84,6 +91,8 @@ pub(super) struct FunctionCompiler<'a> {
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
+    /// The register whose value has set the zero flag, with its width, and where the code was right behind.
+    pub(super) flags: Option<(Reg, bool, u32)>,
     pub(super) reachable: bool,
     /// Blocks opened and not closed in code that is skipped.
     pub(super) skipped_blocks: u32,
@@ -96,6 +105,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) outgoing: u32,
     pub(super) makes_calls: bool,
     pub(super) cold: Vec<Cold<'a>>,
+    /// About how many bytes of code the moves in it will take.
+    pub(super) cold_bytes: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
     pub(super) try_regions: Vec<TryRegion>,
@@ -164,6 +175,7 @@ pub(super) fn compile(
         outermost_loop: u32::MAX,
         position: 0,
         next: Next::Other,
+        flags: None,
         reachable: true,
         skipped_blocks: 0,
         open_loops: 0,
@@ -172,6 +184,7 @@ pub(super) fn compile(
         outgoing: 0,
         makes_calls: false,
         cold: Vec::new(),
+        cold_bytes: 0,
         constants: Vec::new(),
         epilogue,
         try_regions: Vec::new(),
@@ -179,6 +192,8 @@ pub(super) fn compile(
         positions: positions.then(Vec::new),
     };
     let start = function.asm.offset();
+    let wasm = (body.range().end - body.range().start) as u32;
+    let most_code = wasm.saturating_mul(MOST_GROWTH).saturating_add(LEAST_CODE);
     function.enter();
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -195,8 +210,11 @@ pub(super) fn compile(
         } else {
             function.skip(&operator);
         }
-        if function.frame_bytes() > 1 << 28 {
+        if function.frame_bytes() > MOST_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
+        }
+        if function.asm.offset() - start + function.cold_bytes > most_code {
+            return Err(Limit { function: index, reason: "its code is too large" });
         }
         current = next;
         position = next_position;
@@ -341,37 +359,6 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.jcc(Cond::NotEqual, again);
     }
 
-    /// Moves into registers as if all happened at once.
-    pub(super) fn parallel_moves(&mut self, mut moves: Vec<(Ty, Reg, Place)>) {
-        moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
-        while !moves.is_empty() {
-            let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
-            // Loads and constants only come when no register that they overwrite is needed any more.
-            let ready =
-                moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
-            let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));
-            match ready {
-                Some(index) => {
-                    let (ty, dst, src) = moves.swap_remove(index);
-                    self.move_value(ty, Place::Reg(dst), src);
-                }
-                None => {
-                    // A cycle: one of its sources is set aside.
-                    let (ty, _, src) = moves[0];
-                    let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
-                    let aside = super::state::scratch(reg.is_float());
-                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
-                    self.move_value(wide, Place::Reg(aside), src);
-                    for (_, _, source) in &mut moves {
-                        if *source == src {
-                            *source = Place::Reg(aside);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Bytes from `rbp` down to the end of the operands' slots.
     fn frame_bytes(&self) -> u32 {
         8 * (self.locals.len() as u32 + self.slots_used) + (-SLOTS) as u32
@@ -453,19 +440,6 @@ impl<'a> FunctionCompiler<'a> {
         (function, positions)
     }
 
-    fn emit_constants(&mut self) {
-        if !self.constants.is_empty() {
-            self.note(self.asm.offset(), Position::DATA);
-        }
-        for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
-            while !self.asm.offset().is_multiple_of(size) {
-                self.asm.bytes(&[0]);
-            }
-            self.asm.bind(label);
-            self.asm.bytes(&bits.to_le_bytes()[..size as usize]);
-        }
-    }
-
     /// The caller's registers back.
     pub(super) fn restore(&mut self, saved: u32) {
         for (reg, slot) in CALLEE_SAVED {
@@ -473,84 +447,5 @@ impl<'a> FunctionCompiler<'a> {
                 self.asm.mov(true, reg, Mem::base(Reg::RBP, slot));
             }
         }
-    }
-
-    // Locals.
-
-    pub(super) fn local_get(&mut self, local: u32) {
-        self.push(self.locals[local as usize].ty, Val::Local(local));
-    }
-
-    pub(super) fn local_set(&mut self, local: u32) {
-        let operand = self.pop();
-        if operand.val == Val::Local(local) {
-            return;
-        }
-        self.part_from_aliases(local);
-        let Local { ty, home, .. } = self.locals[local as usize];
-        match home {
-            Some(home) => {
-                self.to_this(&operand, home);
-                self.locals[local as usize].reg = Some(home);
-                self.locals[local as usize].in_slot = false;
-            }
-            None => {
-                let slot = self.local_slot(local);
-                let place = self.place(&operand);
-                self.move_value(ty, Place::Mem(slot), place);
-                if let Some(old) = self.locals[local as usize].reg.take() {
-                    self.hold(old, Holder::Free);
-                }
-                if let Place::Reg(reg) = place
-                    && self.holders[reg.0 as usize] == Holder::Free
-                    && self.region().homes & reg.bit() == 0
-                {
-                    self.locals[local as usize].reg = Some(reg);
-                    self.hold(reg, Holder::Copy(local));
-                }
-            }
-        }
-    }
-
-    pub(super) fn local_tee(&mut self, local: u32) {
-        self.local_set(local);
-        self.local_get(local);
-    }
-
-    /// A register for the current instruction's result: the home of the local that comes next, if it has one that fits, else a
-    /// new one.
-    pub(super) fn result(&mut self, float: bool) -> Reg {
-        self.target(float).unwrap_or_else(|| self.alloc(float))
-    }
-
-    /// The home of the local that the next instruction sets, ready to be written. The operands must have been taken.
-    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
-        let Next::SetLocal(local) = self.next else { return None };
-        let home = self.locals[local as usize].home?;
-        if home.is_float() != float {
-            return None;
-        }
-        self.part_from_aliases(local);
-        // Its old value is gone with the first write.
-        Some(home)
-    }
-
-    /// The home of the next local, unless this operand needs it after the first write.
-    pub(super) fn target_apart_from(&mut self, float: bool, operand: &Operand) -> Option<Reg> {
-        let target = self.target(float)?;
-        (!self.depends_on(operand, target)).then_some(target)
-    }
-
-    pub(super) fn trap(&mut self, code: TrapCode) {
-        let label = self.asm.new_label();
-        self.asm.jmp(label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
-    }
-
-    /// Jumps to a trap if the condition holds.
-    pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
-        let label = self.asm.new_label();
-        self.asm.jcc(cond, label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
     }
 }

@@ -82,11 +82,22 @@ impl FunctionCompiler<'_> {
                     self.asm.alu(what, wide, dst, constant);
                 }
             },
-            Val::Scaled(index, scale) => self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0)),
+            Val::Scaled(index, scale) => {
+                self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0));
+                return;
+            }
             _ => {
                 let right = self.to_rm(right);
                 self.asm.alu(what, wide, dst, right);
             }
+        }
+        self.flags = Some((dst, wide, self.asm.offset()));
+    }
+
+    /// Sets the zero flag as the register says; nothing is to do right behind the operation that gave it its value.
+    pub(super) fn test_zero(&mut self, wide: bool, reg: Reg) {
+        if self.flags != Some((reg, wide, self.asm.offset())) {
+            self.asm.test(wide, reg, reg);
         }
     }
 
@@ -95,7 +106,7 @@ impl FunctionCompiler<'_> {
         if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
             return false;
         }
-        if let (Val::Const(bits), true) = (right.val, true)
+        if let Val::Const(bits) = right.val
             && immediate(ty_of(wide), bits).is_none()
         {
             return false;
@@ -315,6 +326,9 @@ impl FunctionCompiler<'_> {
             Val::Const(bits) if immediate(ty_of(wide), bits).is_some() => {
                 let imm = immediate(ty_of(wide), bits).expect("just seen");
                 match self.to_rm(&left) {
+                    Rm::Reg(reg) if imm == 0 && matches!(cond, Cond::Equal | Cond::NotEqual) => {
+                        self.test_zero(wide, reg);
+                    }
                     Rm::Reg(reg) if imm == 0 => self.asm.test(wide, reg, reg),
                     left => self.asm.alu_imm(Alu::Cmp, wide, left, imm),
                 }
@@ -336,7 +350,7 @@ impl FunctionCompiler<'_> {
             _ => {}
         }
         match self.to_rm(&operand) {
-            Rm::Reg(reg) => self.asm.test(wide, reg, reg),
+            Rm::Reg(reg) => self.test_zero(wide, reg),
             place => self.asm.alu_imm(Alu::Cmp, wide, place, 0),
         }
         self.push_flag(Flag::Int(Cond::Equal));
@@ -406,7 +420,7 @@ impl FunctionCompiler<'_> {
             return self.push(ty, Val::Reg(dst));
         }
         if ty.is_float() {
-            return self.select_float(&condition, &on_true, &on_false);
+            return self.select_by_branch(&condition, &on_true, &on_false);
         }
         // All that may change the flags or move operands comes before the comparison; moves leave the flags alone.
         if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
@@ -437,10 +451,6 @@ impl FunctionCompiler<'_> {
         self.to_this(&on_true, dst);
         self.asm.cmov(cond.opposite(), ty.wide(), dst, other);
         self.push(ty, Val::Reg(dst));
-    }
-
-    fn select_float(&mut self, condition: &Operand, on_true: &Operand, on_false: &Operand) {
-        self.select_by_branch(condition, on_true, on_false);
     }
 
     /// Selection by a jump over a move.

@@ -1,30 +1,57 @@
 //! The single-pass compiler.
 //!
-//! Each operator becomes code at once, with what is known of the operands then: `state.rs` tells how they and the locals
-//! are kept, `homes.rs` which locals live in registers, `control.rs` what happens at labels. One operator is looked ahead, so that a
+//! Each operator becomes code at once, with what is known of the operands then. One operator is looked ahead, so that a
 //! comparison fuses with its branch, a load with its use, and a result goes straight to the local that takes it.
 //!
+//! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then `state.rs` tells how operands and
+//! locals are kept, `homes.rs` which locals live in registers, `edges.rs` what happens on the way to a label, `function.rs`
+//! how a function is put together.
+//!
+//! # A function
+//! 1. `scan.rs` looks it over: where its loops are, which locals they use, where they call.
+//! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for each loop when it is opened.
+//! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and takes operator after operator.
+//! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`, `atomics.rs`, `calls.rs`, `locals.rs`,
+//!    `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs`. What runs rarely is put aside (`cold.rs`).
+//! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size and saved registers are known now.
+//!
+//! What comes out is in `output.rs`. Calls between functions are linked later, by [`code`](crate::code). `trampoline.rs` makes the code by
+//! which the host enters, and is called.
+//!
 //! The code depends on nothing but the function and the module's declarations: compiling a function once more
-//! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`].
+//! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`]. That holds only as long
+//! as every decision follows from the function and the declarations: none from an address, a time, a hash seed, or the function before.
+
+#![expect(
+    clippy::wrong_self_convention,
+    reason = "`to_reg` brings an operand to a register, and makes room there first"
+)]
 
 pub(crate) mod abi;
 mod atomics;
+mod branches;
 mod calls;
+mod cold;
 mod control;
 mod division;
+mod edges;
 mod exceptions;
 mod float;
 mod function;
 mod homes;
 mod int;
+mod locals;
 mod memory;
 mod operators;
 mod output;
+mod registers;
 mod scan;
 mod state;
 mod trampoline;
 
-pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+#[cfg(test)]
+pub(crate) use output::TryRegion;
+pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position};
 pub(crate) use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;

@@ -73,7 +73,8 @@ impl Scan {
         self.last_access.resize(locals, 0);
         self.has_try = false;
         let mut reader = body.get_operators_reader()?;
-        let mut visitor = Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0, offset: 0 };
+        let mut visitor =
+            Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0, offset: 0 };
         while !reader.eof() {
             visitor.offset = reader.original_position() as u32;
             reader.visit_operator(&mut visitor)?;

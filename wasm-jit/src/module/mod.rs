@@ -1,4 +1,11 @@
 //! Modules: decoded, validated, compiled.
+//!
+//! 1. Text becomes a binary module (the crate wat).
+//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a [`ModuleInfo`] (`info.rs`), all that the compiler
+//!    knows of a module, and segments, exports and constant expressions (`const_expr.rs`), which instantiation uses.
+//! 3. [`compile_all`] validates and compiles the bodies.
+//!
+//! The binary module is kept: names, lines and the places of instructions are looked up in it when somebody asks.
 
 mod const_expr;
 mod info;

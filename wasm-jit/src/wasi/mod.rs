@@ -14,6 +14,8 @@
 //! 4. File data goes from the kernel straight to the program's memory or back, with no copy in between.
 //! 5. The program gets an `Errno`: 0, or why it failed.
 //!
+//! To read it: `linker.rs` lists the calls, `memory.rs` checks addresses, `context.rs` has the descriptors; then any call's own file.
+//!
 //! A context may be cloned: the clones are the same program, as its threads see it. Nothing but the table itself is
 //! locked, so that a thread that waits for input holds up no other.
 //!

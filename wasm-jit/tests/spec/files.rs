@@ -24,9 +24,8 @@ pub(crate) fn all() -> Vec<File> {
             text: file.raw().to_owned(),
         }
     };
-    let mut files: Vec<File> =
-        SpecVersion::all().iter().flat_map(|version| spec(version)).map(named("")).collect();
-    files.extend(Proposal::all().iter().flat_map(|name| proposal(name)).map(named("proposals/")));
+    let mut files: Vec<File> = SpecVersion::all().iter().flat_map(spec).map(named("")).collect();
+    files.extend(Proposal::all().iter().flat_map(proposal).map(named("proposals/")));
     files.extend(own());
     let mut seen = HashSet::new();
     files.retain(|file| seen.insert(file.text.clone()));

@@ -1,0 +1,151 @@
+//! Branches and conditions.
+//!
+//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code, which has the moves.
+
+use wasmparser::BrTable;
+
+use super::Limit;
+use super::abi::SCRATCH;
+use super::cold::Cold;
+use super::edges::Move;
+use super::function::FunctionCompiler;
+use super::state::{Flag, Val};
+use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
+use crate::vmctx::TrapCode;
+
+/// About as long as the code of a move between two slots.
+const MOVE_BYTES: u32 = 12;
+
+impl FunctionCompiler<'_> {
+    /// An unconditional branch.
+    pub(super) fn br(&mut self, depth: u32) {
+        let moves = self.edge(depth);
+        self.apply(&moves);
+        let index = self.control.len() - 1 - depth as usize;
+        let label = self.control[index].label;
+        self.asm.jmp(label);
+        self.stop();
+    }
+
+    pub(super) fn br_if(&mut self, depth: u32) {
+        // Loads leave the flags alone; whoever branches back or on will need them.
+        self.load_homes();
+        let flag = match self.condition() {
+            Ok(flag) => flag,
+            Err(true) => return self.br(depth),
+            Err(false) => return,
+        };
+        let moves = self.edge(depth);
+        let index = self.control.len() - 1 - depth as usize;
+        let target = self.control[index].label;
+        if moves.is_empty() {
+            return self.jump_if(flag, target);
+        }
+        let label = self.asm.new_label();
+        self.jump_if(flag, label);
+        self.push_cold_edge(label, moves, target);
+    }
+
+    pub(super) fn br_table(&mut self, table: &BrTable<'_>) -> Result<(), Limit> {
+        let malformed = |_| Limit { function: self.index, reason: "its body cannot be read" };
+        let mut depths = Vec::with_capacity(table.len() as usize);
+        for depth in table.targets() {
+            depths.push(depth.map_err(malformed)?);
+        }
+        let index = self.pop();
+        if let Val::Const(bits) = index.val {
+            let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());
+            self.br(depth);
+            return Ok(());
+        }
+        self.load_homes();
+        let index = self.to_reg(&index);
+        // The table's address and the displacement need two registers; giving one out may move an operand.
+        let offset = self.alloc(false);
+        let mut labels: Vec<(u32, Label)> = Vec::new();
+        let default = self.table_label(table.default(), &mut labels);
+        let targets: Vec<Label> = depths.iter().map(|depth| self.table_label(*depth, &mut labels)).collect();
+        self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
+        self.asm.jcc(Cond::AboveEqual, default);
+        if !targets.is_empty() {
+            let table = self.asm.new_label();
+            self.asm.lea_label(SCRATCH, table);
+            self.asm.movsx(Size::B4, true, offset, Mem::indexed(SCRATCH, index, 2, 0));
+            self.asm.alu(Alu::Add, true, SCRATCH, offset);
+            self.asm.jmp_reg(SCRATCH);
+            self.cold.push(Cold::Table { table, targets });
+        }
+        self.stop();
+        Ok(())
+    }
+
+    fn push_cold_edge(&mut self, label: Label, moves: Vec<Move>, target: Label) {
+        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
+    }
+
+    /// Where a jump table's entry goes: the same depth has one edge only.
+    pub(super) fn table_label(&mut self, depth: u32, known: &mut Vec<(u32, Label)>) -> Label {
+        // Sorted by depth.
+        let at = match known.binary_search_by_key(&depth, |(depth, _)| *depth) {
+            Ok(at) => return known[at].1,
+            Err(at) => at,
+        };
+        let moves = self.edge(depth);
+        let index = self.control.len() - 1 - depth as usize;
+        let target = self.control[index].label;
+        let label = self.asm.new_label();
+        // Also without moves: the table needs bound labels, and forward ones are bound later than some cold code.
+        self.push_cold_edge(label, moves, target);
+        known.insert(at, (depth, label));
+        label
+    }
+
+    /// The condition on top of the stack as a flag. A constant gives its truth.
+    pub(super) fn condition(&mut self) -> Result<Flag, bool> {
+        let operand = self.pop();
+        match operand.val {
+            Val::Flag(flag) => Ok(flag),
+            Val::Const(bits) => Err(bits as u32 != 0),
+            Val::Frame(disp) => {
+                self.asm.alu_imm(Alu::Cmp, false, Mem::base(Reg::RBP, disp), 0);
+                Ok(Flag::Int(Cond::NotEqual))
+            }
+            _ => {
+                let reg = self.to_reg(&operand);
+                self.test_zero(false, reg);
+                Ok(Flag::Int(Cond::NotEqual))
+            }
+        }
+    }
+
+    /// Jumps to `label` if the flag is as it says.
+    pub(super) fn jump_if(&mut self, flag: Flag, label: Label) {
+        match flag {
+            Flag::Int(cond) => self.asm.jcc(cond, label),
+            Flag::FloatNotEqual => {
+                self.asm.jcc(Cond::Parity, label);
+                self.asm.jcc(Cond::NotEqual, label);
+            }
+            Flag::FloatEqual => {
+                let over = self.asm.new_label();
+                self.asm.jcc(Cond::Parity, over);
+                self.asm.jcc(Cond::Equal, label);
+                self.asm.bind(over);
+            }
+        }
+    }
+
+    pub(super) fn trap(&mut self, code: TrapCode) {
+        let label = self.asm.new_label();
+        self.asm.jmp(label);
+        self.cold.push(Cold::Trap { label, code, position: self.position });
+    }
+
+    /// Jumps to a trap if the condition holds.
+    pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
+        let label = self.asm.new_label();
+        self.asm.jcc(cond, label);
+        self.cold.push(Cold::Trap { label, code, position: self.position });
+    }
+}

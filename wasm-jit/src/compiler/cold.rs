@@ -1,0 +1,135 @@
+//! Cold code: what runs rarely is put behind the epilogue, out of the way of what runs often.
+
+use wasmparser::FuncType;
+
+use super::calls::Tail;
+use super::edges::Move;
+use super::function::FunctionCompiler;
+use super::output::Position;
+use super::state::Constant;
+use crate::asm::Label;
+use crate::vmctx::{Libcall, TrapCode};
+
+/// Code that is put behind the epilogue.
+#[derive(Debug)]
+pub(super) enum Cold<'a> {
+    /// The moves of a conditional branch.
+    Edge {
+        label: Label,
+        moves: Vec<Move>,
+        target: Label,
+        position: u32,
+    },
+    Trap {
+        label: Label,
+        code: TrapCode,
+        position: u32,
+    },
+    /// A libcall has failed.
+    Raise {
+        label: Label,
+        position: u32,
+    },
+    /// A jump table.
+    Table {
+        table: Label,
+        targets: Vec<Label>,
+    },
+    /// The end of a tail call: see `calls.rs`.
+    Tail {
+        label: Label,
+        tail: Tail,
+    },
+    /// A call into another instance, behind which the code goes on at `back`.
+    CallThroughRef {
+        label: Label,
+        ty: &'a FuncType,
+        back: Label,
+        position: u32,
+    },
+    /// A tail call into another instance, which returns here.
+    ReturnThroughRef {
+        label: Label,
+        ty: &'a FuncType,
+        position: u32,
+    },
+    /// Where an exception arrives that a catch, by region and index, sends to a label: see `exceptions.rs`.
+    Handler {
+        catch: (u32, u32),
+        moves: Vec<Move>,
+        target: Label,
+        position: u32,
+    },
+}
+
+impl FunctionCompiler<'_> {
+    /// Cold code, in the order in which it was asked for.
+    pub(super) fn emit_cold(&mut self, saved: u32, frame_size: u32) {
+        let mut tables = Vec::new();
+        for cold in std::mem::take(&mut self.cold) {
+            let here = self.asm.offset();
+            match cold {
+                Cold::Edge { label, moves, target, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    self.apply(&moves);
+                    self.asm.jmp(target);
+                }
+                Cold::Trap { label, code, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    self.asm.ud2(code as u8);
+                }
+                Cold::Raise { label, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    let entry = self.libcall_entry(Libcall::Raise);
+                    self.asm.call_mem(entry);
+                    self.asm.ud2(TrapCode::Unreachable as u8);
+                }
+                Cold::Table { table, targets } => tables.push((table, targets)),
+                Cold::Tail { label, tail } => {
+                    self.asm.bind(label);
+                    self.tail_jump(&tail, saved, frame_size);
+                }
+                Cold::CallThroughRef { label, ty, back, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    self.call_through_ref(ty);
+                    self.asm.jmp(back);
+                }
+                Cold::ReturnThroughRef { label, ty, position } => {
+                    self.note(here, position);
+                    self.asm.bind(label);
+                    self.call_through_ref(ty);
+                    self.asm.jmp(self.epilogue);
+                }
+                Cold::Handler { catch: (region, index), moves, target, position } => {
+                    self.note(here, position);
+                    self.try_regions[region as usize].catches[index as usize].handler = here;
+                    self.apply(&moves);
+                    self.asm.jmp(target);
+                }
+            }
+        }
+        if !tables.is_empty() {
+            self.note(self.asm.offset(), Position::DATA);
+        }
+        for (table, targets) in tables {
+            self.asm.jump_table(table, &targets);
+        }
+    }
+
+    pub(super) fn emit_constants(&mut self) {
+        if !self.constants.is_empty() {
+            self.note(self.asm.offset(), Position::DATA);
+        }
+        for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
+            while !self.asm.offset().is_multiple_of(size) {
+                self.asm.bytes(&[0]);
+            }
+            self.asm.bind(label);
+            self.asm.bytes(&bits.to_le_bytes()[..size as usize]);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Edges: what brings values and locals from one point of the code to a label.
+//!
+//! An edge stores what the label's region does not keep in registers, moves the label's values to where the label has them, and
+//! brings home the locals that are not. It is a list of moves, made where the branch is compiled, and applied there or in cold code.
+//! Inside one region, without values, it is empty.
+//!
+//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop has all in slots.
+
+use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
+use super::control::{Control, Kind};
+use super::function::FunctionCompiler;
+use super::homes::{Region, is_callee_saved};
+use super::state::{Operand, Place, Val, scratch};
+use crate::asm::{Mem, Reg};
+use crate::vmctx::{RESULTS, STORE};
+
+/// A step of an edge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub(super) ty: Ty,
+    pub(super) dst: Place,
+    pub(super) src: Place,
+}
+
+impl FunctionCompiler<'_> {
+    /// The moves of an edge to a label, which leave the state alone: the label's values are the top operands, and stay.
+    pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
+        let index = self.control.len() - 1 - depth as usize;
+        let Control { kind, height, region, .. } = self.control[index];
+        let types = self.control[index].label_types();
+        let in_slot = self.region_in_slots(region);
+        self.control[index].in_slot &= in_slot;
+        self.control[index].branched = true;
+        let count = types.len();
+        let base = self.stack.len() as u32 - count;
+        let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
+        if kind == Kind::Function {
+            return self.edge_to_epilogue(&sources);
+        }
+        // A value about to be moved may be in a register that the locals' moves write.
+        let mut moves = Vec::new();
+        for (at, operand) in (height..).zip(&sources) {
+            let in_register = kind != Kind::Loop && at + 1 == height + count;
+            let dst = if in_register {
+                Place::Reg(label_register(operand.ty))
+            } else {
+                Place::Mem(self.operand_slot(at))
+            };
+            let src = self.place(operand);
+            if src != dst {
+                moves.push(Move { ty: operand.ty, dst, src });
+            }
+        }
+        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's home.
+        let locals = self.edge_locals(region);
+        moves.extend(locals);
+        moves
+    }
+
+    /// Values to where the caller finds them.
+    pub(super) fn edge_to_epilogue(&mut self, sources: &[Operand]) -> Vec<Move> {
+        let mut moves = Vec::new();
+        let mut between = Vec::new();
+        let mut last = Vec::new();
+        for (operand, (ty, place)) in sources.iter().zip(result_places(self.ty.results())) {
+            match (self.place(operand), place) {
+                (src, ResultPlace::Buffer(index)) => {
+                    moves.push(Move { ty, dst: Self::buffer_place(index), src });
+                }
+                (Place::Reg(src), ResultPlace::Reg(dst)) => between.push((ty, dst, src)),
+                (src, ResultPlace::Reg(dst)) => last.push(Move { ty, dst: Place::Reg(dst), src }),
+            }
+        }
+        order_parallel(&mut between, &mut moves);
+        moves.extend(last);
+        moves
+    }
+
+    /// What brings the locals to where a region's labels have them.
+    pub(super) fn edge_locals(&mut self, target: usize) -> Vec<Move> {
+        let mut moves = Vec::new();
+        if target == self.current_region {
+            for (reg, local) in self.region().iter() {
+                if self.locals[local as usize].reg.is_none() && self.is_live(local) {
+                    let src = Place::Mem(self.local_slot(local));
+                    moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
+                }
+            }
+            return moves;
+        }
+        let current = self.region().clone();
+        let region = self.regions[target].clone();
+        let home_there =
+            |local: u32| region.iter().find(|(_, at_home)| *at_home == local).map(|(reg, _)| reg);
+        let mut between = Vec::new();
+        for (_, local) in current.iter() {
+            let state = self.locals[local as usize];
+            match (home_there(local), state.reg) {
+                (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
+                    let dst = Place::Mem(self.local_slot(local));
+                    moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
+                }
+                (Some(home), Some(reg)) if home != reg => between.push((state.ty, home, reg)),
+                _ => {}
+            }
+        }
+        for (reg, local) in region.iter() {
+            let state = self.locals[local as usize];
+            if let (None, Some(copy)) = (state.home, state.reg) {
+                between.push((state.ty, reg, copy));
+            }
+        }
+        order_parallel(&mut between, &mut moves);
+        for (reg, local) in region.iter() {
+            let state = self.locals[local as usize];
+            if state.reg.is_none() && self.is_live(local) {
+                let src = Place::Mem(self.local_slot(local));
+                moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
+            }
+        }
+        moves
+    }
+
+    /// Goes over into a new region; gives the homes that are up to date in their slots and stay so.
+    pub(super) fn change_region(&mut self, region: Region) -> u32 {
+        self.regions.push(region);
+        let inner = self.regions.len() - 1;
+        let moves = self.edge_locals(inner);
+        self.apply(&moves);
+        let mut in_slot = self.region_in_slots(inner);
+        let region = self.regions[inner].clone();
+        for (reg, local) in region.iter() {
+            let unwritten = region.unwritten & reg.bit() != 0;
+            if !unwritten {
+                in_slot &= !reg.bit();
+            } else if region.calls && in_slot & reg.bit() == 0 && !is_callee_saved(reg) {
+                // Stored once here, not at every call.
+                if self.is_live(local) {
+                    let slot = self.local_slot(local);
+                    self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
+                }
+                in_slot |= reg.bit();
+            }
+        }
+        self.enter_state(inner, in_slot);
+        in_slot
+    }
+
+    /// Homes of a region whose locals are up to date in their slots, after the edge to it.
+    pub(super) fn region_in_slots(&self, region: usize) -> u32 {
+        let mut set = 0;
+        for (reg, local) in self.regions[region].iter() {
+            if self.locals[local as usize].in_slot {
+                set |= reg.bit();
+            }
+        }
+        set
+    }
+
+    /// An operand that stays on the stack, as if it had been taken.
+    pub(super) fn peek(&mut self, height: u32) -> Operand {
+        let mut operand = self.stack[height as usize];
+        if operand.val == Val::Slot {
+            operand.val = Val::Frame(self.operand_slot(height).disp());
+        }
+        operand
+    }
+
+    /// A result's place in the store's buffer, which is reached through the scratch register: see `apply`.
+    pub(super) fn buffer_place(index: u32) -> Place {
+        Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32))
+    }
+
+    pub(super) fn apply(&mut self, moves: &[Move]) {
+        for Move { ty, dst, src } in moves {
+            if let Place::Mem(mem) = dst
+                && mem.registers().any(|reg| reg == SCRATCH)
+            {
+                self.move_to_buffer(*ty, *mem, *src);
+                continue;
+            }
+            self.move_value(*ty, *dst, *src);
+        }
+    }
+
+    /// Into the store's buffer of results. What is in no register goes through the SSE scratch register, as bits.
+    pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
+        let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
+        let (ty, src) = match src {
+            Place::Reg(_) => (ty, src),
+            Place::Mem(_) | Place::Const(_) => {
+                let aside = Place::Reg(scratch(true));
+                self.move_value(bits, aside, src);
+                (bits, aside)
+            }
+        };
+        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.move_value(ty, Place::Mem(buffer), src);
+    }
+
+    /// Moves into registers as if all happened at once.
+    pub(super) fn parallel_moves(&mut self, mut moves: Vec<(Ty, Reg, Place)>) {
+        moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
+        while !moves.is_empty() {
+            let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
+            // Loads and constants only come when no register that they overwrite is needed any more.
+            let ready =
+                moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
+            let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));
+            match ready {
+                Some(index) => {
+                    let (ty, dst, src) = moves.swap_remove(index);
+                    self.move_value(ty, Place::Reg(dst), src);
+                }
+                None => {
+                    // A cycle: one of its sources is set aside.
+                    let (ty, _, src) = moves[0];
+                    let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
+                    let aside = scratch(reg.is_float());
+                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
+                    self.move_value(wide, Place::Reg(aside), src);
+                    for (_, _, source) in &mut moves {
+                        if *source == src {
+                            *source = Place::Reg(aside);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a label has its last value.
+pub(super) fn label_register(ty: Ty) -> Reg {
+    if ty.is_float() { Reg::xmm(0) } else { Reg::RAX }
+}
+
+/// Appends moves between registers in an order in which none overwrites what another one needs.
+pub(super) fn order_parallel(between: &mut Vec<(Ty, Reg, Reg)>, moves: &mut Vec<Move>) {
+    between.retain(|(_, dst, src)| dst != src);
+    while !between.is_empty() {
+        let is_source = |reg: Reg| between.iter().any(|(_, _, src)| *src == reg);
+        match between.iter().position(|(_, dst, _)| !is_source(*dst)) {
+            Some(index) => {
+                let (ty, dst, src) = between.swap_remove(index);
+                moves.push(Move { ty, dst: Place::Reg(dst), src: Place::Reg(src) });
+            }
+            None => {
+                let src = between[0].2;
+                let aside = scratch(src.is_float());
+                let ty = if src.is_float() { Ty::F64 } else { Ty::I64 };
+                moves.push(Move { ty, dst: Place::Reg(aside), src: Place::Reg(src) });
+                for (_, _, source) in between.iter_mut().filter(|(_, _, source)| *source == src) {
+                    *source = aside;
+                }
+            }
+        }
+    }
+}

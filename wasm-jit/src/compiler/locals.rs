@@ -1,0 +1,218 @@
+//! Locals: read, written, saved and brought home.
+//!
+//! A local without a home is always up to date in its slot; a register may hold a copy. A local with a home is there at
+//! every label of the region; between labels it may be in its slot only, after a call, until it is used or a label comes.
+
+use super::function::{FunctionCompiler, Next};
+use super::homes::{Region, bits, is_callee_saved};
+use super::state::{Holder, Local, Place, Val};
+use crate::asm::Reg;
+
+impl FunctionCompiler<'_> {
+    pub(super) fn local_get(&mut self, local: u32) {
+        self.push(self.locals[local as usize].ty, Val::Local(local));
+    }
+
+    pub(super) fn local_set(&mut self, local: u32) {
+        let operand = self.pop();
+        if operand.val == Val::Local(local) {
+            return;
+        }
+        self.part_from_aliases(local);
+        let Local { ty, home, .. } = self.locals[local as usize];
+        match home {
+            Some(home) => {
+                self.to_this(&operand, home);
+                self.locals[local as usize].reg = Some(home);
+                self.locals[local as usize].in_slot = false;
+            }
+            None => {
+                let slot = self.local_slot(local);
+                let place = self.place(&operand);
+                self.move_value(ty, Place::Mem(slot), place);
+                if let Some(old) = self.locals[local as usize].reg.take() {
+                    self.hold(old, Holder::Free);
+                }
+                if let Place::Reg(reg) = place
+                    && self.holders[reg.0 as usize] == Holder::Free
+                    && self.region().homes & reg.bit() == 0
+                {
+                    self.locals[local as usize].reg = Some(reg);
+                    self.hold(reg, Holder::Copy(local));
+                }
+            }
+        }
+    }
+
+    pub(super) fn local_tee(&mut self, local: u32) {
+        self.local_set(local);
+        self.local_get(local);
+    }
+
+    /// A register for the current instruction's result: the home of the local that comes next, if it has one that fits, else a
+    /// new one.
+    pub(super) fn result(&mut self, float: bool) -> Reg {
+        self.target(float).unwrap_or_else(|| self.alloc(float))
+    }
+
+    /// The home of the local that the next instruction sets, ready to be written. The operands must have been taken.
+    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
+        let Next::SetLocal(local) = self.next else { return None };
+        let home = self.locals[local as usize].home?;
+        if home.is_float() != float {
+            return None;
+        }
+        self.part_from_aliases(local);
+        // Its old value is gone with the first write.
+        Some(home)
+    }
+
+    /// Where a local is right now.
+    pub(super) fn local_place(&self, local: u32) -> Place {
+        self.locals[local as usize].reg.map_or_else(|| Place::Mem(self.local_slot(local)), Place::Reg)
+    }
+
+    /// A register with the local's value, pinned: its home, or a copy.
+    pub(super) fn local_reg(&mut self, local: u32) -> Reg {
+        let Local { ty, home, reg, .. } = self.locals[local as usize];
+        if let Some(reg) = reg {
+            self.pin(reg);
+            return reg;
+        }
+        let slot = self.local_slot(local);
+        let reg = match home {
+            Some(home) => home,
+            None => {
+                let reg = self.alloc(ty.is_float());
+                self.hold(reg, Holder::Copy(local));
+                reg
+            }
+        };
+        self.pin(reg);
+        self.move_value(ty, Place::Reg(reg), Place::Mem(slot));
+        self.locals[local as usize].reg = Some(reg);
+        reg
+    }
+
+    /// Gives operands that are another name for the local a value of their own, before it is written.
+    pub(super) fn part_from_aliases(&mut self, local: u32) {
+        let mut left = self.locals[local as usize].aliases;
+        for height in (0..self.stack.len()).rev() {
+            if left == 0 {
+                break;
+            }
+            if self.stack[height].val != Val::Local(local) {
+                continue;
+            }
+            left -= 1;
+            let Local { ty, home, reg, .. } = self.locals[local as usize];
+            let own = match reg {
+                // The copy becomes the operand's.
+                Some(reg) if home.is_none() => {
+                    self.locals[local as usize].reg = None;
+                    reg
+                }
+                _ => {
+                    let own = self.alloc(ty.is_float());
+                    // Giving it may have stored this very operand.
+                    if self.stack[height].val != Val::Local(local) {
+                        continue;
+                    }
+                    let place = self.local_place(local);
+                    self.move_value(ty, Place::Reg(own), place);
+                    own
+                }
+            };
+            self.locals[local as usize].aliases -= 1;
+            self.stack[height].val = Val::Reg(own);
+            self.hold(own, Holder::Operand(height as u32));
+            self.unpin(own);
+        }
+    }
+
+    /// Whether a local's value may be used later.
+    pub(super) fn is_live(&self, local: u32) -> bool {
+        let last = self.scan.last_access[local as usize];
+        self.locals[local as usize].aliases > 0 || last > self.position || last >= self.outermost_loop
+    }
+
+    /// Brings a local with a home up to date in its slot.
+    pub(super) fn store_local(&mut self, local: u32) {
+        let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
+        if let Some(reg) = reg
+            && !in_slot
+        {
+            if self.is_live(local) {
+                let slot = self.local_slot(local);
+                self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
+            }
+            self.locals[local as usize].in_slot = true;
+        }
+    }
+
+    /// Brings every local into its home that is not there.
+    pub(super) fn load_homes(&mut self) {
+        for (reg, local) in self.region().iter() {
+            if self.locals[local as usize].reg.is_some() {
+                continue;
+            }
+            if self.is_live(local) {
+                let slot = self.local_slot(local);
+                self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
+            }
+            self.locals[local as usize].reg = Some(reg);
+        }
+    }
+
+    /// Before a call: nothing of value stays in registers that the callee may use. Inside a `try` nothing stays in registers
+    /// only, since the handler finds values in the frame.
+    pub(super) fn save_registers(&mut self) {
+        let in_try = self.try_region.is_some();
+        for (reg, local) in self.region().iter() {
+            let kept = is_callee_saved(reg);
+            if !kept || in_try {
+                self.store_local(local);
+            }
+            if !kept {
+                self.locals[local as usize].reg = None;
+                self.locals[local as usize].in_slot = true;
+            }
+        }
+        self.drop_copies();
+        for reg in bits(self.held) {
+            if let Holder::Operand(height) = self.holders[reg.0 as usize] {
+                self.spill_operand(height);
+            }
+        }
+    }
+
+    /// The state at a label of a region: locals at home, no copies.
+    pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
+        self.flags = None;
+        self.drop_copies();
+        for (_, local) in self.region().iter() {
+            let local = &mut self.locals[local as usize];
+            *local = Local { home: None, reg: None, in_slot: true, ..*local };
+        }
+        self.current_region = region;
+        for (reg, local) in self.region().iter() {
+            let local = &mut self.locals[local as usize];
+            *local = Local { home: Some(reg), reg: Some(reg), in_slot: in_slot & reg.bit() != 0, ..*local };
+        }
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        &self.regions[self.current_region]
+    }
+
+    /// Homes whose locals are up to date in their slots too.
+    pub(super) fn homes_in_slots(&self) -> u32 {
+        let mut set = 0;
+        for (reg, local) in self.region().iter() {
+            if self.locals[local as usize].in_slot {
+                set |= reg.bit();
+            }
+        }
+        set
+    }
+}

@@ -1,0 +1,200 @@
+//! Registers, slots, and moves between them.
+//!
+//! Registers are given to operands as they are needed. When none is free, a copy of a local is forgotten, or the lowest operand
+//! goes to its slot. Registers of operands that an instruction has taken from the stack, and those that it has just been
+//! given, are *pinned*: not given out again until the next instruction.
+
+use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, SLOTS, Ty};
+use super::function::FunctionCompiler;
+use super::homes::bits;
+use super::state::{Constant, Holder, Operand, Place, Val, immediate, size_of};
+use crate::asm::{Mem, Reg};
+
+/// Constants that are looked through for the same one.
+const RECENT_CONSTANTS: usize = 16;
+
+impl FunctionCompiler<'_> {
+    pub(super) fn local_slot(&self, local: u32) -> Mem {
+        Mem::base(Reg::RBP, SLOTS - 8 * (local as i32 + 1))
+    }
+
+    pub(super) fn operand_slot(&mut self, height: u32) -> Mem {
+        self.slots_used = self.slots_used.max(height + 1);
+        Mem::base(Reg::RBP, SLOTS - 8 * (self.locals.len() as i32 + height as i32 + 1))
+    }
+
+    /// Moves a value; `SCRATCH` or `FLOAT_SCRATCH` helps from memory to memory. The flags stay.
+    pub(super) fn move_value(&mut self, ty: Ty, dst: Place, src: Place) {
+        match (dst, src) {
+            (Place::Reg(dst), Place::Reg(src)) if dst == src => {}
+            (Place::Reg(dst), Place::Reg(src)) => match (dst.is_float(), src.is_float()) {
+                (true, true) => self.asm.float_mov(dst, src),
+                (false, false) => self.asm.mov(ty.wide(), dst, src),
+                (true, false) => self.asm.float_from_bits(ty.wide(), dst, src),
+                (false, true) => self.asm.float_to_bits(ty.wide(), dst, src),
+            },
+            (Place::Reg(dst), Place::Mem(src)) if dst.is_float() => self.asm.float_load(ty.wide(), dst, src),
+            (Place::Reg(dst), Place::Mem(src)) => self.asm.mov(ty.wide(), dst, src),
+            (Place::Reg(dst), Place::Const(0)) if dst.is_float() => self.asm.float_zero(dst),
+            (Place::Reg(dst), Place::Const(bits)) if dst.is_float() => {
+                let constant = self.constant(u128::from(bits), size_of(ty).bytes());
+                self.asm.float_load(ty.wide(), dst, constant);
+            }
+            (Place::Reg(dst), Place::Const(bits)) => self.asm.mov_imm(dst, bits),
+            (Place::Mem(dst), Place::Reg(src)) if src.is_float() => self.asm.float_store(ty.wide(), dst, src),
+            (Place::Mem(dst), Place::Reg(src)) => self.asm.mov_store(size_of(ty), dst, src),
+            (Place::Mem(dst), Place::Const(bits)) => match immediate(ty, bits) {
+                Some(imm) => self.asm.mov_store_imm(size_of(ty), dst, imm),
+                None => {
+                    self.asm.mov_imm(SCRATCH, bits);
+                    self.asm.mov_store(size_of(ty), dst, SCRATCH);
+                }
+            },
+            (Place::Mem(dst), Place::Mem(src)) if dst == src => {}
+            (Place::Mem(dst), Place::Mem(src)) => {
+                self.asm.mov(ty.wide(), SCRATCH, src);
+                self.asm.mov_store(size_of(ty), dst, SCRATCH);
+            }
+            (Place::Const(_), _) => unreachable!("a constant is no destination"),
+        }
+    }
+
+    /// A constant of so many bytes behind the code.
+    pub(super) fn constant(&mut self, bits: u128, size: u32) -> Mem {
+        let recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
+        let known = recent.clone().find(|known| known.bits == bits && known.size == size);
+        let label = match known {
+            Some(known) => known.label,
+            None => {
+                let label = self.asm.new_label();
+                self.constants.push(Constant { bits, size, label });
+                label
+            }
+        };
+        Mem::data(label)
+    }
+
+    /// Notes what a register is used for.
+    pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
+        self.holders[reg.0 as usize] = holder;
+        match holder {
+            Holder::Free => self.held &= !reg.bit(),
+            Holder::Copy(_) | Holder::Operand(_) => self.held |= reg.bit(),
+        }
+    }
+
+    pub(super) fn temps(&self, float: bool) -> u32 {
+        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().homes
+    }
+
+    pub(super) fn pin(&mut self, reg: Reg) {
+        self.pinned |= reg.bit();
+    }
+
+    pub(super) fn unpin(&mut self, reg: Reg) {
+        self.pinned &= !reg.bit();
+    }
+
+    /// A register for operands, pinned.
+    pub(super) fn alloc(&mut self, float: bool) -> Reg {
+        let usable = self.temps(float) & !self.pinned;
+        let reg = self.free_one(usable);
+        self.pin(reg);
+        reg
+    }
+
+    /// One register of the set, made free: a free one, else that of a copy, else that of the lowest operand.
+    pub(super) fn free_one(&mut self, usable: u32) -> Reg {
+        if let Some(free) = bits(usable & !self.held).next() {
+            return free;
+        }
+        let mut copy = None;
+        let mut lowest: Option<(u32, Reg)> = None;
+        for reg in bits(usable) {
+            match self.holders[reg.0 as usize] {
+                Holder::Free => {}
+                Holder::Copy(_) => copy = Some(reg),
+                Holder::Operand(height) => {
+                    if lowest.is_none_or(|(least, _)| height < least) {
+                        lowest = Some((height, reg));
+                    }
+                }
+            }
+        }
+        if let Some(reg) = copy {
+            self.drop_copy(reg);
+            return reg;
+        }
+        let (height, reg) = lowest.expect("an instruction pins fewer registers than there are");
+        self.spill_operand(height);
+        reg
+    }
+
+    /// Forgets that a register holds a copy of a local.
+    pub(super) fn drop_copy(&mut self, reg: Reg) {
+        if let Holder::Copy(local) = self.holders[reg.0 as usize] {
+            self.locals[local as usize].reg = None;
+            self.hold(reg, Holder::Free);
+        }
+    }
+
+    pub(super) fn drop_copies(&mut self) {
+        for reg in bits(self.held) {
+            self.drop_copy(reg);
+        }
+    }
+
+    /// Makes this register free, which is never a home, and pins it.
+    pub(super) fn take(&mut self, reg: Reg) {
+        match self.holders[reg.0 as usize] {
+            Holder::Free => {}
+            Holder::Copy(_) => self.drop_copy(reg),
+            Holder::Operand(height) => {
+                let others = self.temps(reg.is_float()) & !self.pinned & !reg.bit();
+                let free = bits(others & !self.held).next();
+                match free {
+                    Some(other) => {
+                        let ty = self.stack[height as usize].ty;
+                        self.move_value(ty, Place::Reg(other), Place::Reg(reg));
+                        self.stack[height as usize].val = Val::Reg(other);
+                        self.hold(other, Holder::Operand(height));
+                        self.hold(reg, Holder::Free);
+                    }
+                    None => self.spill_operand(height),
+                }
+            }
+        }
+        self.pin(reg);
+    }
+
+    /// Stores an operand into its slot.
+    pub(super) fn spill_operand(&mut self, height: u32) {
+        let Operand { ty, val } = self.stack[height as usize];
+        let slot = self.operand_slot(height);
+        match val {
+            Val::Slot | Val::Frame(_) | Val::Const(_) => return,
+            Val::Reg(reg) => {
+                self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
+                if self.holders[reg.0 as usize] == Holder::Operand(height) {
+                    self.hold(reg, Holder::Free);
+                }
+            }
+            Val::Local(local) => {
+                let place = self.local_place(local);
+                self.move_value(ty, Place::Mem(slot), place);
+                self.locals[local as usize].aliases -= 1;
+            }
+            Val::Load(_) | Val::Scaled(..) | Val::Flag(_) => unreachable!("used by the next instruction"),
+        }
+        self.stack[height as usize].val = Val::Slot;
+    }
+
+    /// All operands to their slots; constants stay.
+    pub(super) fn spill_operands(&mut self) {
+        let top = self.stack.len() as u32;
+        for height in self.spilled..top {
+            self.spill_operand(height);
+        }
+        self.spilled = top;
+    }
+}

@@ -1,0 +1,87 @@
+//! Golden tests: small programs in `golden/*.wat`, with the machine code that they become beside them in `.golden` files.
+//!
+//! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` writes the files anew; what has changed is
+//! then read in the difference.
+
+use std::fs;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+
+use wasm_jit::{Config, Engine, Error, Module};
+
+/// The whole module's code as text, compiled by so many threads.
+fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
+    let mut config = Config::new();
+    config.compile_threads(NonZero::new(threads).unwrap());
+    let module = Module::new(&Engine::new(&config)?, module)?;
+    let mut text = Vec::new();
+    module.write_objdump(|_, _| true, &mut text).unwrap();
+    Ok(String::from_utf8(text).unwrap())
+}
+
+/// The files in the folder that have, or have not, this extension.
+fn files(extension: &str, has: bool) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|other| other == extension) == has);
+    paths.sort();
+    paths
+}
+
+/// Where two texts part, with a few lines around it.
+fn difference(expected: &str, found: &str) -> String {
+    let (expected, found): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), found.lines().collect());
+    let at = expected.iter().zip(&found).take_while(|(expected, found)| expected == found).count();
+    let part = |lines: &[&str]| lines[at.saturating_sub(6).min(lines.len())..(at + 6).min(lines.len())].join("\n");
+    format!("line {}:\n{}\n--- is now:\n{}", at + 1, part(&expected), part(&found))
+}
+
+#[test]
+fn code_is_as_recorded() {
+    let bless = std::env::var_os("BLESS").is_some();
+    let programs = files("wat", true);
+    assert!(programs.len() >= 20, "{programs:?}");
+    let mut changed = Vec::new();
+    for path in &programs {
+        let found = listing(fs::read(path).unwrap(), 1)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let golden = path.with_extension("golden");
+        if bless {
+            fs::write(&golden, found).unwrap();
+            continue;
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        if found != expected {
+            changed.push(format!("{}, {}", golden.display(), difference(&expected, &found)));
+        }
+    }
+    let of_programs: Vec<PathBuf> = programs.iter().map(|path| path.with_extension("golden")).collect();
+    assert_eq!(files("wat", false), of_programs, "every listing has its program");
+    assert!(changed.is_empty(), "bless with BLESS=1 if this is meant:\n{}", changed.join("\n\n"));
+}
+
+/// Enough functions, which call each other forwards and back, that every thread gets several shares of them.
+#[test]
+fn code_is_the_same_whatever_the_number_of_threads() {
+    let functions = 8000;
+    let mut text = String::from("(module (memory 1)\n");
+    for function in 0..functions {
+        let (other, offset) = ((function * 7919 + 13) % functions, function % 4096);
+        text += &format!(
+            "(func $f{function} (param i32 f64) (result f64) (local i32)
+                (loop $again
+                    (local.set 2 (i32.add (local.get 2) (i32.load offset={offset} (local.get 0))))
+                    (br_if $again (local.tee 0 (i32.sub (local.get 0) (i32.const {function})))))
+                (block $a (block $b (br_table $a $b (local.get 2))) (return (f64.const {function}.5)))
+                (f64.add (call $f{other} (local.get 2) (local.get 1)) (f64.const {offset})))\n"
+        );
+    }
+    text.push(')');
+    let module = wat::parse_str(&text).unwrap();
+    assert!(module.len() > 4 * (128 << 10), "{} bytes are no four shares", module.len());
+    let one = listing(&module, 1).unwrap();
+    for threads in [2, 3] {
+        let other = listing(&module, threads).unwrap();
+        assert!(one == other, "{threads} threads, {}", difference(&one, &other));
+    }
+}

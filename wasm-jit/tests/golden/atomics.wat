@@ -1,0 +1,15 @@
+;; Atomic accesses: read-modify-write forms, those that need a loop, narrow ones, the fence, waiting.
+(module
+  (memory 1 1 shared)
+  (func $load (param i32) (result i64) (i64.atomic.load offset=8 (local.get 0)))
+  (func $store (param i32 i32) (i32.atomic.store (local.get 0) (local.get 1)))
+  (func $add (param i32 i32) (result i32) (i32.atomic.rmw.add (local.get 0) (local.get 1)))
+  (func $subtract (param i32 i64) (result i64) (i64.atomic.rmw.sub (local.get 0) (local.get 1)))
+  (func $and_byte (param i32 i32) (result i32) (i32.atomic.rmw8.and_u (local.get 0) (local.get 1)))
+  (func $exchange (param i32 i32) (result i32) (i32.atomic.rmw.xchg (local.get 0) (local.get 1)))
+  (func $compare (param i32 i64 i64) (result i64)
+    (i64.atomic.rmw16.cmpxchg_u (local.get 0) (local.get 1) (local.get 2)))
+  (func $fence (atomic.fence))
+  (func $wait (param i32) (result i32)
+    (memory.atomic.wait32 (local.get 0) (i32.const 0) (i64.const -1)))
+  (func $notify (param i32) (result i32) (memory.atomic.notify (local.get 0) (i32.const 1))))

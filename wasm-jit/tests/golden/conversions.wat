@@ -1,0 +1,15 @@
+;; Between 32 and 64 bits: what is clear or extended already is not done again.
+(module
+  (memory 1)
+  (func $wrap (param i64) (result i32) (i32.wrap_i64 (local.get 0)))
+  (func $extend (param i32) (result i64) (i64.extend_i32_u (local.get 0)))
+  (func $extend_signed (param i32) (result i64) (i64.extend_i32_s (local.get 0)))
+  (func $extend_sum (param i32 i32) (result i64) (i64.extend_i32_u (i32.add (local.get 0) (local.get 1))))
+  (func $extend_byte (param i32) (result i32) (i32.extend8_s (local.get 0)))
+  (func $extend_loaded (param i32) (result i64) (i64.extend_i32_u (i32.load (local.get 0))))
+  (func $wrap_loaded (param i32) (result i32) (i32.wrap_i64 (i64.load (local.get 0))))
+  (func $high_half (param i64) (result i32) (i32.wrap_i64 (i64.shr_u (local.get 0) (i64.const 32))))
+  (func $shifts (param i64 i64) (result i64)
+    (i64.or (i64.shl (local.get 0) (local.get 1)) (i64.rotl (local.get 0) (i64.const 7))))
+  (func $bits (param i32) (result i32)
+    (i32.add (i32.clz (local.get 0)) (i32.add (i32.ctz (local.get 0)) (i32.popcnt (local.get 0))))))

@@ -1,0 +1,21 @@
+;; try_table with handlers that carry values, references, nothing; throw.
+(module
+  (tag $number (param i32))
+  (tag $pair (param i64 f64))
+  (func $throws (param i32) (throw $number (local.get 0)))
+  (func $catches (param i32) (result i32) (local $kept i32)
+    (local.set $kept (i32.const 3))
+    (block $number (result i32)
+      (block $all
+        (try_table (catch $number $number) (catch_all $all)
+          (call $throws (local.get 0)))
+        (return (local.get $kept)))
+      (return (i32.const -1)))
+    (i32.add (local.get $kept)))
+  (func $references (result i64 f64 exnref)
+    (block $caught (result i64 f64 exnref)
+      (try_table (catch_ref $pair $caught)
+        (throw $pair (i64.const 1) (f64.const 2)))
+      (unreachable))
+    (return))
+  (func $again (param exnref) (throw_ref (local.get 0))))
