@@ -114,6 +114,16 @@ impl Case {
         value(&mut Random::new(mixed(self.seed) ^ u64::from(crc32fast::hash(name.as_bytes()))), ty)
     }
 
+    /// The module as text in which expressions are nested.
+    #[must_use]
+    pub fn nested_text(&self) -> String {
+        let mut out = String::new();
+        let mut config = wasmprinter::Config::new();
+        let printed =
+            config.fold_instructions(true).print(&self.wasm, &mut wasmprinter::PrintFmtWrite(&mut out));
+        printed.map_or_else(|error| format!(";; {error:#}"), |()| out)
+    }
+
     /// The module as text.
     #[must_use]
     pub fn text(&self) -> String {

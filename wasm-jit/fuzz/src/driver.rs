@@ -15,7 +15,7 @@ use crate::bytes;
 use crate::case::{Case, Features, Kind};
 use crate::ours::Ours;
 use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
-use crate::reduce;
+use crate::{program, reduce};
 
 /// How long one seed may take.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ const MOST_MEMORY: u64 = 1_500_000;
 /// Examples:
 ///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, from the seed 7 on
 ///   wasm-jit-fuzz --case 123456                one seed again, with the module as text
-///   wasm-jit-fuzz --case 123456 --reduce       a smaller program, if it is one of ours
+///   wasm-jit-fuzz --case 123456 --reduce       a smaller module
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Options {
@@ -44,7 +44,7 @@ struct Options {
     /// Runs this seed only, and prints the module and what it does.
     #[arg(long)]
     case: Option<u64>,
-    /// Makes the program of `--case` smaller, as long as the engines differ, and prints that only.
+    /// Makes the module of `--case` smaller, as long as the engines differ, and prints that only.
     #[arg(long, requires = "case")]
     reduce: bool,
     /// Writes the module of `--case` to this file.
@@ -294,7 +294,11 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
                 (our, their) => our.is_ok() != their.is_ok(),
             }
         };
-        println!("{}", reduce::reduced(&crate::program::text_of(seed, features), &mut differs));
+        let text = match Kind::of(seed) {
+            Kind::Program => program::text_of(seed, features),
+            _ => case.nested_text(),
+        };
+        println!("{}", reduce::reduced(&text, &mut differs));
         return ExitCode::SUCCESS;
     }
     println!("{}", case.text());

@@ -1,8 +1,8 @@
 //! Makes a program smaller as long as the engines differ.
 //!
 //! The text is a tree of lists. In turn every list is left out, replaced by one of the lists in it, or by a zero; what is not
-//! a module any more, or on which the engines agree, is taken back. The end of a loop and the start of its counter stay as they
-//! are, so that the programs still end.
+//! a module any more, or on which the engines agree, is taken back. What counts loops and calls stays as it is, so that the
+//! programs still end.
 
 use std::time::{Duration, Instant};
 
@@ -69,29 +69,72 @@ impl Node {
         Self::List(nodes)
     }
 
+    /// Whether it checks or counts down the budget of wasm-smith, which is in this global.
+    fn keeps_budget(&self, global: &str) -> bool {
+        let names = |nodes: &[Self]| matches!(nodes.get(1), Some(Self::Atom(name)) if name == global);
+        match self {
+            Self::List(nodes) if self.is("global.set") => names(nodes),
+            Self::List(nodes) if self.is("if") => nodes[1..].iter().any(|node| match node {
+                Self::List(inner) if node.is("i32.eqz") => inner[1..].iter().any(|node| match node {
+                    Self::List(nodes) => node.is("global.get") && names(nodes),
+                    Self::Atom(_) => false,
+                }),
+                _ => false,
+            }),
+            _ => false,
+        }
+    }
+
+    /// The number of the last global of a module.
+    fn last_global(&self) -> String {
+        let Self::List(fields) = self else { return String::new() };
+        let imported = |field: &&Self| match field {
+            Self::List(nodes) => field.is("import") && nodes.iter().any(|node| node.is("global")),
+            Self::Atom(_) => false,
+        };
+        let globals = fields.iter().filter(|field| field.is("global") || imported(field)).count();
+        globals.saturating_sub(1).to_string()
+    }
+
     /// Paths of all lists that may be changed, outermost first.
-    fn paths(&self) -> Vec<Vec<usize>> {
-        fn walk(node: &Node, path: &mut Vec<usize>, paths: &mut Vec<Vec<usize>>) {
+    fn paths(&self, budget: &str) -> Vec<Vec<usize>> {
+        fn walk(node: &Node, budget: &str, path: &mut Vec<usize>, paths: &mut Vec<Vec<usize>>) {
             let Node::List(nodes) = node else { return };
             for (at, child) in nodes.iter().enumerate() {
                 let counts = nodes.get(at + 1).is_some_and(|next| next.is("loop"));
-                if child.ends_loop() || (counts && child.is("local.set")) || matches!(child, Node::Atom(_)) {
+                if child.ends_loop()
+                    || child.keeps_budget(budget)
+                    || (counts && child.is("local.set"))
+                    || matches!(child, Node::Atom(_))
+                {
                     continue;
                 }
                 path.push(at);
                 paths.push(path.clone());
-                walk(child, path, paths);
+                walk(child, budget, path, paths);
                 path.pop();
             }
         }
         let mut paths = Vec::new();
-        walk(self, &mut Vec::new(), &mut paths);
+        walk(self, budget, &mut Vec::new(), &mut paths);
         paths
     }
 }
 
+/// Text without `(;...;)`, which do not nest where they come from.
+fn without_comments(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("(;") {
+        out.push_str(before);
+        rest = after.split_once(";)").map_or("", |(_, after)| after);
+    }
+    out + rest
+}
+
 fn parse(text: &str) -> Option<Node> {
     let mut open: Vec<Vec<Node>> = vec![Vec::new()];
+    let text = without_comments(text);
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
         let length = match first {
@@ -125,6 +168,7 @@ fn parse(text: &str) -> Option<Node> {
 pub fn reduced(text: &str, differs: &mut dyn FnMut(&[u8]) -> bool) -> String {
     let end = Instant::now() + LONGEST;
     let Some(mut best) = parse(text) else { return text.to_owned() };
+    let budget = best.last_global();
     let zeros: Vec<Node> =
         ["(i32.const 0)", "(i64.const 0)", "(f32.const 0)", "(f64.const 0)", "(local.get 0)"]
             .iter()
@@ -140,7 +184,7 @@ pub fn reduced(text: &str, differs: &mut dyn FnMut(&[u8]) -> bool) -> String {
         changed = false;
         let mut at = 0;
         loop {
-            let paths = best.paths();
+            let paths = best.paths(&budget);
             let Some(path) = paths.get(at) else { break };
             if Instant::now() > end {
                 break;
