@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver, SymbolResult,
+    Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver,
+    SymbolResult,
 };
 use wasmprinter::Print;
 

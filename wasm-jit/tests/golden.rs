@@ -32,7 +32,8 @@ fn files(extension: &str, has: bool) -> Vec<PathBuf> {
 fn difference(expected: &str, found: &str) -> String {
     let (expected, found): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), found.lines().collect());
     let at = expected.iter().zip(&found).take_while(|(expected, found)| expected == found).count();
-    let part = |lines: &[&str]| lines[at.saturating_sub(6).min(lines.len())..(at + 6).min(lines.len())].join("\n");
+    let part =
+        |lines: &[&str]| lines[at.saturating_sub(6).min(lines.len())..(at + 6).min(lines.len())].join("\n");
     format!("line {}:\n{}\n--- is now:\n{}", at + 1, part(&expected), part(&found))
 }
 
@@ -43,8 +44,8 @@ fn code_is_as_recorded() {
     assert!(programs.len() >= 20, "{programs:?}");
     let mut changed = Vec::new();
     for path in &programs {
-        let found = listing(fs::read(path).unwrap(), 1)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let found =
+            listing(fs::read(path).unwrap(), 1).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let golden = path.with_extension("golden");
         if bless {
             fs::write(&golden, found).unwrap();

@@ -45,6 +45,9 @@ impl FunctionCompiler<'_> {
         if what == Alu::And && self.and_as_flag(&left, &right, wide) {
             return;
         }
+        if what == Alu::And && self.and_as_extension(&left, &right, wide) {
+            return;
+        }
         let target = self.target(false);
         // In place: the target is the left operand, or the right one of an operation that commutes.
         if let Some(target) = target {
@@ -140,6 +143,21 @@ impl FunctionCompiler<'_> {
             .or_else(|| self.owns(right))
             .unwrap_or_else(|| self.alloc(false));
         self.asm.lea(wide, dst, mem);
+        self.push(ty_of(wide), Val::Reg(dst));
+        true
+    }
+
+    /// `and` that keeps the lowest bytes.
+    fn and_as_extension(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
+        let size = match right.val {
+            Val::Const(0xff) => Size::B1,
+            Val::Const(0xffff) => Size::B2,
+            Val::Const(0xffff_ffff) if wide => Size::B4,
+            _ => return false,
+        };
+        let src = self.to_rm(left);
+        let dst = self.result_or(left);
+        self.asm.movzx(size, dst, src);
         self.push(ty_of(wide), Val::Reg(dst));
         true
     }
@@ -250,6 +268,15 @@ impl FunctionCompiler<'_> {
                 return self.push(ty, Val::Reg(dst));
             }
             let dst = target.or_else(|| self.owns(&left)).unwrap_or_else(|| self.alloc(false));
+            if what == Shift::Shl
+                && (1..=3).contains(&count)
+                && let Some(src) = self.current_reg(&left).filter(|src| *src != dst)
+            {
+                // One instruction in place of two.
+                let mem = if count == 1 { Mem::indexed(src, src, 0, 0) } else { Mem::scaled(src, count, 0) };
+                self.asm.lea(wide, dst, mem);
+                return self.push(ty, Val::Reg(dst));
+            }
             self.to_this(&left, dst);
             if count != 0 {
                 self.asm.shift_imm(what, wide, dst, count);
@@ -304,10 +331,6 @@ impl FunctionCompiler<'_> {
         let operand = self.pop();
         let src = self.to_rm(&operand);
         let dst = self.result(false);
-        // These wait for the old value of their destination on some processors.
-        if src != Rm::Reg(dst) && !matches!(src, Rm::Mem(mem) if mem.registers().any(|reg| reg == dst)) {
-            self.asm.zero(dst);
-        }
         count(&mut self.asm, dst, src);
         self.push(ty_of(wide), Val::Reg(dst));
     }
