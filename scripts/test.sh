@@ -13,7 +13,8 @@ cargo=${CARGO:-cargo}
 if (($#)); then
     exec "$cargo" test --release "$@"
 fi
-# Before the tests, which would build both in silence.
+# Before the tests, which would build all this in silence.
 "$cargo" build --release
 scripts/third-party.sh >/dev/null
+scripts/wasm-programs.sh >/dev/null
 exec "$cargo" test --workspace --release --no-fail-fast

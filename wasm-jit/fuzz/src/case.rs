@@ -3,6 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
 
+use crate::program;
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
 
@@ -21,6 +22,29 @@ pub struct Features {
     pub threads: bool,
 }
 
+/// What a seed stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A module of [`program`].
+    Program,
+    /// A module of wasm-smith.
+    Smith,
+    /// Bytes that need not be a module.
+    Bytes,
+}
+
+impl Kind {
+    /// That of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        match mixed(!seed) % 8 {
+            0..=3 => Self::Program,
+            4..=6 => Self::Smith,
+            _ => Self::Bytes,
+        }
+    }
+}
+
 /// One module and all that it meets.
 #[derive(Debug)]
 pub struct Case {
@@ -28,19 +52,32 @@ pub struct Case {
     pub seed: u64,
     /// The module.
     pub wasm: Vec<u8>,
+    /// Whether all NaNs count as one.
+    pub same_nans: bool,
 }
 
 impl Case {
     /// The case of a seed; none if no module comes of it.
     #[must_use]
     pub fn new(seed: u64, features: Features) -> Option<Self> {
+        if Kind::of(seed) == Kind::Program {
+            let text = program::text_of(seed, features);
+            let wasm = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            return Some(Self { seed, wasm, same_nans: true });
+        }
         let mut random = Random::new(mixed(seed));
         let length = 1 << random.choose(&[9, 11, 13, 14]);
         let config = config(&mut random, features);
         let bytes = random.bytes(length);
         let mut module = Module::new(config, &mut Unstructured::new(&bytes)).ok()?;
         module.ensure_termination(BUDGET).ok()?;
-        Some(Self { seed, wasm: module.to_bytes() })
+        Some(Self { seed, wasm: module.to_bytes(), same_nans: false })
+    }
+
+    /// What a host function needs of it.
+    #[must_use]
+    pub fn host(&self) -> Self {
+        Self { wasm: Vec::new(), ..*self }
     }
 
     /// The arguments of the call of an export.
@@ -75,6 +112,16 @@ impl Case {
     #[must_use]
     pub fn imported_global(&self, name: &str, ty: Type) -> Value {
         value(&mut Random::new(mixed(self.seed) ^ u64::from(crc32fast::hash(name.as_bytes()))), ty)
+    }
+
+    /// The module as text in which expressions are nested.
+    #[must_use]
+    pub fn nested_text(&self) -> String {
+        let mut out = String::new();
+        let mut config = wasmprinter::Config::new();
+        let printed =
+            config.fold_instructions(true).print(&self.wasm, &mut wasmprinter::PrintFmtWrite(&mut out));
+        printed.map_or_else(|error| format!(";; {error:#}"), |()| out)
     }
 
     /// The module as text.

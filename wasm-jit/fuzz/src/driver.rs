@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use crate::bytes;
-use crate::case::{Case, Features};
+use crate::case::{Case, Features, Kind};
 use crate::ours::Ours;
-use crate::record::{Engine, Event, Outcome, Record, difference};
+use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
+use crate::{program, reduce};
 
 /// How long one seed may take.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -27,6 +28,7 @@ const MOST_MEMORY: u64 = 1_500_000;
 /// Examples:
 ///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, from the seed 7 on
 ///   wasm-jit-fuzz --case 123456                one seed again, with the module as text
+///   wasm-jit-fuzz --case 123456 --reduce       a smaller module
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Options {
@@ -42,6 +44,9 @@ struct Options {
     /// Runs this seed only, and prints the module and what it does.
     #[arg(long)]
     case: Option<u64>,
+    /// Makes the module of `--case` smaller, as long as the engines differ, and prints that only.
+    #[arg(long, requires = "case")]
+    reduce: bool,
     /// Writes the module of `--case` to this file.
     #[arg(long, requires = "case")]
     output: Option<std::path::PathBuf>,
@@ -63,7 +68,6 @@ pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
     }
 }
 
-/// What a seed stands for: one of eight is bytes that need not be a module.
 fn try_seed(
     seed: u64,
     ours: &Ours,
@@ -72,7 +76,7 @@ fn try_seed(
     counts: &mut Counts,
 ) -> Result<(), String> {
     counts.seeds += 1;
-    if seed % 8 == 7 {
+    if Kind::of(seed) == Kind::Bytes {
         counts.loaded += u64::from(ours.loads(&bytes::of_seed(seed)));
         return Ok(());
     }
@@ -81,10 +85,16 @@ fn try_seed(
         theirs.run(&case).map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
     let our = ours.run(&case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
     counts.count(&our);
-    match difference(&our, &their) {
+    match compared(&case, our, their) {
         None => Ok(()),
         Some(difference) => Err(difference.to_string()),
     }
+}
+
+fn compared(case: &Case, our: Record, their: Record) -> Option<Difference> {
+    let [our, their] =
+        [our, their].map(|record| if case.same_nans { record.with_same_nans() } else { record });
+    difference(&our, &their)
 }
 
 /// What a worker has done.
@@ -260,7 +270,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
 
 /// Prints the module of a seed and what both engines do with it.
 fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
-    if seed % 8 == 7 {
+    if Kind::of(seed) == Kind::Bytes {
         let bytes = bytes::of_seed(seed);
         println!("{}", bytes.escape_ascii());
         println!("a module: {}", ours.loads(&bytes));
@@ -276,6 +286,21 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
         eprintln!("{}: {error}", path.display());
         return ExitCode::FAILURE;
     }
+    if options.reduce {
+        let mut differs = |wasm: &[u8]| {
+            let case = Case { wasm: wasm.to_vec(), ..case.host() };
+            match (ours.run(&case), theirs.run(&case)) {
+                (Ok(our), Ok(their)) => compared(&case, our, their).is_some(),
+                (our, their) => our.is_ok() != their.is_ok(),
+            }
+        };
+        let text = match Kind::of(seed) {
+            Kind::Program => program::text_of(seed, features),
+            _ => case.nested_text(),
+        };
+        println!("{}", reduce::reduced(&text, &mut differs));
+        return ExitCode::SUCCESS;
+    }
     println!("{}", case.text());
     // Before a crash, if there is one.
     let _ = io::stdout().flush();
@@ -284,7 +309,7 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
     let our = ours.run(&case);
     println!("{}: {our:#?}", ours.name());
     match (our, their) {
-        (Ok(our), Ok(their)) => match difference(&our, &their) {
+        (Ok(our), Ok(their)) => match compared(&case, our, their) {
             None => ExitCode::SUCCESS,
             Some(difference) => {
                 println!("{difference}");

@@ -1,6 +1,7 @@
 //! Random modules: two engines have to do the same with them.
 //!
-//! A [`Case`] is made from a seed alone: a module by wasm-smith, with a selection of the features that both engines have, and the
+//! A [`Case`] is made from a seed alone: a module, with a selection of the features that both engines have, by
+//! wasm-smith or by [`program`], and the
 //! arguments of its calls. An [`Engine`] runs it and keeps a [`Record`] of all that can be seen from outside: how each call of an
 //! exported function ended and with which values, which host functions were called with which values, and what is in the
 //! exported memories, globals and tables at the end. The two records have to agree; [`record`] says where they need not.
@@ -17,8 +18,10 @@ pub mod bytes;
 pub mod case;
 pub mod driver;
 pub mod ours;
+pub mod program;
 pub mod random;
 pub mod record;
+pub mod reduce;
 
 pub use case::{Case, Features};
 pub use record::{Engine, Outcome, Record, Trap, Type, Value};

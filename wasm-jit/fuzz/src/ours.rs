@@ -132,8 +132,7 @@ fn define(
     Ok(match ty {
         ExternType::Func(ty) => {
             let (name, events) = (name.to_owned(), Arc::clone(events));
-            // A part of the case: a host function outlives the borrow of it.
-            let seeded = Case { seed: case.seed, wasm: Vec::new() };
+            let seeded = case.host();
             let results: Vec<Type> = ty.results().map(type_of).collect();
             let host = move |_: wasm_jit::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
                 let arguments: Vec<Value> = given.iter().map(from_val).collect();

@@ -162,6 +162,30 @@ impl fmt::Display for Difference {
     }
 }
 
+impl Value {
+    /// The NaN of the constants instead of any other.
+    fn with_same_nan(self) -> Self {
+        match self {
+            Self::F32(bits) if f32::from_bits(bits).is_nan() => Self::F32(0x7fc0_0000),
+            Self::F64(bits) if f64::from_bits(bits).is_nan() => Self::F64(0x7ff8_0000_0000_0000),
+            other => other,
+        }
+    }
+}
+
+impl Record {
+    /// The same record with one NaN only.
+    #[must_use]
+    pub fn with_same_nans(mut self) -> Self {
+        for event in &mut self.events {
+            if let Event::Called { outcome: Outcome::Returned(values), .. } = event {
+                values.iter_mut().for_each(|value| *value = value.with_same_nan());
+            }
+        }
+        self
+    }
+}
+
 /// The first difference that is not allowed.
 #[must_use]
 pub fn difference(ours: &Record, theirs: &Record) -> Option<Difference> {

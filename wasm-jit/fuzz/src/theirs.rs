@@ -113,7 +113,7 @@ fn define(
     Ok(match ty {
         ExternType::Func(ty) => {
             let (name, events) = (name.to_owned(), Arc::clone(events));
-            let seeded = Case { seed: case.seed, wasm: Vec::new() };
+            let seeded = case.host();
             let results: Vec<Type> = ty.results().iter().map(|ty| type_of(*ty)).collect();
             let host = move |mut caller: wasmi::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
                 let arguments: Vec<Value> = given.iter().map(|value| from_val(&caller, value)).collect();

@@ -1,0 +1,610 @@
+//! Programs of our own making, as text: what random bytes hardly ever give.
+//!
+//! A function has locals that live across loops, branches and calls, operands that wait below calls, conditions that become
+//! branches or selections, addresses with offsets: the work of a register allocator. Every program ends: a loop counts in a local that
+//! nothing else assigns, and functions call later ones only.
+//!
+//! The bits of a NaN are not the same in all engines, so none goes where they can be seen (memory, integers, signs), and
+//! [`Case::same_nans`](crate::Case::same_nans) tells that those of results do not count.
+
+use std::fmt::Write as _;
+
+use crate::case::Features;
+use crate::random::{Random, mixed};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ty {
+    I32,
+    I64,
+    F32,
+    F64,
+}
+
+use Ty::{F32, F64, I32, I64};
+
+const TYPES: [Ty; 4] = [I32, I64, F32, F64];
+
+impl Ty {
+    fn name(self) -> &'static str {
+        match self {
+            I32 => "i32",
+            I64 => "i64",
+            F32 => "f32",
+            F64 => "f64",
+        }
+    }
+}
+
+/// What a function looks like from outside.
+#[derive(Clone, Debug)]
+struct Signature {
+    params: Vec<Ty>,
+    results: Vec<Ty>,
+}
+
+const ITERATIONS: u64 = 4;
+
+/// The text of the module of a seed.
+#[must_use]
+pub fn text_of(seed: u64, features: Features) -> String {
+    text(&mut Random::new(mixed(seed)), features)
+}
+
+fn text(random: &mut Random, features: Features) -> String {
+    let mixed_types = !random.one_in(3);
+    let ty = |random: &mut Random| {
+        if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) }
+    };
+    let list =
+        |random: &mut Random, most: u64| (0..random.below(most)).map(|_| ty(random)).collect::<Vec<_>>();
+    let functions = 2 + random.below(5) as usize;
+    let signatures: Vec<Signature> = (0..functions)
+        .map(|_| {
+            let params = if random.one_in(10) { list(random, 20) } else { list(random, 6) };
+            let mut results = if random.one_in(10) { list(random, 8) } else { Vec::new() };
+            if results.is_empty() && !random.one_in(5) {
+                results.push(ty(random));
+            }
+            Signature { params, results }
+        })
+        .collect();
+    let mut out = String::from("(module\n");
+    for (name, ty) in [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64)] {
+        let ty = ty.name();
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(out, " (import \"host\" \"{name}\" (func ${name} (param i32 {ty}) (result {ty})))");
+    }
+    out.push_str(
+        " (memory (export \"memory\") 1 2)\n (data (i32.const 0) \"the first bytes are not all zero\")\n",
+    );
+    for (at, ty) in TYPES.into_iter().enumerate() {
+        let ty = ty.name();
+        let _ = writeln!(out, " (global $g{at} (export \"g{at}\") (mut {ty}) ({ty}.const {at}))");
+    }
+    if features.exceptions {
+        out.push_str(" (tag $t0 (param i32))\n (tag $t1 (param f64 i64))\n");
+    }
+    for (index, signature) in signatures.iter().enumerate() {
+        Function::write(&mut out, random, features, &signatures, index, signature, mixed_types);
+    }
+    let _ = write!(out, " (table funcref (elem (ref.null func)");
+    for index in 0..functions {
+        let _ = write!(out, " (ref.func $f{index})");
+    }
+    out.push_str("))\n)\n");
+    out
+}
+
+struct Function<'r> {
+    random: &'r mut Random,
+    features: Features,
+    signatures: &'r [Signature],
+    index: usize,
+    /// Types of parameters and locals; the counters of loops are behind them.
+    locals: Vec<Ty>,
+    counters: usize,
+    /// Labels of the blocks without values that are around.
+    labels: Vec<usize>,
+    /// How many labels there have been.
+    label: usize,
+    /// How much may still be written.
+    budget: i32,
+    mixed_types: bool,
+}
+
+impl Function<'_> {
+    fn write(
+        out: &mut String,
+        random: &mut Random,
+        features: Features,
+        signatures: &[Signature],
+        index: usize,
+        signature: &Signature,
+        mixed_types: bool,
+    ) {
+        let mut locals = signature.params.clone();
+        for _ in 0..=random.below(10) {
+            locals.push(if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) });
+        }
+        let budget = random.choose(&[30, 100, 300]);
+        let mut function = Function {
+            random,
+            features,
+            signatures,
+            index,
+            locals,
+            counters: 0,
+            labels: Vec::new(),
+            label: 0,
+            budget,
+            mixed_types,
+        };
+        let body = function.statements(0);
+        let results: Vec<String> = signature.results.iter().map(|ty| function.result(*ty)).collect();
+        let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
+        let _ = writeln!(
+            out,
+            " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{})\n{body}  {})",
+            names(&signature.params),
+            names(&signature.results),
+            names(&function.locals[signature.params.len()..]),
+            " i32".repeat(function.counters),
+            results.join("\n  "),
+        );
+    }
+
+    fn ty(&mut self) -> Ty {
+        if self.mixed_types { self.random.choose(&TYPES) } else { self.random.choose(&[I32, I32, I64]) }
+    }
+
+    /// A local of the type, if there is one.
+    fn local(&mut self, ty: Ty) -> Option<usize> {
+        let of_type: Vec<usize> = (0..self.locals.len()).filter(|local| self.locals[*local] == ty).collect();
+        if of_type.is_empty() { None } else { Some(self.random.choose(&of_type)) }
+    }
+
+    /// A number for a new loop's counter; it is declared behind the other locals.
+    fn counter(&mut self) -> usize {
+        self.counters += 1;
+        self.locals.len() + self.counters - 1
+    }
+
+    fn statements(&mut self, depth: usize) -> String {
+        let count = 1 + self.random.below(5);
+        (0..count).map(|_| self.statement(depth)).collect()
+    }
+
+    fn statement(&mut self, depth: usize) -> String {
+        self.budget -= 1;
+        let choices = if depth > 4 || self.budget < 0 { 7 } else { 15 };
+        let line = match self.random.below(choices) {
+            0..=2 => self.assignment(),
+            3 => {
+                let address = self.address();
+                let ty = self.random.choose(&[I32, I64]);
+                let width = match ty {
+                    I32 => self.random.choose(&["", "8", "16"]),
+                    _ => self.random.choose(&["", "8", "16", "32"]),
+                };
+                let (offset, value) = (self.offset(), self.expression(ty, 0));
+                format!("({}.store{width}{offset} {address} {value})", ty.name())
+            }
+            4 => {
+                let ty = self.ty();
+                let at = TYPES.iter().position(|other| *other == ty).unwrap_or_default();
+                let value = self.visible(ty);
+                format!("(global.set $g{at} {value})")
+            }
+            5 => self.call_statement(),
+            6 if !self.labels.is_empty() => {
+                let target = self.random.choose(&self.labels);
+                let condition = self.condition();
+                format!("(br_if $b{target} {condition})")
+            }
+            6 => "(nop)".to_owned(),
+            7 | 8 => {
+                let condition = self.condition();
+                let (label, then) = self.labelled(depth);
+                let otherwise = if self.random.one_in(2) {
+                    format!(" (else {})", self.statements(depth + 1))
+                } else {
+                    String::new()
+                };
+                format!("(if $b{label} {condition} (then {then}){otherwise})")
+            }
+            9 | 10 => {
+                let counter = self.counter();
+                let iterations = 1 + self.random.below(ITERATIONS);
+                // Nothing branches to the loop but its end.
+                let body = self.statements(depth + 1);
+                format!(
+                    "(local.set {counter} (i32.const {iterations})) (loop $l{counter} {body} (br_if $l{counter} (local.tee {counter} \
+                     (i32.sub (local.get {counter}) (i32.const 1)))))"
+                )
+            }
+            11 => {
+                let (label, body) = self.labelled(depth);
+                format!("(block $b{label} {body})")
+            }
+            12 => {
+                let first = self.label;
+                let cases = 1 + self.random.below(4) as usize;
+                self.label += cases + 1;
+                let labels: String = (0..=cases)
+                    .map(|_| format!(" $b{}", first + self.random.below(cases as u64 + 1) as usize))
+                    .collect();
+                let mut code = format!("(br_table{labels} {})", self.expression(I32, 1));
+                for case in 0..=cases {
+                    // Behind the block of this case, the blocks of the later ones are around.
+                    self.labels.extend(first + case + 1..=first + cases);
+                    let arm = self.statement(depth + 1);
+                    self.labels.truncate(self.labels.len() - (cases - case));
+                    code = format!("(block $b{} {code}) {arm}", first + case);
+                }
+                code
+            }
+            13 if self.features.exceptions => {
+                let (label, body) = self.labelled(depth);
+                match self.local(I32) {
+                    Some(local) if self.random.one_in(2) => format!(
+                        "(local.set {local} (block $v{label} (result i32) (block $b{label} (try_table (catch $t0 $v{label}) \
+                         (catch_all $b{label}) {body})) (i32.const 77)))"
+                    ),
+                    _ => format!("(block $b{label} (try_table (catch_all $b{label}) {body}))"),
+                }
+            }
+            13 => {
+                let (to, length) = (self.random.below(60000), self.random.below(300));
+                let value = self.expression(I32, 2);
+                format!("(memory.fill (i32.const {to}) {value} (i32.const {length}))")
+            }
+            _ if self.features.exceptions && self.random.one_in(2) => {
+                let (condition, value) = (self.condition(), self.expression(I32, 2));
+                format!("(if {condition} (then (throw $t0 {value})))")
+            }
+            _ => {
+                let results = self.signatures[self.index].results.clone();
+                let values: String = results.iter().map(|ty| self.result(*ty) + " ").collect();
+                let condition = self.condition();
+                format!("(if {condition} (then {values}(return)))")
+            }
+        };
+        format!("  {line}\n")
+    }
+
+    /// Statements inside of a new block, and its label.
+    fn labelled(&mut self, depth: usize) -> (usize, String) {
+        let label = self.label;
+        self.label += 1;
+        self.labels.push(label);
+        let body = self.statements(depth + 1);
+        self.labels.pop();
+        (label, body)
+    }
+
+    fn assignment(&mut self) -> String {
+        let local = self.random.below(self.locals.len() as u64) as usize;
+        let ty = self.locals[local];
+        let value = self.expression(ty, 0);
+        format!("(local.set {local} {value})")
+    }
+
+    /// A call whose results go to locals or nowhere.
+    fn call_statement(&mut self) -> String {
+        let Some((call, results)) = self.call() else { return self.assignment() };
+        let mut code = call;
+        for ty in results.iter().rev() {
+            match self.local(*ty) {
+                Some(local) if !self.random.one_in(4) => {
+                    let _ = write!(code, " (local.set {local})");
+                }
+                _ => code.push_str(" (drop)"),
+            }
+        }
+        code
+    }
+
+    /// A call of a later function, directly or through the table.
+    fn call(&mut self) -> Option<(String, Vec<Ty>)> {
+        let later = self.signatures.len() - self.index - 1;
+        if later == 0 {
+            return None;
+        }
+        let callee = self.index + 1 + self.random.below(later as u64) as usize;
+        let signature = self.signatures[callee].clone();
+        let arguments: String =
+            signature.params.iter().map(|ty| format!(" {}", self.expression(*ty, 2))).collect();
+        let call = if self.random.one_in(4) {
+            let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
+            format!(
+                "(call_indirect (param{}) (result{}){arguments} (i32.const {}))",
+                names(&signature.params),
+                names(&signature.results),
+                callee + 1
+            )
+        } else {
+            format!("(call $f{callee}{arguments})")
+        };
+        Some((call, signature.results))
+    }
+
+    fn condition(&mut self) -> String {
+        self.expression(I32, 1)
+    }
+
+    fn offset(&mut self) -> String {
+        match self.random.below(3) {
+            0 => String::new(),
+            1 => format!(" offset={}", self.random.below(100)),
+            _ => format!(" offset={}", self.random.choose(&[1000, 65000, 65535, 70000])),
+        }
+    }
+
+    fn address(&mut self) -> String {
+        let value = self.expression(I32, 2);
+        // Beyond the end now and then.
+        let mask = self.random.choose(&[0xff, 0xfff, 0xfff8, 0xffff, 0xffff]);
+        if self.random.one_in(40) { value } else { format!("(i32.and {value} (i32.const {mask}))") }
+    }
+
+    /// A result of the function.
+    fn result(&mut self, ty: Ty) -> String {
+        self.expression(ty, 1)
+    }
+
+    /// A value of which all bits count: if it is a NaN, the one that constants have.
+    fn visible(&mut self, ty: Ty) -> String {
+        match (ty, self.local(ty)) {
+            (I32 | I64, _) => self.expression(ty, 1),
+            (_, Some(local)) => {
+                let (name, value) = (ty.name(), self.expression(ty, 1));
+                format!(
+                    "(block (result {name}) (local.set {local} {value}) (select (local.get {local}) ({name}.const nan) \
+                     ({name}.eq (local.get {local}) (local.get {local}))))"
+                )
+            }
+            (_, None) => self.constant(ty),
+        }
+    }
+
+    fn constant(&mut self, ty: Ty) -> String {
+        let name = ty.name();
+        let value = match ty {
+            I32 => self
+                .random
+                .choose(&[
+                    "0",
+                    "1",
+                    "-1",
+                    "2",
+                    "3",
+                    "7",
+                    "31",
+                    "32",
+                    "255",
+                    "256",
+                    "4096",
+                    "65535",
+                    "0x7fffffff",
+                    "0x80000000",
+                    "123456789",
+                ])
+                .to_owned(),
+            I64 => self
+                .random
+                .choose(&[
+                    "0",
+                    "1",
+                    "-1",
+                    "5",
+                    "8",
+                    "63",
+                    "64",
+                    "127",
+                    "128",
+                    "-129",
+                    "0x7fffffff",
+                    "0x80000000",
+                    "0xffffffff",
+                    "0x100000000",
+                    "0x7fffffffffffffff",
+                    "0x8000000000000000",
+                    "0x123456789abcdef",
+                ])
+                .to_owned(),
+            F32 | F64 => self
+                .random
+                .choose(&[
+                    "0",
+                    "-0",
+                    "1",
+                    "-1",
+                    "0.5",
+                    "1.5",
+                    "2.5",
+                    "-3.75",
+                    "1e10",
+                    "-1e20",
+                    "4294967296",
+                    "2147483648",
+                    "inf",
+                    "-inf",
+                    "nan",
+                    "0x1p-126",
+                    "0.1",
+                ])
+                .to_owned(),
+        };
+        format!("({name}.const {value})")
+    }
+
+    fn expression(&mut self, ty: Ty, depth: usize) -> String {
+        self.budget -= 1;
+        let choices = if depth > 5 || self.budget < 0 { 4 } else { 16 };
+        match self.random.below(choices) {
+            0 => self.constant(ty),
+            1..=3 => match self.local(ty) {
+                Some(local) => format!("(local.get {local})"),
+                None => self.constant(ty),
+            },
+            4..=7 => self.binary(ty, depth),
+            8 => self.unary(ty, depth),
+            9 | 10 => {
+                let (left, right) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
+                format!("(select {left} {right} {})", self.expression(I32, depth + 1))
+            }
+            11 => match self.local(ty) {
+                Some(local) => format!("(local.tee {local} {})", self.expression(ty, depth + 1)),
+                None => self.constant(ty),
+            },
+            12 => self.load(ty),
+            13 => {
+                let condition = self.expression(I32, depth + 1);
+                let (then, otherwise) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
+                format!("(if (result {0}) {condition} (then {then}) (else {otherwise}))", ty.name())
+            }
+            14 => {
+                let host = match ty {
+                    I32 => "h32",
+                    I64 => "h64",
+                    F32 => "hf32",
+                    F64 => "hf64",
+                };
+                // What the host sees must not be a NaN of our own making.
+                let (number, value) = (
+                    self.expression(I32, depth + 1),
+                    match ty {
+                        I32 | I64 => self.expression(ty, depth + 1),
+                        F32 | F64 => self.constant(ty),
+                    },
+                );
+                format!("(call ${host} {number} {value})")
+            }
+            _ => match self.call() {
+                Some((call, results)) if results == [ty] => call,
+                _ if self.random.one_in(2) => {
+                    let at = TYPES.iter().position(|other| *other == ty).unwrap_or_default();
+                    format!("(global.get $g{at})")
+                }
+                _ => {
+                    let (value, condition) =
+                        (self.expression(ty, depth + 1), self.expression(I32, depth + 1));
+                    let other = self.expression(ty, depth + 1);
+                    format!("(block (result {0}) (drop (br_if 0 {value} {condition})) {other})", ty.name())
+                }
+            },
+        }
+    }
+
+    fn load(&mut self, ty: Ty) -> String {
+        let (address, offset) = (self.address(), self.offset());
+        let load = match ty {
+            I32 => self.random.choose(&[
+                "i32.load",
+                "i32.load8_s",
+                "i32.load8_u",
+                "i32.load16_s",
+                "i32.load16_u",
+            ]),
+            I64 => self.random.choose(&[
+                "i64.load",
+                "i64.load8_s",
+                "i64.load8_u",
+                "i64.load16_s",
+                "i64.load16_u",
+                "i64.load32_s",
+                "i64.load32_u",
+            ]),
+            F32 => "f32.load",
+            F64 => "f64.load",
+        };
+        format!("({load}{offset} {address})")
+    }
+
+    fn binary(&mut self, ty: Ty, depth: usize) -> String {
+        const INTEGER: [&str; 17] = [
+            "add", "add", "add", "sub", "sub", "mul", "and", "or", "xor", "shl", "shr_s", "shr_u", "rotl",
+            "rotr", "div_u", "rem_s", "rem_u",
+        ];
+        const FLOAT: [&str; 7] = ["add", "add", "sub", "mul", "div", "min", "max"];
+        const COMPARE: [&str; 10] =
+            ["eq", "ne", "lt_s", "lt_u", "gt_s", "gt_u", "le_s", "le_u", "ge_s", "ge_u"];
+        const COMPARE_FLOAT: [&str; 6] = ["eq", "ne", "lt", "gt", "le", "ge"];
+        if ty == I32 && self.random.one_in(3) {
+            let of = self.ty();
+            let (left, right) = (self.expression(of, depth + 1), self.expression(of, depth + 1));
+            let what = match of {
+                I32 | I64 => self.random.choose(&COMPARE),
+                F32 | F64 => self.random.choose(&COMPARE_FLOAT),
+            };
+            return format!("({}.{what} {left} {right})", of.name());
+        }
+        let (left, mut right) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
+        let what = match ty {
+            I32 | I64 => self.random.choose(&INTEGER),
+            F32 | F64 => self.random.choose(&FLOAT),
+        };
+        // Division by zero now and then only.
+        if (what.starts_with("div_") || what.starts_with("rem_")) && !self.random.one_in(30) {
+            right = format!("({0}.or {right} ({0}.const 1))", ty.name());
+        }
+        format!("({}.{what} {left} {right})", ty.name())
+    }
+
+    fn unary(&mut self, ty: Ty, depth: usize) -> String {
+        let (what, of) = match ty {
+            I32 => self.random.choose(&[
+                ("i32.eqz", I32),
+                ("i64.eqz", I64),
+                ("i32.clz", I32),
+                ("i32.ctz", I32),
+                ("i32.popcnt", I32),
+                ("i32.wrap_i64", I64),
+                ("i32.extend8_s", I32),
+                ("i32.extend16_s", I32),
+                ("i32.trunc_sat_f32_s", F32),
+                ("i32.trunc_sat_f64_u", F64),
+                ("i32.trunc_sat_f64_s", F64),
+                ("i32.trunc_sat_f32_u", F32),
+            ]),
+            I64 => self.random.choose(&[
+                ("i64.extend_i32_s", I32),
+                ("i64.extend_i32_u", I32),
+                ("i64.clz", I64),
+                ("i64.ctz", I64),
+                ("i64.popcnt", I64),
+                ("i64.extend8_s", I64),
+                ("i64.extend32_s", I64),
+                ("i64.trunc_sat_f32_u", F32),
+                ("i64.trunc_sat_f64_s", F64),
+                ("i64.trunc_sat_f64_u", F64),
+            ]),
+            F32 => self.random.choose(&[
+                ("f32.neg", F32),
+                ("f32.abs", F32),
+                ("f32.sqrt", F32),
+                ("f32.floor", F32),
+                ("f32.nearest", F32),
+                ("f32.demote_f64", F64),
+                ("f32.convert_i32_s", I32),
+                ("f32.convert_i32_u", I32),
+                ("f32.convert_i64_s", I64),
+                ("f32.convert_i64_u", I64),
+            ]),
+            F64 => self.random.choose(&[
+                ("f64.neg", F64),
+                ("f64.abs", F64),
+                ("f64.sqrt", F64),
+                ("f64.ceil", F64),
+                ("f64.trunc", F64),
+                ("f64.promote_f32", F32),
+                ("f64.convert_i32_s", I32),
+                ("f64.convert_i32_u", I32),
+                ("f64.convert_i64_s", I64),
+                ("f64.convert_i64_u", I64),
+            ]),
+        };
+        let value = self.expression(of, depth + 1);
+        format!("({what} {value})")
+    }
+}
