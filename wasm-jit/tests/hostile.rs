@@ -103,6 +103,14 @@ fn compile(wasm: &[u8]) -> Result<Module, Error> {
     Module::new(&Engine::new(&config).unwrap(), wasm)
 }
 
+/// How long it takes to write the module's listing.
+fn listing_time(wasm: &[u8]) -> Duration {
+    let module = compile(wasm).unwrap();
+    let start = processor_time();
+    module.write_objdump(|_, _| true, &mut std::io::sink()).unwrap();
+    processor_time() - start
+}
+
 /// Calls the export `f` of a module that may not be refused.
 #[track_caller]
 fn run(wasm: &[u8], params: &[i32]) -> Result<Vec<i32>, Error> {
@@ -546,6 +554,14 @@ fn a_trap_below_many_frames_of_a_long_function() {
     let wasm = build(50_000);
     let (few, many) = (run_time(&wasm, 3), run_time(&wasm, 3000));
     assert!(many < few * 4, "{few:?}, and {many:?} below 3000 frames");
+}
+
+#[test]
+fn listings_of_deep_and_of_long_functions() {
+    for (build, size) in [(nested_blocks as fn(u32) -> Vec<u8>, 10_000), (long_function, 2500)] {
+        let (small, large) = (listing_time(&build(size)), listing_time(&build(4 * size)));
+        assert!(large.as_secs_f64() < MOST * small.as_secs_f64(), "{small:?}, and {large:?}");
+    }
 }
 
 #[test]
