@@ -52,13 +52,14 @@ impl FunctionCompiler<'_> {
         for depth in table.targets() {
             depths.push(depth.map_err(malformed)?);
         }
+        // While the index is on the stack: a local of which it is another name counts as live.
+        self.load_homes();
         let index = self.pop();
         if let Val::Const(bits) = index.val {
             let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());
             self.br(depth);
             return Ok(());
         }
-        self.load_homes();
         let index = self.to_reg(&index);
         // The table's address and the displacement need two registers; giving one out may move an operand.
         let offset = self.alloc(false);

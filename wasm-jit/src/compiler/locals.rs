@@ -153,13 +153,11 @@ impl FunctionCompiler<'_> {
     /// Brings every local into its home that is not there.
     pub(super) fn load_homes(&mut self) {
         for (reg, local) in self.region().iter() {
-            if self.locals[local as usize].reg.is_some() {
+            if self.locals[local as usize].reg.is_some() || !self.is_live(local) {
                 continue;
             }
-            if self.is_live(local) {
-                let slot = self.local_slot(local);
-                self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
-            }
+            let slot = self.local_slot(local);
+            self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
             self.locals[local as usize].reg = Some(reg);
         }
     }

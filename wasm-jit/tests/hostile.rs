@@ -1,0 +1,710 @@
+//! Modules made to hurt: whatever a valid module contains, compiling it takes time in proportion to its size, and it then runs as it
+//! should, or is refused with a limit that is told.
+//!
+//! Times are never compared with a clock's: a module is compiled and one four times as large, and the ratio must not be that of a
+//! quadratic pass, 16. Processor time of one thread is taken, the least of a few runs.
+
+use std::num::NonZero;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use wasm_encoder::{
+    BlockType, Catch, CodeSection, ConstExpr, DataSection, ElementSection, Elements, ExportKind,
+    ExportSection, Function, FunctionSection, GlobalSection, GlobalType, InstructionSink, MemArg,
+    MemArgTarget, MemorySection, MemoryType, RefType, TableSection, TableType, TagKind, TagSection, TagType,
+    TypeSection, ValType,
+};
+use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Trap, Val};
+
+const I32: ValType = ValType::I32;
+/// How much longer a module four times as large may take.
+const MOST: f64 = 10.0;
+
+/// A module in the making: function 0 is exported as `f`. It has a memory of one page and a table.
+#[derive(Default)]
+struct Program {
+    types: TypeSection,
+    type_count: u32,
+    tags: TagSection,
+    functions: FunctionSection,
+    code: CodeSection,
+}
+
+impl Program {
+    fn ty(&mut self, params: &[ValType], results: &[ValType]) -> u32 {
+        self.types.ty().function(params.iter().copied(), results.iter().copied());
+        self.type_count += 1;
+        self.type_count - 1
+    }
+
+    fn tag(&mut self, func_type_idx: u32) {
+        self.tags.tag(TagType { kind: TagKind::Exception, func_type_idx });
+    }
+
+    fn function(&mut self, ty: u32, locals: &[(u32, ValType)], body: impl FnOnce(&mut InstructionSink<'_>)) {
+        let mut function = Function::new(locals.iter().copied());
+        let mut sink = function.instructions();
+        body(&mut sink);
+        sink.end();
+        self.functions.function(ty);
+        self.code.function(&function);
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let mut module = wasm_encoder::Module::new();
+        let mut tables = TableSection::new();
+        let (minimum, maximum) = (1, None);
+        tables.table(TableType {
+            element_type: RefType::FUNCREF,
+            minimum,
+            maximum,
+            table64: false,
+            shared: false,
+        });
+        let mut memories = MemorySection::new();
+        memories.memory(MemoryType {
+            minimum,
+            maximum,
+            memory64: false,
+            shared: false,
+            page_size_log2: None,
+        });
+        let mut exports = ExportSection::new();
+        exports.export("f", ExportKind::Func, 0);
+        module.section(&self.types).section(&self.functions).section(&tables).section(&memories);
+        module.section(&self.tags).section(&exports).section(&self.code);
+        module.finish()
+    }
+}
+
+/// A module of one function from `params` to `results`, of type 0. Type 1 and function 1 take and give nothing.
+fn one(
+    params: &[ValType],
+    results: &[ValType],
+    locals: &[(u32, ValType)],
+    body: impl FnOnce(&mut InstructionSink<'_>),
+) -> Vec<u8> {
+    let mut program = Program::default();
+    let ty = program.ty(params, results);
+    let nothing = program.ty(&[], &[]);
+    program.tag(nothing);
+    program.function(ty, locals, body);
+    program.function(nothing, &[], |_| {});
+    program.finish()
+}
+
+fn at_offset(offset: u64) -> MemArg {
+    MemArg { offset, align: 0, target: MemArgTarget::Memory(0), ordering: None }
+}
+
+fn compile(wasm: &[u8]) -> Result<Module, Error> {
+    let mut config = Config::new();
+    config.compile_threads(NonZero::<usize>::MIN);
+    Module::new(&Engine::new(&config).unwrap(), wasm)
+}
+
+/// Calls the export `f` of a module that may not be refused.
+#[track_caller]
+fn run(wasm: &[u8], params: &[i32]) -> Result<Vec<i32>, Error> {
+    let module = compile(wasm).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let f = instance.get_func(&mut store, "f").unwrap();
+    let params: Vec<Val> = params.iter().map(|param| Val::I32(*param)).collect();
+    let mut results = vec![Val::I32(0); f.ty(&store).results().len()];
+    f.call(&mut store, &params, &mut results)?;
+    Ok(results.iter().map(|result| result.i32().unwrap()).collect())
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+}
+
+/// How long the module takes to be compiled, or refused.
+fn time(wasm: &[u8], runs: usize) -> Duration {
+    let one = || {
+        let start = processor_time();
+        let _ = compile(wasm);
+        processor_time() - start
+    };
+    (0..runs).map(|_| one()).min().unwrap()
+}
+
+/// Compiling a module four times as large takes about four times as long.
+#[track_caller]
+fn check_linear(size: u32, build: impl Fn(u32) -> Vec<u8>) {
+    let (small, large) = (build(size), build(4 * size));
+    let (small, large) = (time(&small, 5), time(&large, 2));
+    let ratio = large.as_secs_f64() / small.as_secs_f64();
+    println!("{small:?}, {large:?}: {ratio:.1}");
+    assert!(ratio < MOST, "{small:?}, and {large:?} for a module four times as large");
+}
+
+#[track_caller]
+fn check_limit(wasm: &[u8]) {
+    match compile(wasm) {
+        Err(Error::Limit { .. }) => {}
+        Err(other) => panic!("refused, but: {other}"),
+        Ok(module) => panic!("{} bytes of code for {} bytes", module.code_size(), wasm.len()),
+    }
+}
+
+/// All locals that a function may have, each used again and again, with calls.
+fn locals_with_calls(accesses: u32) -> Vec<u8> {
+    one(&[I32], &[I32], &[(49_999, I32)], |sink| {
+        for access in 0..accesses {
+            let local = 1 + access * 7919 % 49_999;
+            sink.local_get(local).local_get(0).i32_add().local_set(local);
+            if access % 16 == 0 {
+                sink.call(1);
+            }
+        }
+        sink.i32_const(0);
+        for local in 1..50_000 {
+            sink.local_get(local).i32_add();
+        }
+    })
+}
+
+#[test]
+fn fifty_thousand_locals_with_calls() {
+    assert_eq!(run(&locals_with_calls(60_000), &[3]).unwrap(), [180_000]);
+    check_linear(50_000, locals_with_calls);
+}
+
+#[test]
+fn fifty_thousand_locals_in_a_loop() {
+    let build = |accesses| {
+        one(&[I32], &[I32], &[(49_999, I32)], |sink| {
+            sink.loop_(BlockType::Empty);
+            for access in 0..accesses {
+                let local = 1 + access * 7919 % 49_999;
+                sink.local_get(local).i32_const(1).i32_add().local_set(local);
+            }
+            sink.local_get(0).i32_const(1).i32_sub().local_tee(0).br_if(0).end().local_get(1 + 7919);
+        })
+    };
+    assert_eq!(run(&build(60_000), &[3]).unwrap(), [6]);
+    check_linear(50_000, build);
+}
+
+/// Blocks in each other, with a branch out of all of them, and one out of each.
+fn nested_blocks(depth: u32) -> Vec<u8> {
+    one(&[I32], &[I32], &[], |sink| {
+        for _ in 0..depth {
+            sink.block(BlockType::Result(I32));
+        }
+        sink.i32_const(7).local_get(0).br_if(depth - 1);
+        for _ in 0..depth {
+            sink.local_get(0).br_if(0).i32_const(1).i32_add().end();
+        }
+    })
+}
+
+#[test]
+fn a_hundred_thousand_nested_blocks() {
+    let wasm = nested_blocks(100_000);
+    assert_eq!(run(&wasm, &[1]).unwrap(), [7]);
+    assert_eq!(run(&wasm, &[0]).unwrap(), [100_007]);
+    check_linear(50_000, nested_blocks);
+}
+
+#[test]
+fn a_hundred_thousand_nested_loops() {
+    let build = |depth| {
+        one(&[I32], &[I32], &[(1, I32)], |sink| {
+            for _ in 0..depth {
+                sink.loop_(BlockType::Empty).local_get(1).i32_const(1).i32_add().local_set(1);
+            }
+            for _ in 0..depth {
+                sink.local_get(0).br_if(0).end();
+            }
+            sink.local_get(1);
+        })
+    };
+    assert_eq!(run(&build(100_000), &[0]).unwrap(), [100_000]);
+    check_linear(25_000, build);
+}
+
+#[test]
+fn a_hundred_thousand_nested_ifs() {
+    let build = |depth| {
+        one(&[I32], &[I32], &[], |sink| {
+            for _ in 0..depth {
+                sink.local_get(0).if_(BlockType::Result(I32));
+            }
+            sink.i32_const(1);
+            for _ in 0..depth {
+                sink.else_().i32_const(2).end();
+            }
+        })
+    };
+    assert_eq!(run(&build(100_000), &[1]).unwrap(), [1]);
+    assert_eq!(run(&build(100_000), &[0]).unwrap(), [2]);
+    check_linear(25_000, build);
+}
+
+#[test]
+fn a_thousand_loops_in_each_other_with_many_locals() {
+    let build = |depth| {
+        one(&[I32], &[I32], &[(500, I32)], |sink| {
+            for level in 0..depth {
+                sink.loop_(BlockType::Empty);
+                for access in 0..20 {
+                    let local = 1 + (level * 20 + access) % 500;
+                    sink.local_get(local).i32_const(1).i32_add().local_set(local);
+                }
+            }
+            for level in 0..depth {
+                sink.local_get(1 + level % 500).i32_const(-1).i32_eq().br_if(0).end();
+            }
+            sink.local_get(1);
+        })
+    };
+    assert_eq!(run(&build(1000), &[0]).unwrap(), [40]);
+    check_linear(500, build);
+}
+
+/// Operands that wait on the stack, while something else happens between them.
+fn operands(count: u32, between: impl Fn(&mut InstructionSink<'_>)) -> Vec<u8> {
+    one(&[I32], &[I32], &[(2, I32)], |sink| {
+        for _ in 0..count {
+            sink.local_get(0);
+            between(sink);
+        }
+        for _ in 1..count {
+            sink.i32_add();
+        }
+    })
+}
+
+#[test]
+fn a_hundred_thousand_operands_between_calls() {
+    let build = |count| {
+        operands(count, |sink| {
+            sink.call(1);
+        })
+    };
+    assert_eq!(run(&build(100_000), &[2]).unwrap(), [200_000]);
+    check_linear(25_000, build);
+}
+
+#[test]
+fn a_hundred_thousand_operands_between_branches() {
+    let build = |count| {
+        operands(count, |sink| {
+            sink.block(BlockType::Empty).local_get(1).br_if(0).end();
+        })
+    };
+    assert_eq!(run(&build(100_000), &[2]).unwrap(), [200_000]);
+    check_linear(25_000, build);
+}
+
+#[test]
+fn a_hundred_thousand_operands_of_a_local_that_is_written_between_them() {
+    let build = |count| {
+        operands(count, |sink| {
+            sink.local_get(0).i32_const(1).i32_add().local_set(0);
+        })
+    };
+    assert_eq!(run(&build(1000), &[0]).unwrap(), [999 * 1000 / 2]);
+    check_linear(25_000, build);
+    // Many that are another name for the same local, and one write after each.
+    check_linear(25_000, |count| {
+        one(&[I32], &[I32], &[(1, I32)], |sink| {
+            (0..count).for_each(|_| {
+                sink.local_get(1);
+            });
+            (0..count).for_each(|_| {
+                sink.local_get(0).local_set(1);
+            });
+            (1..count).for_each(|_| {
+                sink.i32_add();
+            });
+        })
+    });
+}
+
+#[test]
+fn a_hundred_thousand_operands_between_loops() {
+    let build = |count| {
+        operands(count, |sink| {
+            sink.loop_(BlockType::Empty).local_get(1).br_if(0).end();
+        })
+    };
+    assert_eq!(run(&build(100_000), &[2]).unwrap(), [200_000]);
+    check_linear(25_000, build);
+}
+
+/// As many blocks with a value, and a jump table to each of them, innermost last.
+fn table_of_blocks(targets: u32, order: impl Fn(u32) -> u32) -> Vec<u8> {
+    one(&[I32], &[I32], &[], |sink| {
+        for _ in 0..targets {
+            sink.block(BlockType::Result(I32));
+        }
+        let depths: Vec<u32> = (0..targets).map(order).collect();
+        sink.i32_const(5).local_get(0).br_table(depths, 0);
+        for _ in 0..targets {
+            sink.end().i32_const(1).i32_add();
+        }
+    })
+}
+
+#[test]
+fn a_jump_table_with_sixty_thousand_targets() {
+    let most = 60_000;
+    for order in [|index: u32| index, |index| 59_999 - index] {
+        let wasm = table_of_blocks(most, order);
+        assert_eq!(run(&wasm, &[17]).unwrap(), [(5 + most - order(17)) as i32]);
+        assert_eq!(run(&wasm, &[-1]).unwrap(), [(5 + most) as i32]);
+    }
+    check_linear(15_000, |targets| table_of_blocks(targets, |index| index));
+    check_linear(15_000, |targets| table_of_blocks(targets, |index| targets - 1 - index));
+}
+
+#[test]
+fn many_jump_tables_to_the_same_blocks() {
+    check_linear(250, |tables| {
+        one(&[I32], &[I32], &[], |sink| {
+            for _ in 0..100 {
+                sink.block(BlockType::Result(I32));
+            }
+            for _ in 0..tables {
+                sink.block(BlockType::Empty).i32_const(5).local_get(0).br_table(1..101, 3).end();
+            }
+            sink.i32_const(1);
+            for _ in 0..100 {
+                sink.end();
+            }
+        })
+    });
+}
+
+/// As many calls from a thousand values to a thousand.
+fn wide_calls(calls: u32) -> Vec<u8> {
+    let mut program = Program::default();
+    let many = vec![I32; 1000];
+    let outer = program.ty(&[I32], &[I32]);
+    let wide = program.ty(&many, &many);
+    program.function(outer, &[], |sink| {
+        for value in 0..1000 {
+            sink.i32_const(value).local_get(0).i32_add();
+        }
+        for _ in 0..calls {
+            sink.call(1);
+        }
+        for _ in 1..1000 {
+            sink.i32_add();
+        }
+    });
+    program.function(wide, &[], |sink| {
+        for value in (0..1000).rev() {
+            sink.local_get(value);
+        }
+    });
+    program.finish()
+}
+
+#[test]
+fn a_thousand_parameters_and_results() {
+    assert_eq!(run(&wide_calls(3), &[1]).unwrap(), [999 * 1000 / 2 + 1000]);
+    check_linear(10, wide_calls);
+    // Each takes two bytes of Wasm, and thousands of machine code.
+    check_limit(&wide_calls(1_000_000));
+}
+
+#[test]
+fn branches_with_a_thousand_values_each() {
+    let build = |branches| {
+        let mut program = Program::default();
+        let many = vec![I32; 1000];
+        let outer = program.ty(&[I32], &[I32]);
+        let block = program.ty(&[], &many);
+        program.function(outer, &[], |sink| {
+            sink.block(BlockType::FunctionType(block)).i32_const(9);
+            (0..1000).for_each(|value| {
+                sink.i32_const(value);
+            });
+            for _ in 0..branches {
+                sink.local_get(0).br_if(0);
+            }
+            sink.br(0).end();
+            (1..1000).for_each(|_| {
+                sink.i32_add();
+            });
+        });
+        program.finish()
+    };
+    assert_eq!(run(&build(10), &[1]).unwrap(), [999 * 1000 / 2]);
+    assert_eq!(run(&build(10), &[0]).unwrap(), [999 * 1000 / 2]);
+    check_limit(&build(1_000_000));
+}
+
+#[test]
+fn handlers_with_a_thousand_values_each() {
+    let build = |clauses: u32| {
+        let mut program = Program::default();
+        let many = vec![I32; 1000];
+        let outer = program.ty(&[], &[]);
+        let wide = program.ty(&many, &[]);
+        let block = program.ty(&[], &many);
+        program.tag(wide);
+        program.function(outer, &[], |sink| {
+            sink.block(BlockType::FunctionType(block));
+            sink.try_table(BlockType::Empty, (0..clauses).map(|_| Catch::One { tag: 0, label: 0 })).end();
+            sink.unreachable().end();
+            (0..1000).for_each(|_| {
+                sink.drop();
+            });
+        });
+        program.finish()
+    };
+    assert!(compile(&build(10)).is_ok());
+    check_limit(&build(1_000_000));
+}
+
+/// Nearly the most code that one function may have, of all kinds.
+fn long_function(steps: u32) -> Vec<u8> {
+    one(&[I32], &[I32], &[(4, I32), (2, ValType::F64)], |sink| {
+        for step in 0..steps {
+            let local = 1 + step % 4;
+            sink.local_get(local).local_get(0).i32_const(step as i32).i32_xor().i32_add().local_set(local);
+            sink.local_get(0).i32_load(at_offset((step % 1000).into())).local_set(1 + (step + 1) % 4);
+            sink.local_get(5).f64_const(f64::from(step).into()).f64_add().local_set(5);
+            sink.block(BlockType::Empty).local_get(local).i32_const(77).i32_lt_u().br_if(0);
+            sink.local_get(0).i32_const(3).i32_div_s().drop().end();
+        }
+        sink.local_get(5).i32_trunc_f64_s();
+    })
+}
+
+#[test]
+fn a_function_of_five_megabytes() {
+    let steps = 80_000;
+    let wasm = long_function(steps);
+    assert!(wasm.len() > 5_000_000, "{}", wasm.len());
+    let sum = (0..u64::from(steps)).sum::<u64>();
+    assert!(i32::try_from(sum).is_err());
+    let trap = run(&wasm, &[0]).unwrap_err();
+    assert!(matches!(trap, Error::Trap { trap: Trap::IntegerOverflow, .. }), "{trap}");
+    assert_eq!(run(&long_function(60_000), &[0]).unwrap(), [(0..60_000_i64).sum::<i64>() as i32]);
+    check_linear(10_000, long_function);
+}
+
+/// The backtrace asks for the place in the function of each of its frames.
+#[test]
+fn a_trap_below_many_frames_of_a_long_function() {
+    let build = |steps| {
+        one(&[I32], &[I32], &[(1, I32)], |sink| {
+            sink.local_get(0).i32_eqz().if_(BlockType::Empty).unreachable().end();
+            for _ in 0..steps {
+                sink.local_get(1).local_get(0).i32_xor().local_set(1);
+            }
+            sink.local_get(0).i32_const(1).i32_sub().call(0);
+        })
+    };
+    let run_time = |wasm: &[u8], depth| {
+        let start = processor_time();
+        let trap = run(wasm, &[depth]).unwrap_err();
+        assert!(matches!(trap, Error::Trap { trap: Trap::UnreachableCodeReached, .. }), "{trap}");
+        processor_time() - start
+    };
+    let wasm = build(50_000);
+    let (few, many) = (run_time(&wasm, 3), run_time(&wasm, 3000));
+    assert!(many < few * 4, "{few:?}, and {many:?} below 3000 frames");
+}
+
+#[test]
+fn many_try_regions_in_each_other_and_one_after_the_other() {
+    let nested = |depth| {
+        one(&[I32], &[I32], &[], |sink| {
+            sink.block(BlockType::Empty);
+            for level in 0..depth {
+                // Only the outermost one catches what is thrown.
+                let catch = (level == 0).then_some(Catch::One { tag: 0, label: 0 });
+                sink.try_table(BlockType::Empty, catch);
+            }
+            sink.throw(0);
+            for _ in 0..depth {
+                sink.end();
+            }
+            sink.end().i32_const(5);
+        })
+    };
+    assert_eq!(run(&nested(20_000), &[0]).unwrap(), [5]);
+    check_linear(20_000, nested);
+    let sequence = |count| {
+        one(&[I32], &[I32], &[(1, I32)], |sink| {
+            for _ in 0..count {
+                sink.block(BlockType::Empty).try_table(BlockType::Empty, [Catch::All { label: 0 }]);
+                sink.throw(0).end().end().local_get(1).i32_const(1).i32_add().local_set(1);
+            }
+            sink.local_get(1);
+        })
+    };
+    assert_eq!(run(&sequence(2000), &[0]).unwrap(), [2000]);
+    check_linear(20_000, sequence);
+    let clauses = |count| {
+        one(&[I32], &[I32], &[], |sink| {
+            sink.block(BlockType::Empty);
+            sink.try_table(BlockType::Empty, (0..count).map(|_| Catch::One { tag: 0, label: 0 }));
+            sink.throw(0).end().unreachable().end().i32_const(6);
+        })
+    };
+    assert_eq!(run(&clauses(50_000), &[0]).unwrap(), [6]);
+    check_linear(25_000, clauses);
+}
+
+#[test]
+fn many_clauses_of_a_try_of_the_older_form() {
+    let build = |count| {
+        one(&[I32], &[I32], &[], |sink| {
+            sink.try_(BlockType::Result(I32)).call(1).i32_const(4);
+            for number in 0..count {
+                sink.catch(0).i32_const(number as i32);
+            }
+            sink.end();
+        })
+    };
+    assert_eq!(run(&build(100_000), &[0]).unwrap(), [4]);
+    check_linear(50_000, build);
+    check_linear(10_000, |depth| {
+        one(&[I32], &[I32], &[], |sink| {
+            (0..depth).for_each(|_| {
+                sink.try_(BlockType::Empty);
+            });
+            sink.call(1);
+            (0..depth).for_each(|level| {
+                sink.delegate(level % 3 % (depth - level));
+            });
+            sink.i32_const(3);
+        })
+    });
+}
+
+#[test]
+fn largest_offsets_trap_and_do_nothing_else() {
+    let load = |offset: u64| {
+        one(&[I32], &[I32], &[], |sink| {
+            for _ in 0..1000 {
+                let arg = at_offset(offset);
+                sink.local_get(0).i32_load(arg).drop();
+                sink.local_get(0).f64_load(arg).drop();
+                sink.local_get(0).i32_const(1).i32_store16(arg);
+            }
+            sink.i32_const(1);
+        })
+    };
+    assert_eq!(run(&load(65_528), &[0]).unwrap(), [1]);
+    for (offset, at) in
+        [(65_536, 0), (65_530, 0), (0, -1), (0x7fff_ffff, 0), (0x8000_0000, -1), (0xffff_ffff, -1)]
+    {
+        let trap = run(&load(offset), &[at]).unwrap_err();
+        assert!(matches!(trap, Error::Trap { trap: Trap::MemoryOutOfBounds, .. }), "{offset:#x}: {trap}");
+    }
+}
+
+#[test]
+fn code_that_is_never_reached() {
+    let build = |count| {
+        one(&[I32], &[I32], &[], |sink| {
+            sink.unreachable();
+            for _ in 0..count {
+                sink.block(BlockType::Result(I32)).loop_(BlockType::Empty);
+            }
+            for _ in 0..count {
+                sink.end().i32_add().br(0).i32_mul().end();
+            }
+        })
+    };
+    check_linear(50_000, build);
+}
+
+#[test]
+fn forward_jumps_to_one_label() {
+    let build = |count| {
+        one(&[I32], &[I32], &[], |sink| {
+            sink.block(BlockType::Empty);
+            for _ in 0..count {
+                sink.local_get(0).br_if(0);
+            }
+            sink.end().i32_const(1);
+        })
+    };
+    assert_eq!(run(&build(200_000), &[0]).unwrap(), [1]);
+    check_linear(50_000, build);
+}
+
+#[test]
+fn constants_that_are_all_different() {
+    check_linear(25_000, |count| {
+        one(&[I32], &[I32], &[(1, ValType::F64)], |sink| {
+            for number in 0..count {
+                sink.local_get(1).f64_const((f64::from(number) + 0.5).into()).f64_mul().local_set(1);
+            }
+            sink.i32_const(1);
+        })
+    });
+}
+
+/// Each declares in a few bytes all locals that it may have.
+#[test]
+fn many_functions_with_fifty_thousand_unused_locals() {
+    check_linear(500, |functions| {
+        let mut program = Program::default();
+        let ty = program.ty(&[], &[]);
+        for _ in 0..functions {
+            program.function(ty, &[(25_000, I32), (25_000, ValType::F64)], |_| {});
+        }
+        program.finish()
+    });
+}
+
+#[test]
+fn many_declarations() {
+    check_linear(10_000, |count| {
+        let mut types = TypeSection::new();
+        let mut functions = FunctionSection::new();
+        let mut globals = GlobalSection::new();
+        let mut exports = ExportSection::new();
+        let mut elements = ElementSection::new();
+        let mut code = CodeSection::new();
+        let mut data = DataSection::new();
+        let mut tables = TableSection::new();
+        let (minimum, maximum) = (10, None);
+        tables.table(TableType {
+            element_type: RefType::FUNCREF,
+            minimum,
+            maximum,
+            table64: false,
+            shared: false,
+        });
+        let mut memories = MemorySection::new();
+        memories.memory(MemoryType {
+            minimum,
+            maximum,
+            memory64: false,
+            shared: false,
+            page_size_log2: None,
+        });
+        for number in 0..count {
+            // All types are different.
+            let params = (0..16).map(|bit| if number >> bit & 1 == 0 { I32 } else { ValType::I64 });
+            types.ty().function(params, []);
+            functions.function(number);
+            globals
+                .global(GlobalType { val_type: I32, mutable: true, shared: false }, &ConstExpr::i32_const(1));
+            exports.export(&format!("g{number}"), ExportKind::Global, number);
+            elements.active(None, &ConstExpr::i32_const(3), Elements::Functions([number].as_slice().into()));
+            data.active(0, &ConstExpr::i32_const(8), [1]);
+            let mut function = Function::new([]);
+            function.instructions().global_get(number).global_set(count - 1 - number).end();
+            code.function(&function);
+        }
+        let mut module = wasm_encoder::Module::new();
+        module.section(&types).section(&functions).section(&tables).section(&memories).section(&globals);
+        module.section(&exports).section(&elements).section(&code).section(&data);
+        module.finish()
+    });
+}
