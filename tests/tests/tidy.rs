@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tmax-probe", &["wordpatch"]),
     ("profiler", &["wordpatch", "callpatch", "fastinst"]),
     ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
+    ("wasm-jit", &["wordpatch"]),
 ];
 
 /// What only wordpatch may name: writing text, changing its protection, SIGTRAP, membarrier.
@@ -29,12 +30,18 @@ const WORDPATCH_ONLY: &[&str] =
 /// First bytes of CALL, JMP and RET, and of the long NOP.
 const CALL_BYTES: &[&str] = &["0xe8", "0xe9", "0xeb", "0xc3", "0xc2", "0x0f1f", "0x1f"];
 
+/// Bytes that begin other instructions: prefixes, escapes and moves. Looked for in wasm-jit only, where machine code is made.
+const MACHINE_CODE: &[&str] = &[
+    "0x0f", "0x40", "0x41", "0x48", "0x49", "0x66", "0x89", "0x8b", "0x8d", "0x90", "0xc4", "0xc5", "0xf0",
+    "0xf2", "0xf3",
+];
+
 const INT3_BYTES: &[&str] = &["0xcc"];
 
 const ENVIRONMENT: &[&str] =
     &["var", "var_os", "vars", "vars_os", "set_var", "remove_var", "getenv", "environ"];
 
-const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln", "dbg"];
+const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"];
 
 /// File, what is allowed there, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
@@ -61,7 +68,13 @@ impl File {
     fn layer(&self) -> Option<&'static str> {
         let inside =
             |folder: &&str| self.path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with("/src/"));
-        LAYERS.iter().map(|(folder, _)| *folder).find(inside).filter(|_| self.is_rust())
+        let is_product = self.is_rust() && !self.is_unit_tests();
+        LAYERS.iter().map(|(folder, _)| *folder).find(inside).filter(|_| is_product)
+    }
+
+    /// Whether it is a module of unit tests by its name.
+    fn is_unit_tests(&self) -> bool {
+        self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
 
     /// Its lines without comments, literals and unit tests, with their numbers.
@@ -147,6 +160,7 @@ type Rule = fn(&File) -> Vec<String>;
 const RULES: &[(&str, Rule)] = &[
     ("only wordpatch writes text, changes its protection, owns SIGTRAP, issues membarrier", only_wordpatch),
     ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
+    ("Wasm machine code is spelled in wasm-jit/src/asm only", machine_code),
     ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
     ("exported symbols are in profiler/preload only", exported_symbols),
     (
@@ -167,9 +181,16 @@ fn only_wordpatch(file: &File) -> Vec<String> {
 }
 
 fn call_bytes(file: &File) -> Vec<String> {
-    let allowed = file.layer().is_none() || file.path == "callpatch/src/encoding.rs";
+    let allowed = matches!(file.layer(), None | Some("wasm-jit")) || file.path == "callpatch/src/encoding.rs";
     let allowed = allowed || is_excepted(file, "CALL_BYTES");
     if allowed { Vec::new() } else { file.finds(CALL_BYTES) }
+}
+
+fn machine_code(file: &File) -> Vec<String> {
+    if file.layer() != Some("wasm-jit") || file.path.starts_with("wasm-jit/src/asm/") {
+        return Vec::new();
+    }
+    file.finds(&[CALL_BYTES, MACHINE_CODE].concat())
 }
 
 fn int3_byte(file: &File) -> Vec<String> {
@@ -221,6 +242,7 @@ fn layers(file: &File) -> Vec<String> {
         "profiler",
         "fastinst-preload",
         "tmax-probe",
+        "wasm-jit",
         "benches",
         "tests",
     ];
@@ -337,6 +359,16 @@ fn every_rule_finds_a_planted_offence() {
     check(product, "const CALL: u8 = 0xe8;", &["bytes of CALL"]);
     check("callpatch/src/stub.rs", "[0x0f, 0x1f, 0x44]", &["bytes of CALL"]);
     check("callpatch/src/encoding.rs", "[0x0f, 0x1f, 0x44, 0xe8]", &[]);
+    check("wasm-jit/src/asm/label.rs", "[0xe8, 0xe9, 0x48, 0x0f, 0x1f]", &[]);
+    check("wasm-jit/src/compiler/calls.rs", "self.asm.bytes(&[0xe8, 0, 0, 0, 0]);", &["Wasm machine code"]);
+    check("wasm-jit/src/compiler/int.rs", "self.asm.bytes(&[0x48, 0x99]);", &["Wasm machine code"]);
+    check("wasm-jit/src/asm/int.rs", "let breakpoint = 0xcc;", &["INT3"]);
+    check("wasm-jit/src/code/tests.rs", "const RET: u8 = 0xc3;", &[]);
+    check("wasm-jit/src/trap/tests/kit.rs", "libc::mprotect(page, 1, 7); [0x48, 0xc3]", &[]);
+    check("wasm-jit/src/runtime/memory.rs", "libc::mprotect(page, 1, 3);", &["only wordpatch"]);
+    check("wasm-jit/fuzz/src/main.rs", "println!(); [0xe8]", &[]);
+    check("wasm-jit/src/wasi/builder.rs", "std::env::var(name)", &["environment"]);
+    check("wasm-jit/src/cli/run.rs", "println!(); std::env::var_os(name)", &[]);
     check("callpatch/src/stub.rs", "let filler = [0xcc; 16];", &["INT3"]);
     check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
     check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
@@ -344,8 +376,11 @@ fn every_rule_finds_a_planted_offence() {
     check("profiler/src/cli/record.rs", "std::env::var_os(VARIABLE)", &[]);
     check("profiler/preload/src/lib.rs", "std::env::var_os(VARIABLE)", &[]);
     check(product, "println!();", &["print"]);
+    check(product, "printer.print(bytes);", &[]);
     check("profiler/src/cli/report.rs", "eprintln!();", &[]);
     check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
+    check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &["layers"]);
+    check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
     check("README.md", &"line\n".repeat(LONGEST + 1), &["too long"]);

@@ -10,6 +10,9 @@ use super::{Assembler, Cond, Mem, Reg};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(super) u32);
 
+/// The instruction that traps.
+pub(crate) const UD2: [u8; 2] = [0x0f, 0x0b];
+
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -174,7 +177,8 @@ impl Assembler<'_> {
 
     /// UD2 and the byte behind it.
     pub(crate) fn ud2(&mut self, code: u8) {
-        self.bytes(&[0x0f, 0x0b, code]);
+        self.bytes(&UD2);
+        self.bytes(&[code]);
     }
 
     /// NOPs of together so many bytes, as few as can be.

@@ -28,7 +28,7 @@ const WAITING: usize = 4;
 
 /// The most code of a job: so many times its bytes of Wasm, and this much in any case. A call with hundreds of values takes two
 /// bytes of Wasm, and far more code; real programs have less than ten bytes for one.
-const MOST_GROWTH: u64 = 256;
+const MOST_GROWTH: u64 = 64;
 const LEAST_CODE: u64 = 16 << 20;
 
 /// The most code that an image can have: a call reaches 2 GiB.

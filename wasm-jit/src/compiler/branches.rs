@@ -63,9 +63,18 @@ impl FunctionCompiler<'_> {
         let index = self.to_reg(&index);
         // The table's address and the displacement need two registers; giving one out may move an operand.
         let offset = self.alloc(false);
-        let mut labels: Vec<(u32, Label)> = Vec::new();
-        let default = self.table_label(table.default(), &mut labels);
-        let targets: Vec<Label> = depths.iter().map(|depth| self.table_label(*depth, &mut labels)).collect();
+        // The same depth has one edge only.
+        let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut labels = Vec::with_capacity(distinct.len());
+        for depth in &distinct {
+            labels.push(self.table_label(*depth));
+            self.check_code_size()?;
+        }
+        let label = |depth| labels[distinct.binary_search(&depth).expect("one of them")];
+        let default = label(table.default());
+        let targets: Vec<Label> = depths.into_iter().map(label).collect();
         self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
         self.asm.jcc(Cond::AboveEqual, default);
         if !targets.is_empty() {
@@ -81,24 +90,25 @@ impl FunctionCompiler<'_> {
     }
 
     fn push_cold_edge(&mut self, label: Label, moves: Vec<Move>, target: Label) {
-        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+        self.count_cold_moves(&moves);
         self.cold.push(Cold::Edge { label, moves, target, position: self.position });
     }
 
-    /// Where a jump table's entry goes: the same depth has one edge only.
-    pub(super) fn table_label(&mut self, depth: u32, known: &mut Vec<(u32, Label)>) -> Label {
-        // Sorted by depth.
-        let at = match known.binary_search_by_key(&depth, |(depth, _)| *depth) {
-            Ok(at) => return known[at].1,
-            Err(at) => at,
-        };
+    /// Counts the code that moves will be.
+    pub(super) fn count_cold_moves(&mut self, moves: &[Move]) {
+        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+    }
+
+    /// Where a jump table's entries for a depth go: to the label itself if the edge is empty.
+    fn table_label(&mut self, depth: u32) -> Label {
         let moves = self.edge(depth);
         let index = self.control.len() - 1 - depth as usize;
         let target = self.control[index].label;
+        if moves.is_empty() {
+            return target;
+        }
         let label = self.asm.new_label();
-        // Also without moves: the table needs bound labels, and forward ones are bound later than some cold code.
         self.push_cold_edge(label, moves, target);
-        known.insert(at, (depth, label));
         label
     }
 

@@ -6,6 +6,7 @@
 
 use wasmparser::{BlockType, Catch as Clause, TryTable};
 
+use super::Limit;
 use super::abi::{ResultPlace, Ty, result_places};
 use super::cold::Cold;
 use super::control::{Control, Kind};
@@ -32,7 +33,7 @@ impl<'a> FunctionCompiler<'a> {
         region
     }
 
-    pub(super) fn try_table(&mut self, table: &TryTable) {
+    pub(super) fn try_table(&mut self, table: &TryTable) -> Result<(), Limit> {
         let mut catches = Vec::new();
         let mut handlers = Vec::new();
         for clause in &table.catches {
@@ -42,13 +43,17 @@ impl<'a> FunctionCompiler<'a> {
                 Clause::All { label } => (None, label, false),
                 Clause::AllRef { label } => (None, label, true),
             };
-            handlers.push(self.handler(tag, label, with_reference));
+            let (moves, target) = self.handler(tag, label, with_reference);
+            self.count_cold_moves(&moves);
+            self.check_code_size()?;
+            handlers.push((moves, target));
             catches.push(Catch { tag, handler: 0 });
         }
         let region = self.open_region(table.ty, catches.into_boxed_slice());
         for (index, (moves, target)) in (0..).zip(handlers) {
             self.cold.push(Cold::Handler { catch: (region, index), moves, target, position: self.position });
         }
+        Ok(())
     }
 
     /// What brings an exception's values to a label, and home the locals that are at home there.

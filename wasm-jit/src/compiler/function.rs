@@ -11,7 +11,7 @@
 use wasmparser::{FuncType, FunctionBody, Operator};
 
 use super::Limit;
-use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, Ty, stack_bytes};
+use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, stack_bytes};
 use super::cold::Cold;
 use super::control::Control;
 use super::homes::{Chooser, DEEPEST_REGION, Region};
@@ -32,7 +32,7 @@ const SMALL_FRAME: u32 = 2048;
 const MOST_FRAME: u32 = 1 << 28;
 /// The most code: so many times the bytes of Wasm, and this much in any case. A branch with hundreds of values takes two bytes of
 /// Wasm, and far more code.
-const MOST_GROWTH: u32 = 256;
+const MOST_GROWTH: u32 = 64;
 const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;
@@ -107,6 +107,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) cold: Vec<Cold<'a>>,
     /// About how many bytes of code the moves in it will take.
     pub(super) cold_bytes: u32,
+    /// The offset that the code may reach, cold code counted.
+    code_limit: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
     pub(super) try_regions: Vec<TryRegion>,
@@ -138,16 +140,17 @@ pub(super) fn compile(
 ) -> Result<(CompiledFunction, Vec<Position>), Limit> {
     let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
     let ty = module.function_type(index);
-    let mut locals: Vec<Local> = Vec::with_capacity(ty.params().len());
-    let mut add = |ty: Ty| {
-        locals.push(Local { ty, home: None, reg: None, in_slot: true, aliases: 0 });
-    };
-    ty.params().iter().for_each(|param| add((*param).into()));
+    scratch.scan.function(body, ty.params().len()).map_err(malformed)?;
+    // Locals behind the last one that is used are no locals: a few bytes may declare 50,000.
+    let used = scratch.scan.last_access.len();
+    let mut locals: Vec<Local> = Vec::with_capacity(used);
+    let local = |ty| Local { ty, home: None, reg: None, in_slot: true, aliases: 0 };
+    locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
         let (count, ty) = group.map_err(malformed)?;
-        (0..count).for_each(|_| add(ty.into()));
+        let count = (count as usize).min(used - locals.len());
+        locals.extend(std::iter::repeat_n(local(ty.into()), count));
     }
-    scratch.scan.function(body, locals.len()).map_err(malformed)?;
     while !code.len().is_multiple_of(ALIGNMENT as usize) {
         code.push(0);
     }
@@ -185,6 +188,7 @@ pub(super) fn compile(
         makes_calls: false,
         cold: Vec::new(),
         cold_bytes: 0,
+        code_limit: u32::MAX,
         constants: Vec::new(),
         epilogue,
         try_regions: Vec::new(),
@@ -193,7 +197,7 @@ pub(super) fn compile(
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
-    let most_code = wasm.saturating_mul(MOST_GROWTH).saturating_add(LEAST_CODE);
+    function.code_limit = start.saturating_add(wasm.saturating_mul(MOST_GROWTH).saturating_add(LEAST_CODE));
     function.enter();
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -213,9 +217,7 @@ pub(super) fn compile(
         if function.frame_bytes() > MOST_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
         }
-        if function.asm.offset() - start + function.cold_bytes > most_code {
-            return Err(Limit { function: index, reason: "its code is too large" });
-        }
+        function.check_code_size()?;
         current = next;
         position = next_position;
     }
@@ -242,6 +244,14 @@ fn what_comes(operator: &Operator<'_>) -> Next {
 }
 
 impl<'a> FunctionCompiler<'a> {
+    /// Refuses the function when its code becomes too much.
+    pub(super) fn check_code_size(&self) -> Result<(), Limit> {
+        if self.asm.offset().saturating_add(self.cold_bytes) > self.code_limit {
+            return Err(Limit { function: self.index, reason: "its code is too large" });
+        }
+        Ok(())
+    }
+
     fn note_position(&mut self) {
         let (code, wasm) = (self.asm.offset(), self.position);
         self.note(code, wasm);

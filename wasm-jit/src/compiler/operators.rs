@@ -39,7 +39,7 @@ impl FunctionCompiler<'_> {
                 self.return_call_indirect(*table_index, *type_index)
             }
 
-            O::TryTable { try_table } => self.try_table(try_table),
+            O::TryTable { try_table } => self.try_table(try_table)?,
             O::Throw { tag_index } => self.throw(*tag_index),
             O::ThrowRef => self.throw_ref(),
             O::Try { blockty } => self.try_start(*blockty),

@@ -55,7 +55,7 @@ pub(super) struct LoopFacts {
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
-    /// Module offset of the last access to each local; 0 for none.
+    /// Module offset of the last access to each parameter, and to each other local up to the last one that is used; 0 for none.
     pub(super) last_access: Vec<u32>,
     /// Whether there is a `try` or `try_table`.
     pub(super) has_try: bool,
@@ -65,12 +65,12 @@ impl Scan {
     pub(super) fn function(
         &mut self,
         body: &FunctionBody<'_>,
-        locals: usize,
+        params: usize,
     ) -> Result<(), BinaryReaderError> {
         self.accesses.clear();
         self.loops.clear();
         self.last_access.clear();
-        self.last_access.resize(locals, 0);
+        self.last_access.resize(params, 0);
         self.has_try = false;
         let mut reader = body.get_operators_reader()?;
         let mut visitor =
@@ -95,7 +95,11 @@ struct Visitor<'s> {
 impl Visitor<'_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth));
-        self.scan.last_access[local as usize] = self.offset;
+        let last_access = &mut self.scan.last_access;
+        if local as usize >= last_access.len() {
+            last_access.resize(local as usize + 1, 0);
+        }
+        last_access[local as usize] = self.offset;
     }
 
     fn open_loop(&mut self) {

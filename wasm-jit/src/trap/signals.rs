@@ -17,6 +17,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use super::routines::raise_by_signal;
+use crate::asm::UD2;
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
 use crate::vmctx::{FUNC_REF_SIZE, StoreContext, TrapCode, VmContext, VmMemory};
@@ -32,8 +33,6 @@ const SI_TKILL: i32 = -6;
 
 /// `si_code` of a fault whose address the kernel does not know.
 const SI_KERNEL: i32 = 0x80;
-
-const UD2: [u8; 2] = [0x0f, 0x0b];
 
 /// The most that a signal number can be.
 const MOST_SIGNALS: usize = 65;
