@@ -54,13 +54,13 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     let at = random.below(bytes.len() as u64) as usize;
     match random.below(7) {
         0 => bytes[at] ^= 1 << random.below(8),
-        1 => bytes[at] = random.next() as u8,
+        1 => bytes[at] = random.number() as u8,
         2 => bytes[at] = random.choose(&[0x00, 0x7f, 0x80, 0xff, 0x0b, 0x05, 0x40, 0x70, 0x6f, 0xfc, 0xfe]),
         3 => bytes.truncate(at),
         4 => {
             bytes.remove(at);
         }
-        5 => bytes.insert(at, random.next() as u8),
+        5 => bytes.insert(at, random.number() as u8),
         _ => {
             let length = (random.below(30) as usize).min(bytes.len() - at);
             let from = random.below((bytes.len() - length + 1) as u64) as usize;

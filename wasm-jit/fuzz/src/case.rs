@@ -191,7 +191,7 @@ fn value(random: &mut Random, ty: Type) -> Value {
         Type::I64 => Value::I64(integer(random)),
         Type::F32 => Value::F32((float(random) as f32).to_bits()),
         Type::F64 => Value::F64(float(random).to_bits()),
-        Type::Extern if !random.one_in(3) => Value::Extern(random.next() as u32),
+        Type::Extern if !random.one_in(3) => Value::Extern(random.number() as u32),
         Type::Func | Type::Extern | Type::Exn => Value::Null(ty),
     }
 }
@@ -217,7 +217,7 @@ fn integer(random: &mut Random) -> i64 {
         0 => random.choose(&EDGES),
         1 => random.choose(&EDGES).wrapping_add(random.below(5) as i64 - 2),
         2 => random.below(70000) as i64,
-        _ => random.next() as i64,
+        _ => random.number() as i64,
     }
 }
 
@@ -244,6 +244,6 @@ fn float(random: &mut Random) -> f64 {
         0 => random.choose(&EDGES),
         1 => integer(random) as f64 / 4.0,
         // No other NaN than the canonical one.
-        _ => Some(f64::from_bits(random.next())).filter(|float| !float.is_nan()).unwrap_or(f64::NAN),
+        _ => Some(f64::from_bits(random.number())).filter(|float| !float.is_nan()).unwrap_or(f64::NAN),
     }
 }

@@ -12,14 +12,14 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed(self.0)
     }
 
     /// One below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.number() % limit
     }
 
     /// True once in `times`.
@@ -38,7 +38,7 @@ impl Random {
     /// So many bytes.
     #[must_use]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
+        (0..count).map(|_| self.number() as u8).collect()
     }
 }
 

@@ -92,7 +92,7 @@ fn run_round(
             }
             Extern::Table(table) => {
                 let elements = (0..table.size(&store)).filter_map(|at| table.get(&store, at));
-                let elements = elements.map(|element| from_val(&store, &Val::from(element))).collect();
+                let elements = elements.map(|element| from_val(&store, &element)).collect();
                 end.events.push(Event::Table(name, elements));
             }
             Extern::Func(_) => {}

@@ -332,10 +332,10 @@ unsafe fn atomic_wait(
     // SAFETY: the caller's obligation.
     let running = unsafe { Running::new(context) };
     let memory = running.memory(memory);
-    let cell = match memory.ty().is_shared() {
-        true => atomic_cell(memory, address, size),
+    let cell = atomic_cell(memory, address, size).and_then(|cell| match memory.ty().is_shared() {
+        true => Ok(cell),
         false => Err(Trap::AtomicWaitNonSharedMemory),
-    };
+    });
     let vm = running.store.vm();
     let outcome = cell.and_then(|cell| {
         let timeout = u64::try_from(timeout).ok().map(Duration::from_nanos);

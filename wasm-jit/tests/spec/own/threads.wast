@@ -142,6 +142,7 @@
   (func (export "add") (param i32) (result i32) (i32.atomic.rmw.add (local.get 0) (i32.const 1)))
   (func (export "load offset") (param i32) (result i64) (i64.atomic.load offset=4 (local.get 0))))
 (assert_trap (invoke "wait" (i32.const 0)) "expected shared memory")
+(assert_trap (invoke "wait" (i32.const 2)) "unaligned atomic")
 (assert_return (invoke "notify" (i32.const 0)) (i32.const 0))
 (assert_trap (invoke "notify" (i32.const 2)) "unaligned atomic")
 (assert_trap (invoke "notify" (i32.const 65536)) "out of bounds memory access")
