@@ -7,6 +7,7 @@ use wasmparser::BrTable;
 use super::Limit;
 use super::abi::SCRATCH;
 use super::cold::Cold;
+use super::control::Kind;
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
@@ -40,6 +41,15 @@ impl FunctionCompiler<'_> {
         let target = self.control[index].label;
         if moves.is_empty() {
             return self.jump_if(flag, target);
+        }
+        if self.control[index].kind == Kind::Loop {
+            // Most likely taken: its moves are here, and only leaving the loop jumps.
+            let on = self.asm.new_label();
+            self.jump_if(flag.opposite(), on);
+            self.apply(&moves);
+            self.asm.jmp(target);
+            self.asm.bind(on);
+            return;
         }
         let label = self.asm.new_label();
         self.jump_if(flag, label);

@@ -297,6 +297,11 @@ impl<'a> FunctionCompiler<'a> {
     fn end_loop(&mut self, control: &Control<'a>) {
         self.control.pop();
         let outer = self.control.last().expect("the function is around").region;
+        // Behind the outermost loop, what only the loop uses is dead.
+        self.open_loops -= 1;
+        if self.open_loops == 0 {
+            self.outermost_loop = u32::MAX;
+        }
         if self.reachable {
             for reg in bits(self.regions[outer].homes & !self.region().homes) {
                 if let Holder::Operand(height) = self.holders[reg.0 as usize] {
@@ -310,10 +315,6 @@ impl<'a> FunctionCompiler<'a> {
         }
         let in_slot = self.region_in_slots(outer);
         self.enter_state(outer, in_slot);
-        self.open_loops -= 1;
-        if self.open_loops == 0 {
-            self.outermost_loop = u32::MAX;
-        }
     }
 
     fn end_function(&mut self) {

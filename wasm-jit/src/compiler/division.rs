@@ -202,9 +202,8 @@ impl FunctionCompiler<'_> {
                 self.asm.imul(wide, quotient, SCRATCH);
             }
         }
-        self.asm.mov(wide, SCRATCH, src);
-        self.asm.alu(Alu::Sub, wide, SCRATCH, quotient);
-        self.asm.mov(wide, quotient, SCRATCH);
+        self.asm.neg(wide, quotient);
+        self.asm.alu(Alu::Add, wide, quotient, src);
         self.push(ty, Val::Reg(quotient));
     }
 
@@ -233,9 +232,8 @@ impl FunctionCompiler<'_> {
             // What the shift would lose.
             self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, shift);
             self.asm.shift_imm(Shift::Shl, wide, Reg::RAX, shift);
-            self.asm.mov(wide, SCRATCH, src);
-            self.asm.alu(Alu::Sub, wide, SCRATCH, Reg::RAX);
-            self.asm.mov(wide, Reg::RAX, SCRATCH);
+            self.asm.neg(wide, Reg::RAX);
+            self.asm.alu(Alu::Add, wide, Reg::RAX, src);
             self.push(ty, Val::Reg(Reg::RAX));
             return true;
         }
