@@ -147,8 +147,11 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// `and` that keeps the lowest bytes.
+    /// `and` that keeps the lowest bytes. Not of a value that is still to be loaded: all of it must be inside the memory.
     fn and_as_extension(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
+        if matches!(left.val, Val::Load(_)) {
+            return false;
+        }
         let size = match right.val {
             Val::Const(0xff) => Size::B1,
             Val::Const(0xffff) => Size::B2,
