@@ -10,7 +10,7 @@ use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::control::{Control, Kind};
 use super::function::FunctionCompiler;
 use super::homes::{Region, is_callee_saved};
-use super::state::{Operand, Place, Val, scratch};
+use super::state::{Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg};
 use crate::vmctx::{RESULTS, STORE};
 
@@ -104,16 +104,23 @@ impl FunctionCompiler<'_> {
                 _ => {}
             }
         }
+        // A copy serves, unless it is where the label's last value has just been moved to.
+        let copy_of = |state: &Local| match state.home {
+            None => state.reg.filter(|copy| *copy != label_register(state.ty)),
+            Some(_) => None,
+        };
         for (reg, local) in region.iter() {
             let state = self.locals[local as usize];
-            if let (None, Some(copy)) = (state.home, state.reg) {
+            if let Some(copy) = copy_of(&state) {
                 between.push((state.ty, reg, copy));
             }
         }
         order_parallel(&mut between, &mut moves);
         for (reg, local) in region.iter() {
             let state = self.locals[local as usize];
-            if state.reg.is_none() && self.is_live(local) {
+            let in_register =
+                if state.home.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
+            if !in_register && self.is_live(local) {
                 let src = Place::Mem(self.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
             }
