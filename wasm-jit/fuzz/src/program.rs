@@ -105,6 +105,10 @@ struct Function<'r> {
     counters: usize,
     /// Labels of the blocks without values that are around.
     labels: Vec<usize>,
+    /// Labels of the blocks with one value that are around, and their types.
+    value_labels: Vec<(usize, Ty)>,
+    /// Counters of the loops that are around: a branch to a loop counts down too.
+    loops: Vec<usize>,
     /// How many labels there have been.
     label: usize,
     /// How much may still be written.
@@ -123,7 +127,8 @@ impl Function<'_> {
         mixed_types: bool,
     ) {
         let mut locals = signature.params.clone();
-        for _ in 0..=random.below(10) {
+        // Often more than there are registers.
+        for _ in 0..=random.choose(&[4, 10, 30]).min(random.below(40)) {
             locals.push(if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) });
         }
         let budget = random.choose(&[30, 100, 300]);
@@ -135,6 +140,8 @@ impl Function<'_> {
             locals,
             counters: 0,
             labels: Vec::new(),
+            value_labels: Vec::new(),
+            loops: Vec::new(),
             label: 0,
             budget,
             mixed_types,
@@ -169,6 +176,13 @@ impl Function<'_> {
         self.locals.len() + self.counters - 1
     }
 
+    /// Counts a loop's counter down; whether it is to run again.
+    fn counted_down(counter: usize) -> String {
+        format!(
+            "(i32.gt_s (local.tee {counter} (i32.sub (local.get {counter}) (i32.const 1))) (i32.const 0))"
+        )
+    }
+
     fn statements(&mut self, depth: usize) -> String {
         let count = 1 + self.random.below(5);
         (0..count).map(|_| self.statement(depth)).collect()
@@ -176,7 +190,7 @@ impl Function<'_> {
 
     fn statement(&mut self, depth: usize) -> String {
         self.budget -= 1;
-        let choices = if depth > 4 || self.budget < 0 { 7 } else { 15 };
+        let choices = if depth > 4 || self.budget < 0 { 7 } else { 16 };
         let line = match self.random.below(choices) {
             0..=2 => self.assignment(),
             3 => {
@@ -196,6 +210,19 @@ impl Function<'_> {
                 format!("(global.set $g{at} {value})")
             }
             5 => self.call_statement(),
+            6 if !self.value_labels.is_empty() && self.random.one_in(2) => {
+                let (target, ty) = self.random.choose(&self.value_labels);
+                let (value, condition) = (self.expression(ty, 2), self.condition());
+                if self.random.one_in(2) {
+                    format!("(drop (br_if $v{target} {value} {condition}))")
+                } else {
+                    format!("(if {condition} (then (br $v{target} {value})))")
+                }
+            }
+            6 if !self.loops.is_empty() && self.random.one_in(3) => {
+                let counter = self.random.choose(&self.loops);
+                format!("(br_if $l{counter} {})", Self::counted_down(counter))
+            }
             6 if !self.labels.is_empty() => {
                 let target = self.random.choose(&self.labels);
                 let condition = self.condition();
@@ -215,11 +242,12 @@ impl Function<'_> {
             9 | 10 => {
                 let counter = self.counter();
                 let iterations = 1 + self.random.below(ITERATIONS);
-                // Nothing branches to the loop but its end.
+                self.loops.push(counter);
                 let body = self.statements(depth + 1);
+                self.loops.pop();
                 format!(
-                    "(local.set {counter} (i32.const {iterations})) (loop $l{counter} {body} (br_if $l{counter} (local.tee {counter} \
-                     (i32.sub (local.get {counter}) (i32.const 1)))))"
+                    "(local.set {counter} (i32.const {iterations})) (loop $l{counter} {body} (br_if $l{counter} {}))",
+                    Self::counted_down(counter)
                 )
             }
             11 => {
@@ -242,6 +270,17 @@ impl Function<'_> {
                     code = format!("(block $b{} {code}) {arm}", first + case);
                 }
                 code
+            }
+            15 => {
+                let ty = self.ty();
+                let label = self.label;
+                self.label += 1;
+                self.value_labels.push((label, ty));
+                let body = self.statements(depth + 1);
+                self.value_labels.pop();
+                let value = self.expression(ty, 2);
+                let to = self.local(ty).map_or("drop".to_owned(), |local| format!("local.set {local}"));
+                format!("({to} (block $v{label} (result {}) {body} {value}))", ty.name())
             }
             13 if self.features.exceptions => {
                 let (label, body) = self.labelled(depth);
