@@ -27,6 +27,10 @@ const LOOKED_AT: usize = 20_000;
 /// Loops deeper than this take the homes of the loop around them.
 pub(super) const DEEPEST_REGION: u32 = 12;
 
+/// Registers of each kind that may be homes. With few of them, loops compete, and what is rare in real programs is common in small
+/// random ones: see the package `wasm-jit-fuzz`.
+const MOST_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { usize::MAX };
+
 /// A register's local.
 pub(super) const NO_LOCAL: u32 = u32::MAX;
 
@@ -170,6 +174,7 @@ impl Chooser {
         let callee_saved = CALLEE_SAVED.map(|(reg, _)| reg);
         let (kept, lost): (&[Reg], &[Reg]) =
             if ty.is_float() { (&[], &FLOAT_HOMES) } else { (&callee_saved, &CALLER_SAVED_HOMES) };
+        let (kept, lost) = (&kept[..kept.len().min(MOST_HOMES)], &lost[..lost.len().min(MOST_HOMES)]);
         let saved = weight > if calls { SAVE_COST_AROUND_CALLS } else { SAVE_COST };
         let may_be_lost = !calls || weight > cost;
         if calls
