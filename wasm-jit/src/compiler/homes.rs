@@ -29,7 +29,7 @@ pub(super) const DEEPEST_REGION: u32 = 12;
 
 /// Registers of each kind that may be homes. With few of them, loops compete, and what is rare in real programs is common in small
 /// random ones: see the package `wasm-jit-fuzz`.
-const MOST_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { usize::MAX };
+const MOST_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { 16 };
 
 /// A register's local.
 pub(super) const NO_LOCAL: u32 = u32::MAX;
