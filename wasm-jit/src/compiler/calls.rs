@@ -169,10 +169,7 @@ impl<'a> FunctionCompiler<'a> {
         let mut to_stack = Vec::new();
         for (param, height) in params.iter().zip(base as u32..) {
             let ty = Ty::from(*param);
-            let mut operand = self.stack[height as usize];
-            if operand.val == Val::Slot {
-                operand.val = Val::Frame(self.operand_slot(height).disp());
-            }
+            let operand = self.peek(height);
             let src = self.place(&operand);
             match places.next(ty) {
                 ArgPlace::Reg(reg) => to_registers.push((ty, reg, src)),
@@ -250,10 +247,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         for (height, reg) in (base as u32..base as u32 + operands as u32).zip(&C_ARGS[1 + constants.len()..])
         {
-            let mut operand = self.stack[height as usize];
-            if operand.val == Val::Slot {
-                operand.val = Val::Frame(self.operand_slot(height).disp());
-            }
+            let operand = self.peek(height);
             let src = self.place(&operand);
             moves.push((operand.ty, *reg, src));
         }

@@ -156,14 +156,13 @@ impl<'a> FunctionCompiler<'a> {
         self.open_loops += 1;
         let region = self.choose_region(Some(facts));
         // Into the loop's region.
-        let in_slot = self.change_region(region);
+        self.change_region(region);
         let inner = self.current_region;
         self.control.last_mut().expect("just opened").region = inner;
         if self.scan.loops[facts].innermost && !self.region().calls {
             self.align_loop();
         }
         let label = self.control.last().expect("just opened").label;
-        self.enter_state(inner, in_slot);
         self.asm.bind(label);
     }
 
@@ -176,10 +175,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn stop(&mut self) {
-        let height = self.control.last().expect("inside the function").height;
-        while self.stack.len() as u32 > height {
-            self.pop();
-        }
+        self.truncate(self.control.last().expect("inside the function").height);
         self.reachable = false;
     }
 
@@ -319,8 +315,7 @@ impl<'a> FunctionCompiler<'a> {
 
     fn end_function(&mut self) {
         if self.reachable {
-            let moves = self.edge(0);
-            self.apply(&moves);
+            self.fall_to_end();
         }
         self.control.pop();
     }

@@ -128,8 +128,8 @@ impl FunctionCompiler<'_> {
         moves
     }
 
-    /// Goes over into a new region; gives the homes that are up to date in their slots and stay so.
-    pub(super) fn change_region(&mut self, region: Region) -> u32 {
+    /// Goes over into a new region, to the state that its labels have.
+    pub(super) fn change_region(&mut self, region: Region) {
         self.regions.push(region);
         let inner = self.regions.len() - 1;
         let moves = self.edge_locals(inner);
@@ -150,7 +150,6 @@ impl FunctionCompiler<'_> {
             }
         }
         self.enter_state(inner, in_slot);
-        in_slot
     }
 
     /// Homes of a region whose locals are up to date in their slots, after the edge to it.

@@ -183,10 +183,7 @@ impl<'a> FunctionCompiler<'a> {
         let base = self.stack.len() as u32 - count;
         self.outgoing = self.outgoing.max((8 * count).next_multiple_of(16));
         for at in 0..count {
-            let mut operand = self.stack[(base + at) as usize];
-            if operand.val == Val::Slot {
-                operand.val = Val::Frame(self.operand_slot(base + at).disp());
-            }
+            let operand = self.peek(base + at);
             let src = self.place(&operand);
             self.move_value(operand.ty, Place::Mem(Mem::base(Reg::RSP, 8 * at as i32)), src);
         }

@@ -226,11 +226,7 @@ impl FunctionCompiler<'_> {
     fn mul_by(&mut self, left: &Operand, imm: i32, wide: bool) {
         let ty = ty_of(wide);
         let src = self.to_rm(left);
-        let dst = match (self.target(false), self.owns(left)) {
-            (Some(target), _) => target,
-            (None, Some(own)) => own,
-            _ => self.alloc(false),
-        };
+        let dst = self.result_or(left);
         match (imm, src) {
             (3 | 5 | 9, Rm::Reg(src)) => {
                 let scale = (imm - 1).trailing_zeros() as u8;
