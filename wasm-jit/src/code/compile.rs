@@ -17,7 +17,7 @@ use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, Validat
 
 use super::CodeImage;
 use super::link::Linker;
-use crate::compiler::{Chunk, Compiler, Limit};
+use crate::compiler::{Chunk, Compiler, Limit, MOST_GROWTH};
 use crate::module::ModuleInfo;
 
 /// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are shared among the threads.
@@ -26,9 +26,7 @@ const JOB: u64 = 128 << 10;
 /// Finished chunks that may wait for their turn, for each thread.
 const WAITING: usize = 4;
 
-/// The most code of a job: so many times its bytes of Wasm, and this much in any case. A call with hundreds of values takes two
-/// bytes of Wasm, and far more code; real programs have less than ten bytes for one.
-const MOST_GROWTH: u64 = 64;
+/// What a job may have of code in any case, beside [`MOST_GROWTH`] times its bytes of Wasm.
 const LEAST_CODE: u64 = 16 << 20;
 
 /// The most code that an image can have: a call reaches 2 GiB.
@@ -176,7 +174,7 @@ impl Line<'_> {
             *allocations = validator.into_allocations();
             compiler.compile(index, body, chunk)?;
             wasm += body.range().end - body.range().start;
-            if chunk.code.len() as u64 > LEAST_CODE + MOST_GROWTH * wasm {
+            if chunk.code.len() as u64 > LEAST_CODE + u64::from(MOST_GROWTH) * wasm {
                 return Err(Limit {
                     function: index,
                     reason: "its code and that of its neighbours are too large",

@@ -30,9 +30,10 @@ pub(super) const ALIGNMENT: u32 = 32;
 const SMALL_FRAME: u32 = 2048;
 /// The largest frame.
 const MOST_FRAME: u32 = 1 << 28;
-/// The most code: so many times the bytes of Wasm, and this much in any case. A branch with hundreds of values takes two bytes of
-/// Wasm, and far more code.
-const MOST_GROWTH: u32 = 64;
+/// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of values takes two bytes of Wasm,
+/// and far more code; real programs have less than ten bytes for one.
+pub(crate) const MOST_GROWTH: u32 = 64;
+/// What a function may have in any case.
 const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;

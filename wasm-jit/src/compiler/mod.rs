@@ -49,6 +49,7 @@ mod scan;
 mod state;
 mod trampoline;
 
+pub(crate) use function::MOST_GROWTH;
 #[cfg(test)]
 pub(crate) use output::TryRegion;
 pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position};
