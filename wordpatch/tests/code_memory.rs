@@ -1,28 +1,11 @@
-//! Generated code: written, executed, patched through the mapping it was written by, and gone when it is dropped.
+//! Generated code: written, executed, patched through the mapping it was written by. (Dropped: `dropped_code.rs`.)
 
 mod common;
 
+use common::generated::{PAGE, generate, mappings};
 use common::{A, B, RET, call, check_two_forms, mov_eax, while_executing, with_window};
-use wordpatch::code_memory::{CodeBuffer, CodeMemory};
+use wordpatch::code_memory::CodeBuffer;
 use wordpatch::{Error, FetchWindow, TextRef, patch};
-
-const PAGE: usize = 4096;
-
-/// `mov eax, A; ret` at `offset`, and what stands behind it.
-fn generate(offset: usize) -> CodeMemory {
-    let mut buffer = CodeBuffer::new(1 << 31).unwrap();
-    let code = [vec![0x90; offset], mov_eax(A).to_vec(), vec![RET]].concat();
-    assert_eq!(buffer.append(&code, 1), Some(0));
-    assert_eq!(buffer.append(&[RET], 64), Some(code.len().next_multiple_of(64)));
-    buffer.seal().unwrap()
-}
-
-/// Lines of `/proc/self/maps` that are in the range.
-fn mappings(range: &std::ops::Range<usize>) -> Vec<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let start = |line: &str| usize::from_str_radix(line.split_once('-')?.0, 16).ok();
-    maps.lines().filter(|line| start(line).is_some_and(|at| range.contains(&at))).map(str::to_owned).collect()
-}
 
 #[test]
 fn a_patch_goes_through_the_mapping_that_the_code_was_written_by() {
@@ -70,7 +53,6 @@ fn two_forms_are_exchanged_in_generated_code() {
 
 #[test]
 fn what_was_not_written_is_int3_and_what_is_too_long_is_refused() {
-    // One test at a time: what another one maps must not lie where this one's code was.
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(0);
     let code = memory.code();
@@ -85,23 +67,6 @@ fn what_was_not_written_is_int3_and_what_is_too_long_is_refused() {
     assert_eq!(small.append(&[RET; PAGE], 16), Some(0));
     assert_eq!(small.append(&[RET], 16), None, "more than there is room for");
     assert_eq!(small.len(), PAGE);
-}
-
-#[test]
-fn dropped_code_is_unmapped_and_forgotten() {
-    let _model = with_window(FetchWindow::Bytes8);
-    let memory = generate(0);
-    let (site, pages) = (memory.address(), memory.pages());
-    // SAFETY: the site is one instruction.
-    unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
-    // SAFETY: as above.
-    let view = unsafe { TextRef::resolve(site, 5) }.unwrap().writable_view().unwrap() as usize;
-    drop(memory);
-    assert_eq!(mappings(&pages), [""; 0]);
-    assert_eq!(mappings(&(view..view + PAGE)), [""; 0]);
-    // SAFETY: nothing is there.
-    let error = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap_err();
-    assert!(matches!(error, Error::NotMapped { .. }), "{error}");
 }
 
 #[test]
