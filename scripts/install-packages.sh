@@ -6,6 +6,8 @@
 # Does nothing when everything is there. Uses apt-get, through sudo when the caller is not root.
 set -euo pipefail
 
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
 say() { echo "install-packages.sh: $*" >&2; }
 
 # Each line: a command, and the package that brings it.
@@ -26,11 +28,13 @@ while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# What brings no command: the C library's headers, those for WebAssembly and its compiler's library, pip, CA certificates for cargo.
+# What brings no command: the C library's headers, those for WebAssembly and its compiler's library, pip, a Rust that compiles for
+# WASI (Debian's goes to /usr/bin, the one in use stays the one in the path), CA certificates for cargo.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
 [[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
 [[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)
 python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
+scripts/wasi-rust.sh >/dev/null || packages+=(rustc cargo libstd-rust-dev-wasm32)
 [[ -e /etc/ssl/certs/ca-certificates.crt ]] || packages+=(ca-certificates)
 
 if ((${#packages[@]})); then

