@@ -14,7 +14,9 @@
 //! ```
 //!
 //! whatever the pattern of calls. Counting stops early for a hot function; the rest of that gap is taken to be like its
-//! beginning. Time that the thread spent in probes is taken off the gaps' lengths, where one thread made the calls.
+//! beginning, for as long as the program runs: a gap has pauses, in which the program waits or other processes have its processor, while
+//! its beginning has none, or it would not be where the calls are. How long the program runs is the processor time of all its threads,
+//! but not more than the time that passes. What the thread spent in probes is taken off, where one thread made the calls.
 //!
 //! # Classes
 //! A function that is called a million times a second in one phase of the program, and once in ten milliseconds in another,
@@ -35,7 +37,7 @@
 use std::collections::BTreeMap;
 
 use crate::fire;
-use crate::function::{BurstEnd, Moment};
+use crate::function::{BurstEnd, Moment, Stopped};
 use crate::thread::Sample;
 
 /// Two-sided 95 % of a normal distribution.
@@ -109,8 +111,14 @@ struct Class {
     unseen_at_own_rate: f64,
     /// Samples that came in with these bursts.
     samples: Samples,
-    /// Over the gaps of counting bursts: their number, and sums of calls, time, their squares and product, and of
-    /// what calls they would have held at the rates of their bursts.
+    /// Counted calls, and the time in which they were counted, without pauses.
+    counted: f64,
+    counted_time: f64,
+    /// The rest of counting bursts' gaps: time, pauses and all, and calls by the rate in their beginnings.
+    rest_time: f64,
+    rest_calls: f64,
+    /// Over the gaps of counting bursts, rests and all: their number, and sums of calls, time, their squares and product, of
+    /// what calls they would have held at the rates of their bursts, and of the calls' variances if they came at random.
     gaps: f64,
     calls: f64,
     time: f64,
@@ -118,6 +126,7 @@ struct Class {
     time_squared: f64,
     calls_time: f64,
     calls_at_own_rate: f64,
+    random_variance: f64,
 }
 
 /// The estimator of one function.
@@ -131,19 +140,68 @@ pub(crate) struct Estimator {
     open: u32,
 }
 
+/// How far the program has come when a burst is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Its processor time in nanoseconds, where that is known.
+    pub(crate) ran: Option<u64>,
+    pub(crate) ticks_per_ns: f64,
+}
+
 /// The least that a call can take, in ticks: about a nanosecond.
 const SHORTEST_CALL: f64 = 3.0;
 
-/// Time in which so many calls were made, less what was spent in probes. Across threads there is no telling whose probes
+/// Time that passed between two moments, less what was spent in probes. Across threads there is no telling whose probes
 /// delayed whom.
-fn net_time(calls: f64, from: &Moment, to: &Moment) -> f64 {
-    let time = to.ticks.saturating_sub(from.ticks);
+fn net_time(passed: f64, from: &Moment, to: &Moment) -> f64 {
     let overhead = if from.thread == to.thread { to.overhead.wrapping_sub(from.overhead) } else { 0 };
-    (time.saturating_sub(overhead) as f64).max(calls * SHORTEST_CALL)
+    passed - overhead as f64
+}
+
+/// Ticks from one moment to another.
+fn ticks(from: &Moment, to: u64) -> f64 {
+    to.saturating_sub(from.ticks) as f64
 }
 
 impl Class {
+    /// A gap that was counted to its end.
     fn count_gap(&mut self, calls: f64, time: f64, own_rate: f64) {
+        self.seen += calls;
+        self.counted += calls;
+        self.counted_time += time;
+        self.add_gap(calls, time, own_rate, calls);
+    }
+
+    /// A gap whose beginning was counted.
+    fn count_beginning(
+        &mut self,
+        calls: f64,
+        full: &Moment,
+        stopped: &Stopped,
+        now: u64,
+        progress: &Progress,
+        own_rate: f64,
+    ) {
+        let (passed, rest) = (ticks(full, stopped.moment.ticks), ticks(&stopped.moment, now));
+        let (ran, rest_ran) = match (stopped.ran, progress.ran) {
+            (Some([from, to]), Some(now)) => {
+                let ran = |from: u64, to: u64| to.saturating_sub(from) as f64 * progress.ticks_per_ns;
+                (ran(from, to).min(passed), ran(to, now).min(rest))
+            }
+            _ => (passed, rest),
+        };
+        let time = net_time(ran, full, &stopped.moment).max(calls * SHORTEST_CALL);
+        let rest_calls = calls * rest_ran / time;
+        self.seen += calls;
+        self.counted += calls;
+        self.counted_time += time;
+        self.rest_time += rest;
+        self.rest_calls += rest_calls;
+        let all = calls + rest_calls;
+        self.add_gap(all, passed + rest, own_rate, all * all / calls.max(1.0));
+    }
+
+    fn add_gap(&mut self, calls: f64, time: f64, own_rate: f64, random_variance: f64) {
         self.gaps += 1.0;
         self.calls += calls;
         self.time += time;
@@ -151,12 +209,14 @@ impl Class {
         self.time_squared += time * time;
         self.calls_time += calls * time;
         self.calls_at_own_rate += time * own_rate;
+        self.random_variance += random_variance;
     }
 
     /// Calls that were not seen, and the variance of that number. `carry_on` is how the rate in a gap compares to the rate in
     /// its burst, over all classes, if any burst counted.
     fn unseen(&self, carry_on: Option<f64>) -> (f64, f64) {
-        if self.unseen_time == 0.0 {
+        let not_counted = self.unseen_time + self.rest_time;
+        if not_counted == 0.0 {
             return (0.0, 0.0);
         }
         if self.gaps == 0.0 {
@@ -173,8 +233,19 @@ impl Class {
             self.calls * self.calls
         };
         // With no call counted, there may have been one.
-        let variance = scatter.max(self.calls).max(1.0) * (self.unseen_time / self.time).powi(2);
-        (rate * self.unseen_time, variance)
+        let variance = scatter.max(self.random_variance).max(1.0) * (not_counted / self.time).powi(2);
+        (self.rest_calls + rate * self.unseen_time, variance)
+    }
+
+    /// Calls in a tick while the program runs.
+    fn rate(&self) -> f64 {
+        if self.counted_time > 0.0 {
+            self.counted / self.counted_time
+        } else if self.unseen_time > 0.0 {
+            self.unseen_at_own_rate / self.unseen_time
+        } else {
+            0.0
+        }
     }
 }
 
@@ -186,12 +257,13 @@ impl Estimator {
         self.samples.add(&Samples { count: 1.0, ticks, inner_count, inner_ticks });
     }
 
-    /// Takes a burst that is over `now`.
-    pub(crate) fn burst(&mut self, end: &BurstEnd, now: u64) {
+    /// Takes a burst that is over `now`, in ticks.
+    pub(crate) fn burst(&mut self, end: &BurstEnd, now: u64, progress: &Progress) {
         let entries = f64::from(end.entries);
         let interval = end.full.map(|full| {
             let intervals = (entries - 1.0).max(1.0);
-            net_time(intervals, &end.first, &full) / intervals
+            net_time(ticks(&end.first, full.ticks), &end.first, &full).max(intervals * SHORTEST_CALL)
+                / intervals
         });
         // Those that were not filled have a class of their own: all their calls were seen.
         let key = interval.map_or(i32::MAX, |interval| (interval.log2() / CLASS_WIDTH) as i32);
@@ -200,24 +272,20 @@ impl Estimator {
         class.seen += entries;
         let (Some(full), Some(interval)) = (end.full, interval) else { return };
         self.open = self.open.max(end.open);
-        let mut unseen = |from: &Moment| {
-            let time = now.saturating_sub(from.ticks) as f64;
-            class.unseen_time += time;
-            class.unseen_at_own_rate += time / interval;
-        };
+        let gap = ticks(&full, now).max(1.0);
         match end.counted {
-            None => unseen(&full),
+            None => {
+                class.unseen_time += gap;
+                class.unseen_at_own_rate += gap / interval;
+            }
             Some(counted) => {
                 let calls = f64::from(counted.entries);
-                let time = match counted.stopped {
-                    None => now.saturating_sub(full.ticks).max(1) as f64,
+                match &counted.stopped {
+                    None => class.count_gap(calls, gap, 1.0 / interval),
                     Some(stopped) => {
-                        unseen(&stopped);
-                        net_time(calls, &full, &stopped)
+                        class.count_beginning(calls, &full, stopped, now, progress, 1.0 / interval)
                     }
-                };
-                class.seen += calls;
-                class.count_gap(calls, time, 1.0 / interval);
+                }
             }
         }
     }
@@ -231,16 +299,16 @@ impl Estimator {
         let mut estimate = Estimate::default();
         for class in self.classes.values() {
             let (unseen, variance) = class.unseen(carry_on);
-            let rate = if class.unseen_time > 0.0 { unseen / class.unseen_time } else { 0.0 };
             let mean = class.samples.mean().unwrap_or(all);
             estimate.seen += class.seen;
             estimate.unseen += unseen;
             estimate.variance += variance;
-            estimate.systematic += unseen * rate * fire::unseen_in_a_pair() as f64 / 2.0;
+            estimate.systematic += unseen * class.rate() * fire::unseen_in_a_pair() as f64 / 2.0;
             let counted = (class.seen - class.samples.count).max(0.0);
             let bounded = |calls: f64, time: f64| (calls * mean).min(time * f64::from(self.open.max(1)));
-            estimate.total_ticks +=
-                class.samples.ticks + bounded(counted, class.time) + bounded(unseen, class.unseen_time);
+            estimate.total_ticks += class.samples.ticks
+                + bounded(counted, class.counted_time)
+                + bounded(unseen, class.unseen_time + class.rest_time);
         }
         estimate
     }
@@ -269,11 +337,17 @@ mod tests {
 
     /// The profiler's policy over a program that calls at these times.
     fn simulate(calls: &[f64]) -> Estimate {
-        simulate_lasting(calls, |_| 0.0)
+        simulate_running(calls, |_| 0.0, |time| time)
     }
 
     /// The same, with a latency for each time.
     fn simulate_lasting(calls: &[f64], latency: impl Fn(f64) -> f64) -> Estimate {
+        simulate_running(calls, latency, |time| time)
+    }
+
+    /// The same, with how long the program has run by each time.
+    fn simulate_running(calls: &[f64], latency: impl Fn(f64) -> f64, ran: impl Fn(f64) -> f64) -> Estimate {
+        let progress = |time: f64| Progress { ran: Some(ran(time) as u64), ticks_per_ns: 1.0 };
         let mut estimator = Estimator::default();
         let mut random = Random(7);
         let mut burst = BurstEnd { entries: 0, first: Moment::default(), full: None, open: 1, counted: None };
@@ -283,7 +357,7 @@ mod tests {
         for call in calls {
             while *call >= tick {
                 if burst.full.is_some() {
-                    estimator.burst(&burst, tick as u64);
+                    estimator.burst(&burst, tick as u64, &progress(tick));
                     burst =
                         BurstEnd { entries: 0, first: Moment::default(), full: None, open: 1, counted: None };
                     bursts += 1;
@@ -307,11 +381,14 @@ mod tests {
                 && counted.stopped.is_none()
             {
                 counted.entries += 1;
-                let long_enough = moment.ticks - burst.full.unwrap().ticks >= COUNTED_TICKS;
-                counted.stopped = (counted.entries >= COUNTED_ENTRIES && long_enough).then_some(moment);
+                let full = burst.full.unwrap().ticks;
+                let enough = counted.entries >= COUNTED_ENTRIES && moment.ticks - full >= COUNTED_TICKS;
+                let ran = Some([ran(full as f64) as u64, ran(*call) as u64]);
+                counted.stopped = enough.then_some(Stopped { moment, ran });
             }
         }
-        estimator.burst(&burst, *calls.last().unwrap() as u64);
+        let last = *calls.last().unwrap();
+        estimator.burst(&burst, last as u64, &progress(last));
         estimator.estimate()
     }
 
@@ -380,6 +457,39 @@ mod tests {
         let error = estimate.total_ticks / truth - 1.0;
         assert!(error.abs() < 0.05, "total off by {error:.3}");
         check("phases of calls of different lengths", &calls, 0.05);
+    }
+
+    #[test]
+    fn a_program_that_does_not_always_run() {
+        // Slices of a millisecond to eight in which it runs, and as long pauses on average: another process has its processor.
+        let mut random = Random(3);
+        let mut slices = Vec::new();
+        let (mut ran, mut time) = (0.0, 0.0);
+        while time < 400.0 * EPOCH {
+            let [slice, pause] = [(); 2].map(|()| EPOCH * (0.1 + 0.7 * random.next()));
+            slices.push((ran, time, slice));
+            ran += slice;
+            time += slice + pause;
+        }
+        for interval in [260.0, 2_600.0, 26_000.0] {
+            let calls: Vec<f64> = slices
+                .iter()
+                .flat_map(|(_, start, slice)| {
+                    (0..(slice / interval) as u64).map(move |call| start + call as f64 * interval)
+                })
+                .collect();
+            let ran = |time: f64| {
+                let (ran, start, slice) = slices[slices.partition_point(|(_, start, _)| *start <= time) - 1];
+                ran + (time - start).min(slice)
+            };
+            let estimate = simulate_running(&calls, |_| 0.0, ran);
+            let error = estimate.calls() / calls.len() as f64 - 1.0;
+            let said = estimate.relative_error().unwrap();
+            assert!(
+                error.abs() < said + 0.03 && said < 0.2,
+                "every {interval} ticks: off by {error:.3}, said {said:.3}"
+            );
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use fastinst::{ProbeId, ProbeType, Segments};
 
+use crate::cpu;
+
 /// How many exits, as a multiple of the entries of a burst, are let through before the exit probes are switched off.
 const EXITS_PER_ENTRY: u32 = 4;
 
@@ -80,7 +82,11 @@ pub(crate) struct Function {
     open: AtomicU32,
     /// When counting ended, if before the daemon's tick, and how many had been counted.
     stopped: [AtomicU64; 3],
+    stopping: AtomicBool,
     counted: AtomicU32,
+    /// What the program had run by the time the burst was full and by the end of counting, in nanoseconds; 0 where that is not
+    /// known.
+    ran: [AtomicU64; 2],
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
     listed: AtomicBool,
@@ -116,8 +122,16 @@ pub(crate) struct BurstEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) entries: u32,
-    /// When counting stopped; it went on to the end if that is missing.
-    pub(crate) stopped: Option<Moment>,
+    /// Where counting stopped; it went on to the end if that is missing.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// The end of counting, before the daemon's tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    pub(crate) moment: Moment,
+    /// Processor time of the program in nanoseconds by the time the burst was full and by now, see [`cpu`].
+    pub(crate) ran: Option<[u64; 2]>,
 }
 
 fn store(place: &[AtomicU64; 3], moment: Moment) {
@@ -228,7 +242,9 @@ impl Function {
         store(&self.full, moment);
         let matched = self.matched.load(Ordering::Relaxed);
         self.open.store(SAMPLES.load(Ordering::Relaxed).saturating_sub(matched), Ordering::Relaxed);
-        if !self.counting.load(Ordering::Relaxed) {
+        if self.counting.load(Ordering::Relaxed) {
+            self.ran[0].store(cpu::of_program().unwrap_or(0), Ordering::Relaxed);
+        } else {
             self.switch_off(ProbeType::Entry);
         }
         self.put_on_list(index);
@@ -241,9 +257,12 @@ impl Function {
         if counted >= COUNTED_ENTRIES
             && self.counting.load(Ordering::Relaxed)
             && moment.ticks.wrapping_sub(self.full[0].load(Ordering::Relaxed)) >= COUNTED_TICKS
-            && self.counted.compare_exchange(0, counted, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && !self.stopping.swap(true, Ordering::Relaxed)
         {
             store(&self.stopped, moment);
+            self.ran[1].store(cpu::of_program().unwrap_or(0), Ordering::Relaxed);
+            // Release: pairs with the Acquire in `burst_end`, which then finds the moment.
+            self.counted.store(counted, Ordering::Release);
             self.switch_off(ProbeType::Entry);
         }
     }
@@ -297,9 +316,13 @@ impl Function {
         let samples = SAMPLES.load(Ordering::Relaxed);
         let entries = self.burst.load(Ordering::Acquire) as u32;
         let full = (entries >= samples).then(|| load(&self.full));
-        let stopped = match self.counted.load(Ordering::Relaxed) {
+        let stopped = match self.counted.load(Ordering::Acquire) {
             0 => Counted { entries: entries.saturating_sub(samples), stopped: None },
-            counted => Counted { entries: counted, stopped: Some(load(&self.stopped)) },
+            counted => {
+                let ran = self.ran.each_ref().map(|ran| ran.load(Ordering::Relaxed));
+                let ran = ran.iter().all(|ran| *ran != 0).then_some(ran);
+                Counted { entries: counted, stopped: Some(Stopped { moment: load(&self.stopped), ran }) }
+            }
         };
         let counted = (full.is_some() && self.counting.load(Ordering::Relaxed)).then_some(stopped);
         let (first, open) = (load(&self.first), self.open.load(Ordering::Relaxed));
@@ -317,6 +340,7 @@ impl Function {
         self.exits.store(0, Ordering::Relaxed);
         self.matched.store(0, Ordering::Relaxed);
         self.counting.store(is_counting(index, burst), Ordering::Relaxed);
+        self.stopping.store(false, Ordering::Relaxed);
         self.counted.store(0, Ordering::Relaxed);
         self.listed.store(false, Ordering::Relaxed);
         self.burst.store(u64::from(burst) << 32, Ordering::Release);

@@ -14,13 +14,14 @@
 //! # Parts
 //! * [`session`]: starting, the daemon's tick, the report. [`process`]: the life of the process around it: fork, exec,
 //!   exit, fatal signals.
-//! * `fire`: what runs when a probe fires: no locks, no allocation, no system call but for a thread's first.
-//!   `thread`: its per-thread memory. `function`: what all threads share about a function.
-//! * `pairing`: which exit belongs to which entry. `estimate`: from bursts to numbers of calls. `measured`: the two
-//!   together, for one function.
+//! * `fire`: what runs when a probe fires: no locks, no allocation, no system call but for a thread's first, and two in a
+//!   counting burst. `thread`: its per-thread memory. `function`: what all threads share about a function.
+//! * `pairing`: which exit belongs to which entry. `estimate`: from bursts to numbers of calls. `cpu`: how long the program has
+//!   run. `measured`: samples and estimate of one function.
 //! * [`report`], [`output`], [`options`], [`symbol`], [`elf_check`]: what the user sees.
 
 mod clock;
+mod cpu;
 pub mod elf_check;
 pub mod error;
 mod estimate;

@@ -284,7 +284,8 @@ fn lua_runs_small_functions() {
 #[test]
 fn rust_draws_and_indexes() {
     let rust = |arguments| Step { program: "rust.wasm", arguments, ..STEP };
-    let draw = Step { outputs: &["picture.png"], ..rust(&["draw", "/work/picture.svg", "/work/picture.png"]) };
+    let draw =
+        Step { outputs: &["picture.png"], ..rust(&["draw", "/work/picture.svg", "/work/picture.png"]) };
     let files = Step { environment: &["RUST_WORKLOAD=yes"], ..rust(&["files", "/work"]) };
     check(
         "rust",
