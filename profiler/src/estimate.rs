@@ -13,18 +13,18 @@
 //! calls in a gap = its length * (sum of calls counted / sum of gaps' lengths), over the counting bursts
 //! ```
 //!
-//! whatever the pattern of calls. Counting stops early for a hot function; the rest of that gap is taken to be like its
-//! beginning, for as long as the program runs: a gap has pauses, in which the program waits or other processes have its processor, while
-//! its beginning has none, or it would not be where the calls are. How long the program runs is the processor time of all its threads,
-//! but not more than the time that passes. What the thread spent in probes is taken off, where one thread made the calls.
+//! whatever the pattern of calls. Counting stops early for a hot function; the rest of that gap is taken to be like the
+//! beginning for as long as the program runs. A gap has pauses, in which the program waits or another process has its processor;
+//! its beginning has few, being where the calls are. How long the program runs is the processor time of all its threads, but
+//! not more than the time that passes. What the thread spent in probes is taken off, where one thread made the calls.
 //!
 //! # Classes
 //! A function that is called a million times a second in one phase of the program, and once in ten milliseconds in another,
 //! has calls of different lengths there as well. So bursts are put into classes by the mean interval between their entries, a
 //! factor of four wide, and everything is reckoned within a class: the rate in the gaps, and the mean latency that it is
 //! multiplied with for the total time. The last call of a burst has no part in the interval between entries, so a long one among
-//! short ones would be taken for the rule in a class of short ones: it counts for itself only. A class without a counting burst borrows the ratio of the rate in a gap to the rate in
-//! its burst from the others.
+//! short ones would be taken for the rule in a class of short ones: it counts for itself only. A class without a counting
+//! burst borrows the ratio of the rate in a gap to the rate in its burst from the others.
 //!
 //! Calls of a function that is not recursive and runs on one thread cannot take longer together than the gap they are in. How
 //! many calls were open at once when bursts were full bounds the total time that gaps add.
@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 
 use crate::fire;
 use crate::function::{BurstEnd, Moment, Stopped};
+use crate::gaps::{Gap, Gaps, SHORTEST_CALL};
 use crate::thread::Sample;
 
 /// Two-sided 95 % of a normal distribution.
@@ -111,22 +112,12 @@ struct Class {
     unseen_at_own_rate: f64,
     /// Samples that came in with these bursts.
     samples: Samples,
-    /// Counted calls, and the time in which they were counted, without pauses.
-    counted: f64,
-    counted_time: f64,
-    /// The rest of counting bursts' gaps: time, pauses and all, and calls by the rate in their beginnings.
-    rest_time: f64,
-    rest_calls: f64,
-    /// Over the gaps of counting bursts, rests and all: their number, and sums of calls, time, their squares and product, of
-    /// what calls they would have held at the rates of their bursts, and of the calls' variances if they came at random.
-    gaps: f64,
-    calls: f64,
-    time: f64,
-    calls_squared: f64,
-    time_squared: f64,
-    calls_time: f64,
+    /// Gaps of counting bursts: what calls they would have held at the rates of their bursts, the time in which calls were counted,
+    /// and that in which they were not.
+    gaps: Gaps,
     calls_at_own_rate: f64,
-    random_variance: f64,
+    counted_time: f64,
+    rest_time: f64,
 }
 
 /// The estimator of one function.
@@ -148,9 +139,6 @@ pub(crate) struct Progress {
     pub(crate) ticks_per_ns: f64,
 }
 
-/// The least that a call can take, in ticks: about a nanosecond.
-const SHORTEST_CALL: f64 = 3.0;
-
 /// Time that passed between two moments, less what was spent in probes. Across threads there is no telling whose probes
 /// delayed whom.
 fn net_time(passed: f64, from: &Moment, to: &Moment) -> f64 {
@@ -164,24 +152,21 @@ fn ticks(from: &Moment, to: u64) -> f64 {
 }
 
 impl Class {
-    /// A gap that was counted to its end.
-    fn count_gap(&mut self, calls: f64, time: f64, own_rate: f64) {
-        self.seen += calls;
-        self.counted += calls;
-        self.counted_time += time;
-        self.add_gap(calls, time, own_rate, calls);
-    }
-
-    /// A gap whose beginning was counted.
-    fn count_beginning(
+    /// Takes the gap of a counting burst.
+    fn count_gap(
         &mut self,
         calls: f64,
         full: &Moment,
-        stopped: &Stopped,
+        stopped: Option<&Stopped>,
         now: u64,
         progress: &Progress,
-        own_rate: f64,
     ) {
+        self.seen += calls;
+        let time = ticks(full, now).max(1.0);
+        let Some(stopped) = stopped else {
+            self.counted_time += time;
+            return self.gaps.add(&Gap::Counted { calls, time });
+        };
         let (passed, rest) = (ticks(full, stopped.moment.ticks), ticks(&stopped.moment, now));
         let (ran, rest_ran) = match (stopped.ran, progress.ran) {
             (Some([from, to]), Some(now)) => {
@@ -190,57 +175,31 @@ impl Class {
             }
             _ => (passed, rest),
         };
-        let time = net_time(ran, full, &stopped.moment).max(calls * SHORTEST_CALL);
-        let rest_calls = calls * rest_ran / time;
-        self.seen += calls;
-        self.counted += calls;
-        self.counted_time += time;
+        let ran = net_time(ran, full, &stopped.moment);
+        self.counted_time += ran.max(calls * SHORTEST_CALL);
         self.rest_time += rest;
-        self.rest_calls += rest_calls;
-        let all = calls + rest_calls;
-        self.add_gap(all, passed + rest, own_rate, all * all / calls.max(1.0));
-    }
-
-    fn add_gap(&mut self, calls: f64, time: f64, own_rate: f64, random_variance: f64) {
-        self.gaps += 1.0;
-        self.calls += calls;
-        self.time += time;
-        self.calls_squared += calls * calls;
-        self.time_squared += time * time;
-        self.calls_time += calls * time;
-        self.calls_at_own_rate += time * own_rate;
-        self.random_variance += random_variance;
+        self.gaps.add(&Gap::Begun { calls, ran, rest_ran, time });
     }
 
     /// Calls that were not seen, and the variance of that number. `carry_on` is how the rate in a gap compares to the rate in
     /// its burst, over all classes, if any burst counted.
     fn unseen(&self, carry_on: Option<f64>) -> (f64, f64) {
-        let not_counted = self.unseen_time + self.rest_time;
-        if not_counted == 0.0 {
-            return (0.0, 0.0);
-        }
-        if self.gaps == 0.0 {
+        if self.gaps.is_empty() {
             // A burst is when the function is busy: a gap that is busier still belongs to another class.
             let calls = self.unseen_at_own_rate * carry_on.unwrap_or(1.0).min(1.0);
             return (calls, calls * calls);
         }
-        let rate = self.calls / self.time;
-        // Variance of a ratio of sums: the scatter of its residuals.
-        let residuals = self.calls_squared - 2.0 * rate * self.calls_time + rate * rate * self.time_squared;
-        let scatter = if self.gaps > 1.0 {
-            residuals.max(0.0) * self.gaps / (self.gaps - 1.0)
-        } else {
-            self.calls * self.calls
-        };
-        // With no call counted, there may have been one.
-        let variance = scatter.max(self.random_variance).max(1.0) * (not_counted / self.time).powi(2);
-        (self.rest_calls + rate * self.unseen_time, variance)
+        if self.unseen_time + self.rest_time == 0.0 {
+            return (0.0, 0.0);
+        }
+        let calls = self.gaps.rest_calls() + self.gaps.rate() * self.unseen_time;
+        (calls, self.gaps.variance(self.unseen_time))
     }
 
     /// Calls in a tick while the program runs.
     fn rate(&self) -> f64 {
-        if self.counted_time > 0.0 {
-            self.counted / self.counted_time
+        if !self.gaps.is_empty() {
+            self.gaps.busy_rate()
         } else if self.unseen_time > 0.0 {
             self.unseen_at_own_rate / self.unseen_time
         } else {
@@ -272,20 +231,15 @@ impl Estimator {
         class.seen += entries;
         let (Some(full), Some(interval)) = (end.full, interval) else { return };
         self.open = self.open.max(end.open);
-        let gap = ticks(&full, now).max(1.0);
+        let gap_at_own_rate = ticks(&full, now).max(1.0) / interval;
         match end.counted {
             None => {
-                class.unseen_time += gap;
-                class.unseen_at_own_rate += gap / interval;
+                class.unseen_time += ticks(&full, now).max(1.0);
+                class.unseen_at_own_rate += gap_at_own_rate;
             }
             Some(counted) => {
-                let calls = f64::from(counted.entries);
-                match &counted.stopped {
-                    None => class.count_gap(calls, gap, 1.0 / interval),
-                    Some(stopped) => {
-                        class.count_beginning(calls, &full, stopped, now, progress, 1.0 / interval)
-                    }
-                }
+                class.calls_at_own_rate += gap_at_own_rate;
+                class.count_gap(counted.entries.into(), &full, counted.stopped.as_ref(), now, progress);
             }
         }
     }
@@ -294,7 +248,7 @@ impl Estimator {
     pub(crate) fn estimate(&self) -> Estimate {
         let sum = |value: fn(&Class) -> f64| self.classes.values().map(value).sum::<f64>();
         let at_own_rate = sum(|class| class.calls_at_own_rate);
-        let carry_on = (at_own_rate > 0.0).then(|| sum(|class| class.calls) / at_own_rate);
+        let carry_on = (at_own_rate > 0.0).then(|| sum(|class| class.gaps.calls()) / at_own_rate);
         let all = sum(|class| class.samples.ticks) / sum(|class| class.samples.count).max(1.0);
         let mut estimate = Estimate::default();
         for class in self.classes.values() {

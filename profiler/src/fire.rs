@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::function::{FUNCTIONS, Function, Moment, SAMPLES};
+use crate::function::{FUNCTIONS, Function, SAMPLES};
 use crate::pairing::Entry;
 use crate::thread::{Sample, Thread};
 
@@ -59,8 +59,7 @@ fn enter(
     thread.enter(stack_pointer, |entries| {
         let place = function.enter();
         let samples = SAMPLES.load(Ordering::Relaxed);
-        let overhead = thread.overhead.load(Ordering::Relaxed);
-        let moment = Moment { ticks: begin, thread: thread.number(), overhead };
+        let moment = thread.moment(begin);
         if place.number > samples {
             function.beyond(place, samples, moment);
             return thread.spend(tsc::now().wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));

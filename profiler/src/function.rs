@@ -99,7 +99,7 @@ pub(crate) struct Moment {
     pub(crate) ticks: u64,
     /// A number for the thread.
     pub(crate) thread: u64,
-    /// What the thread had spent in probes, in ticks.
+    /// What the thread had spent in probes, in ticks, without pauses there.
     pub(crate) overhead: u64,
 }
 

@@ -16,8 +16,8 @@
 //!   exit, fatal signals.
 //! * `fire`: what runs when a probe fires: no locks, no allocation, no system call but for a thread's first, and two in a
 //!   counting burst. `thread`: its per-thread memory. `function`: what all threads share about a function.
-//! * `pairing`: which exit belongs to which entry. `estimate`: from bursts to numbers of calls. `cpu`: how long the program has
-//!   run. `measured`: samples and estimate of one function.
+//! * `pairing`: which exit belongs to which entry. `estimate`: from bursts to numbers of calls; `gaps`: its statistics; `cpu`: how
+//!   long the program has run. `measured`: samples and estimate of one function.
 //! * [`report`], [`output`], [`options`], [`symbol`], [`elf_check`]: what the user sees.
 
 mod clock;
@@ -27,6 +27,7 @@ pub mod error;
 mod estimate;
 mod fire;
 mod function;
+mod gaps;
 mod measured;
 pub mod options;
 pub mod output;

@@ -8,6 +8,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use crate::function::Moment;
 use crate::pairing::EntryStack;
 
 /// Samples that a ring holds: one tick's worth of a thread that runs through 800 functions. Pages that are not used are not
@@ -16,6 +17,9 @@ const RING: usize = 8192;
 
 /// The daemon is woken when a ring is this full.
 const HALF: usize = RING / 2;
+
+/// A probe that took longer, in ticks, was interrupted for another thread: about 0.1 ms.
+const LONGEST_PROBE: u64 = 250_000;
 
 /// One call that was measured.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +50,8 @@ pub(crate) struct Thread {
     inside_at: AtomicUsize,
     /// What the thread has spent in probes, in ticks.
     pub(crate) overhead: AtomicU64,
+    /// The part of it in which the thread was not running, as far as that is known.
+    paused: AtomicU64,
     /// Samples that found the ring full, entries that found the stack full.
     lost: AtomicU64,
     entries: UnsafeCell<EntryStack>,
@@ -177,7 +183,22 @@ impl Thread {
     /// Adds to what the thread has spent in probes. Only the thread itself writes.
     #[inline(always)]
     pub(crate) fn spend(&self, ticks: u64) {
+        if ticks > LONGEST_PROBE {
+            self.pause(ticks);
+        }
         self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn pause(&self, ticks: u64) {
+        self.paused.store(self.paused.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
+    }
+
+    /// Where the thread is now.
+    #[inline(always)]
+    pub(crate) fn moment(&self, ticks: u64) -> Moment {
+        let [overhead, paused] = [&self.overhead, &self.paused].map(|time| time.load(Ordering::Relaxed));
+        Moment { ticks, thread: self.number(), overhead: overhead.wrapping_sub(paused) }
     }
 
     /// Counts a sample or an entry that there was no room for.
