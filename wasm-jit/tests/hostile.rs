@@ -770,3 +770,104 @@ fn many_declarations() {
         module.finish()
     });
 }
+
+/// Numbers that look random, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
+    }
+}
+
+/// Something of everything that a program may have.
+const PROGRAM: &str = r#"(module $program
+    (type $binary (func (param i32 i64) (result i64)))
+    (import "host" "f" (func $host (param i32) (result f64)))
+    (import "host" "memory" (memory $shared 1 3 shared))
+    (memory $own 1)
+    (table $functions 3 funcref)
+    (table $things 1 9 externref)
+    (global $count (mut i32) (i32.const 5))
+    (global $sum i64 (i64.add (i64.const 3) (i64.mul (i64.const 5) (i64.const -7))))
+    (tag $tag (param i32 i64))
+    (elem (table $functions) (i32.const 1) func $binary $start)
+    (elem $passive funcref (ref.func $host) (ref.null func))
+    (data (memory $own) (offset (i32.const 16)) "hello, world")
+    (data $bytes "\00\ff\80")
+    (export "binary" (func $binary))
+    (export "count" (global $count))
+    (start $start)
+    (func $binary (type $binary)
+        (local $float f64)
+        (local.set $float (call $host (local.get 0)))
+        (block $caught (result i32 i64)
+            (try_table (catch $tag $caught)
+                (if (i32.lt_s (local.get 0) (i32.const 3))
+                    (then (throw $tag (local.get 0) (local.get 1)))
+                    (else (i64.store $own offset=70000 (local.get 0) (i64.trunc_f64_s (local.get $float))))))
+            (block $out
+                (loop $again
+                    (br_table $again $out $again $out (i32.and (local.get 0) (i32.const 3)))))
+            (memory.init $own $bytes (i32.const 1) (i32.const 0) (i32.const 2))
+            (table.init $functions $passive (i32.const 0) (i32.const 0) (i32.const 1))
+            (return_call_indirect $functions (type $binary)
+                (i32.const 1) (i64.div_s (local.get 1) (global.get $sum)) (global.get $count)))
+        (local.set 1)
+        (i64.add (i64.extend_i32_u) (local.get 1)))
+    (func $start
+        (global.set $count (i32.atomic.rmw.add $shared (i32.const 8) (memory.grow $own (i32.const 1))))
+        (drop (call $binary (select (i32.const 1) (i32.const 2) (global.get $count)) (i64.const 4)))))"#;
+
+/// The same with a few small changes, or cut off.
+fn changed(module: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = module.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.below(bytes.len());
+        match random.below(6) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.below(256) as u8,
+            2 => bytes[at] = [0x00, 0x0b, 0x40, 0x7f, 0x80, 0xff][random.below(6)],
+            3 => drop(bytes.remove(at)),
+            4 => bytes.insert(at, random.below(256) as u8),
+            _ if random.below(4) == 0 => bytes.truncate(at.max(8)),
+            _ => {
+                // A number of five bytes: nearly 2^32, or nearly 2^31.
+                let number = [0xff, 0xff, 0xff, 0xff, [0x0f, 0x07][random.below(2)]];
+                let end = bytes.len().min(at + 5);
+                bytes[at..end].copy_from_slice(&number[..end - at]);
+            }
+        }
+    }
+    bytes
+}
+
+/// What can be loaded is asked for names and listings, too, which are read when somebody asks. By hand, for longer:
+/// `HOSTILE_MODULE=file.wasm HOSTILE_ROUNDS=100000 HOSTILE_SEED=7 cargo test --release -p wasm-jit --test hostile changed`.
+#[test]
+fn modules_that_were_changed_are_loaded_or_refused() {
+    let module = match std::env::var_os("HOSTILE_MODULE") {
+        Some(path) => std::fs::read(path).unwrap(),
+        None => wat::parse_str(PROGRAM).unwrap(),
+    };
+    let rounds = std::env::var("HOSTILE_ROUNDS").map_or(3000, |rounds| rounds.parse().unwrap());
+    let seed = std::env::var("HOSTILE_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut random = Random(seed);
+    compile(&module).unwrap();
+    let mut loaded = 0;
+    for _ in 0..rounds {
+        let bytes = changed(&module, &mut random);
+        let Ok(module) = compile(&bytes) else { continue };
+        loaded += 1;
+        if module.code_size() < 100_000 || random.below(50) == 0 {
+            module.write_objdump(|_, _| true, &mut std::io::sink()).unwrap();
+            module.write_perf_map(&mut std::io::sink()).unwrap();
+            drop(module.show_to_gdb());
+        }
+    }
+    println!("{loaded} of {rounds} loaded");
+}

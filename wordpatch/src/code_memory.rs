@@ -61,7 +61,7 @@ impl CodeBuffer {
     /// Room for `limit` bytes. Costs address space until it is sealed, and memory as it is written.
     ///
     /// # Errors
-    /// [`Error::AliasRefused`].
+    /// [`Error::CodeMemory`].
     pub fn new(limit: usize) -> Result<Self, Error> {
         let length = limit.max(1).next_multiple_of(PAGE);
         let start = alias::reserve_shared(length).map_err(refused)?;
@@ -100,7 +100,7 @@ impl CodeBuffer {
     /// Makes the code executable. The rest of its last page is INT3.
     ///
     /// # Errors
-    /// [`Error::AliasRefused`], [`Error::MemoryMap`].
+    /// [`Error::CodeMemory`], [`Error::MemoryMap`].
     pub fn seal(mut self) -> Result<CodeMemory, Error> {
         let length = self.written.max(1).next_multiple_of(PAGE);
         let code = self.written;
@@ -168,5 +168,5 @@ impl Drop for CodeMemory {
 }
 
 fn refused(errno: Errno) -> Error {
-    Error::AliasRefused { address: 0, source: errno.into() }
+    Error::CodeMemory { source: errno.into() }
 }

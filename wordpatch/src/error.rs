@@ -206,6 +206,13 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The kernel refused memory for generated code.
+    #[error("no memory for generated code: {source}")]
+    CodeMemory {
+        /// The system call's error.
+        source: io::Error,
+    },
+
     /// The process's memory map could not be read or changed.
     #[error("the memory map near {address:#x} could not be read or changed: {source}")]
     MemoryMap {

@@ -70,6 +70,12 @@ fn what_was_not_written_is_int3_and_what_is_too_long_is_refused() {
 }
 
 #[test]
+fn memory_that_the_kernel_refuses_is_an_error() {
+    let error = CodeBuffer::new(1 << 60).unwrap_err();
+    assert!(matches!(error, Error::CodeMemory { .. }), "{error}");
+}
+
+#[test]
 fn a_forked_child_patches_its_own_copy() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(0);

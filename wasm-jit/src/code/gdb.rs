@@ -1,7 +1,7 @@
 //! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation Interface").
 //!
 //! gdb reads a list of object files from a variable of the process, whenever the process calls a function that does nothing;
-//! it finds both by their names. Each image gets an object file in memory, with a symbol for each function and no code: gdb
+//! it finds both by their names. Each image gets an object file in memory, with a symbol for each function and trampoline, and no code: gdb
 //! takes that from the process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
 //!
 //! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into it: `hbreak`, which uses the
@@ -134,7 +134,7 @@ impl Drop for GdbRegistration {
     }
 }
 
-/// An ELF file with the image's code as a section without contents, and a symbol for each function.
+/// An ELF file with the image's code as a section without contents, and a symbol for each function and trampoline.
 fn object_file(image: &CodeImage) -> Vec<u8> {
     let sections = Sections::of(&image.bytes);
     let module = sections.module_name.unwrap_or("wasm");
@@ -142,8 +142,17 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         Some(name) => format!("{module}!{name}"),
         None => format!("{module}!function[{index}]"),
     };
-    let names: Vec<Vec<u8>> =
-        image.indices().map(|index| name(index).replace('\0', " ").into_bytes()).collect();
+    let functions = image.indices().map(|index| {
+        let function = image.function(index);
+        (name(index), function.entry..function.end)
+    });
+    // By their symbols, gdb finds the way from here to the host's frames.
+    let trampolines =
+        image.trampolines().into_iter().map(|(what, place)| (format!("{module}!trampoline[{what}]"), place));
+    let places: Vec<_> = functions
+        .chain(trampolines)
+        .map(|(name, place)| (name.replace('\0', " ").into_bytes(), place))
+        .collect();
     let mut file = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut file);
 
@@ -155,8 +164,8 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     writer.reserve_strtab_section_index();
     writer.reserve_shstrtab_section_index();
     writer.reserve_null_symbol_index();
-    let mut symbols = Vec::with_capacity(names.len());
-    for name in &names {
+    let mut symbols = Vec::with_capacity(places.len());
+    for (name, _) in &places {
         symbols.push(writer.add_string(name));
         writer.reserve_symbol_index(Some(text));
     }
@@ -176,16 +185,15 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     };
     writer.write_file_header(&header).expect("an ordinary header");
     writer.write_null_symbol();
-    for (index, name) in image.indices().zip(&symbols) {
-        let function = image.function(index);
+    for ((_, place), name) in places.iter().zip(&symbols) {
         writer.write_symbol(&Sym {
             section: Some(text.0),
             st_name: writer.string_offset(Some(*name)),
             st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
             st_other: elf::SymbolOther(0),
             st_shndx: elf::SHN_UNDEF,
-            st_value: image.at(function.entry) as u64,
-            st_size: u64::from(function.end - function.entry),
+            st_value: image.at(place.start) as u64,
+            st_size: u64::from(place.end - place.start),
         });
     }
     writer.write_strtab();
@@ -213,7 +221,7 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
 mod tests {
     use object::{Object, ObjectSymbol};
 
-    use super::super::tests::image;
+    use super::super::tests::{compile, image};
     use super::*;
 
     #[test]
@@ -230,6 +238,18 @@ mod tests {
             .map(|(index, length)| (format!("wasm!function[{index}]"), image.entry(index) as u64, length))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn trampolines_have_symbols() {
+        let text = "(module $m (func) (func) (func (param i32)))";
+        let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
+        let file = object_file(&image);
+        let file = object::File::parse(&*file).unwrap();
+        let names: Vec<_> = file.symbols().skip(3).map(|symbol| symbol.name().unwrap().to_owned()).collect();
+        assert_eq!(names, ["enter", "leave", "enter", "leave"].map(|what| format!("m!trampoline[{what}]")));
+        let ends: Vec<_> = file.symbols().map(|symbol| symbol.address() + symbol.size()).collect();
+        assert!(ends.is_sorted() && ends.last() == Some(&(image.memory().pages().end as u64)), "{ends:x?}");
     }
 
     #[test]

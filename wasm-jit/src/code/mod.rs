@@ -103,6 +103,18 @@ impl CodeImage {
         self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.host))
     }
 
+    /// Where the trampolines are, which enter compiled code or leave it for the host, in ascending order.
+    pub(crate) fn trampolines(&self) -> Vec<(&'static str, std::ops::Range<u32>)> {
+        let both = |trampolines: &Trampolines| [(trampolines.entry, "enter"), (trampolines.host, "leave")];
+        let mut starts: Vec<_> = self.trampolines.iter().flatten().flat_map(both).collect();
+        // Equal types share theirs.
+        starts.sort_unstable();
+        starts.dedup();
+        let end = self.memory.pages().len() as u32;
+        let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([end]);
+        starts.iter().zip(ends).map(|((start, what), end)| (*what, *start..end)).collect()
+    }
+
     /// The code with its trampolines.
     pub(crate) fn memory(&self) -> &CodeMemory {
         &self.memory

@@ -2,6 +2,7 @@
 //! asks where a program is; what is malformed counts as absent.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write};
 
 use wasmparser::{KnownCustom, Name, NameSectionReader, Parser, Payload};
 
@@ -63,17 +64,54 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A symbol of Rust or C++ as its author would write it; any other unchanged.
+/// The longest name that is shown. Short symbols may stand for very long names: each part may repeat those before it.
+const LONGEST_NAME: usize = 64 << 10;
+
+/// A symbol of Rust or C++ as its author would write it; any other unchanged, and one whose name is too long.
 pub(crate) fn demangle(symbol: &str) -> String {
-    if let Ok(name) = rustc_demangle::try_demangle(symbol) {
-        return format!("{name:#}");
+    let mut name = Bounded(String::new());
+    let demangled = if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {
+        write!(name, "{demangled:#}").is_ok()
+    } else if symbol.starts_with("_Z") {
+        let options = cpp_demangle::ParseOptions::default().recursion_limit(128);
+        let of_name = cpp_demangle::DemangleOptions::default();
+        cpp_demangle::Symbol::new_with_options(symbol, &options)
+            .is_ok_and(|parsed| parsed.structured_demangle(&mut name, &of_name).is_ok())
+    } else {
+        false
+    };
+    if demangled { name.0 } else { symbol.to_owned() }
+}
+
+/// Takes no more than [`LONGEST_NAME`].
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > LONGEST_NAME {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
     }
-    let options = cpp_demangle::ParseOptions::default().recursion_limit(128);
-    if symbol.starts_with("_Z")
-        && let Ok(name) = cpp_demangle::Symbol::new_with_options(symbol, &options)
-        && let Ok(name) = name.demangle()
-    {
-        return name;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_written_unless_they_are_too_long() {
+        assert_eq!(demangle("_ZN4shop4sell17h0123456789abcdefE"), "shop::sell");
+        assert_eq!(demangle("_ZN3foo3barEv"), "foo::bar()");
+        assert_eq!(demangle("plain"), "plain");
+        // A<int, int>, then A of twice the one before.
+        let doubled = |times: usize| {
+            let number = |at: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[at]);
+            let more: String = (0..times).map(|at| format!("S_IS{0}_S{0}_E", number(at))).collect();
+            format!("_Z1f1AIiiE{more}")
+        };
+        assert_eq!(demangle(&doubled(1)), "f(A<int, int>, A<A<int, int>, A<int, int> >)");
+        assert_eq!(demangle(&doubled(36)), doubled(36));
     }
-    symbol.to_owned()
 }

@@ -179,3 +179,14 @@ fn a_module_without_functions_has_an_image() {
     assert_eq!(image.indices().len(), 0);
     assert_eq!(image.code_length(), 0);
 }
+
+#[test]
+fn each_function_has_one_line_in_the_map_for_perf() {
+    let text = "(module $\"a\\0ab\" (func $\"c\\0ad\") (func))";
+    let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
+    let mut map = Vec::new();
+    super::perf::write_map(&image, &mut map).unwrap();
+    let map = String::from_utf8(map).unwrap();
+    let names: Vec<_> = map.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
+    assert_eq!(names, ["a b!c d", "a b!function[1]", "a b!trampolines"]);
+}

@@ -100,8 +100,12 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
+    /// What a bulk operation answers. A program may spend nearly all its time in them, where no signal can stop it; so it is
+    /// stopped here.
     fn answer(self, outcome: Result<u64, Trap>) -> Answer {
-        match outcome {
+        // SAFETY: this thread runs the store.
+        let is_interrupted = || unsafe { trap::is_interrupted(self.store.vm()) };
+        match outcome.and_then(|value| if is_interrupted() { Err(Trap::Interrupt) } else { Ok(value) }) {
             Ok(value) => Answer { value, failed: 0 },
             Err(trap) => {
                 self.store.fail(trap.into());

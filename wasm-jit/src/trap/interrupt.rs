@@ -8,16 +8,16 @@
 //!   That is always possible, since `r14` leads to the store at every instruction of a function, and everything that the
 //!   activation needs to be left is in the frame of its entry trampoline.
 //! - Else it finds the thread in the runtime or in a host function, which must not be left in the middle. The request stays. It is
-//!   met where the host function returns ([`is_interrupted`](super::is_interrupted)), or by the next signal, which comes after
-//!   a few milliseconds: a thread of its own repeats it until the request is met or withdrawn.
+//!   met where the host function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)), or by the next signal, which
+//!   comes after a few milliseconds: a thread of its own repeats it until the request is met or withdrawn.
 //!
 //! A request that finds nothing running is met by the next call into the store.
 //!
 //! Host functions may see system calls fail with `EINTR`, those that SA_RESTART does not restart.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::signals;
@@ -29,10 +29,43 @@ pub(crate) const DEFAULT_SIGNAL: i32 = libc::SIGURG;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// Who asks for an interrupt that was not met yet.
+///
+/// The lowest bit: a handle. The rest of the lower half: twice the number of timeouts. The upper half numbers the rounds, which end
+/// when what was asked for is met or withdrawn: so a timeout knows whether its request is still there, and withdraws no other's.
+#[derive(Debug, Default)]
+struct Requests(AtomicU64);
+
+impl Requests {
+    fn by_handle(&self) {
+        self.0.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// Gives the round.
+    fn by_timeout(&self) -> u64 {
+        self.0.fetch_add(2, Ordering::SeqCst) >> 32
+    }
+
+    fn withdraw_timeout(&self, round: u64) {
+        let without = |now: u64| (now >> 32 == round).then(|| now - 2);
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, without);
+    }
+
+    fn is_any(&self) -> bool {
+        self.0.load(Ordering::SeqCst) as u32 != 0
+    }
+
+    /// Whether there were any.
+    fn end_round(&self) -> bool {
+        let next = |now: u64| (now as u32 != 0).then(|| ((now >> 32) + 1) << 32);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
+    }
+}
+
 /// Of one store: who runs it, and whether it is to be interrupted.
 #[derive(Debug)]
 pub(crate) struct Interruption {
-    requested: AtomicBool,
+    requests: Requests,
     /// The thread in the store's outermost activation, as the kernel numbers threads, or 0.
     thread: AtomicI32,
     /// Activations inside one another.
@@ -45,7 +78,7 @@ impl Interruption {
     pub(crate) fn new(signal: i32) -> Arc<Self> {
         signals::install_interrupt(signal);
         Arc::new(Self {
-            requested: AtomicBool::new(false),
+            requests: Requests::default(),
             thread: AtomicI32::new(0),
             depth: AtomicU32::new(0),
             signal,
@@ -64,17 +97,12 @@ impl Interruption {
 
     /// Meets the request, if there is one. Async-signal-safe.
     pub(super) fn acknowledge(&self) -> bool {
-        self.requested.load(Ordering::Relaxed) && self.requested.swap(false, Ordering::SeqCst)
-    }
-
-    fn request(&self) {
-        self.requested.store(true, Ordering::SeqCst);
-        self.poke();
+        self.requests.end_round()
     }
 
     /// Whether a request was not met yet, by a thread that is running.
     fn is_waited_for(&self) -> bool {
-        self.requested.load(Ordering::SeqCst) && self.thread.load(Ordering::SeqCst) != 0
+        self.requests.is_any() && self.thread.load(Ordering::SeqCst) != 0
     }
 
     /// Sends the signal to whoever runs the store.
@@ -114,7 +142,8 @@ impl InterruptHandle {
     /// Returns at once. Compiled code stops within some ten microseconds; a host function that runs is not disturbed, the program
     /// stops where it returns. If nothing runs in the store, the next call is stopped before it begins. Not for signal handlers.
     pub fn interrupt(&self) {
-        self.interruption.request();
+        self.interruption.requests.by_handle();
+        self.interruption.poke();
         // Where the repeating thread cannot be started, one signal has to do.
         let _ = repeater().map(|repeater| repeater.add(Due::again(&self.interruption, FIRST_PAUSE)));
     }
@@ -124,7 +153,7 @@ impl InterruptHandle {
     /// # Errors
     /// When the thread that watches the time cannot be started.
     pub fn interrupt_after(&self, time: Duration) -> io::Result<Timeout> {
-        let timer = Arc::new(Timer { fired: AtomicBool::new(false) });
+        let timer = Arc::new(Timer::default());
         // A time beyond what the clock can tell never comes.
         if let Some(at) = Instant::now().checked_add(time) {
             let interruption = Arc::downgrade(&self.interruption);
@@ -133,13 +162,14 @@ impl InterruptHandle {
         Ok(Timeout { handle: self.clone(), timer })
     }
 
-    /// Withdraws a request that was not met yet.
+    /// Withdraws what was asked for and not met yet, by this handle, its clones and timeouts.
     pub fn withdraw(&self) {
-        self.interruption.requested.store(false, Ordering::SeqCst);
+        self.interruption.requests.end_round();
     }
 }
 
-/// An interrupt that is to come; none comes once it is dropped, and one that has come and was not met is withdrawn.
+/// An interrupt that is to come; none comes once it is dropped, and if it has come and was not met, it is withdrawn. In a forked
+/// child, those of its parent do not come.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the timeout"]
 pub struct Timeout {
@@ -150,25 +180,26 @@ pub struct Timeout {
 impl Timeout {
     /// Whether the time has passed, and the interrupt was asked for.
     pub fn has_fired(&self) -> bool {
-        self.timer.fired.load(Ordering::SeqCst)
+        self.timer.fired_in.get().is_some()
     }
 }
 
 impl Drop for Timeout {
     fn drop(&mut self) {
-        if let Ok(repeater) = repeater() {
+        if let Some(repeater) = started() {
             let is_own = |due: &Due| due.timer.as_ref().is_some_and(|timer| Arc::ptr_eq(timer, &self.timer));
             repeater.dues().retain(|due| !is_own(due));
         }
-        if self.has_fired() {
-            self.handle.withdraw();
+        if let Some(round) = self.timer.fired_in.get() {
+            self.handle.interruption.requests.withdraw_timeout(*round);
         }
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Timer {
-    fired: AtomicBool,
+    /// The round of requests that it has fired in.
+    fired_in: OnceLock<u64>,
 }
 
 /// What the repeating thread is to do next for a store.
@@ -193,8 +224,8 @@ impl Due {
         let interruption = self.interruption.upgrade()?;
         match &self.timer {
             Some(timer) => {
-                timer.fired.store(true, Ordering::SeqCst);
-                interruption.request();
+                timer.fired_in.get_or_init(|| interruption.requests.by_timeout());
+                interruption.poke();
                 Some(Self::again(&interruption, FIRST_PAUSE))
             }
             None if interruption.is_waited_for() => {
@@ -241,15 +272,27 @@ impl Repeater {
     }
 }
 
+/// The repeating thread, and the process that it is a thread of.
+static REPEATER: Mutex<Option<(u32, &Repeater)>> = Mutex::new(None);
+
+/// That of this process. A forked child has none of its parent's threads.
+fn of_this_process(repeater: Option<(u32, &'static Repeater)>) -> Option<&'static Repeater> {
+    repeater.filter(|(process, _)| *process == std::process::id()).map(|(_, repeater)| repeater)
+}
+
+fn started() -> Option<&'static Repeater> {
+    of_this_process(*REPEATER.lock().unwrap_or_else(|e| e.into_inner()))
+}
+
 /// The process's repeating thread, started when it is first needed. The program's signals do not come to it.
 fn repeater() -> io::Result<&'static Repeater> {
-    static REPEATER: Repeater = Repeater { dues: Mutex::new(Vec::new()), added: Condvar::new() };
-    static STARTED: Mutex<bool> = Mutex::new(false);
-    let mut started = STARTED.lock().unwrap_or_else(|e| e.into_inner());
-    if !*started {
-        let thread = std::thread::Builder::new().name("wasm-interrupt".into()).stack_size(64 << 10);
-        wordpatch::with_signals_blocked(|| thread.spawn(|| REPEATER.run()))?;
-        *started = true;
+    let mut current = REPEATER.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(repeater) = of_this_process(*current) {
+        return Ok(repeater);
     }
-    Ok(&REPEATER)
+    let repeater: &Repeater = Box::leak(Box::new(Repeater { dues: Mutex::default(), added: Condvar::new() }));
+    let thread = std::thread::Builder::new().name("wasm-interrupt".into()).stack_size(64 << 10);
+    wordpatch::with_signals_blocked(|| thread.spawn(|| repeater.run()))?;
+    *current = Some((std::process::id(), repeater));
+    Ok(repeater)
 }

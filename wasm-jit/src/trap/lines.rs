@@ -1,19 +1,30 @@
 //! Source lines from the DWARF sections of a module.
 //!
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's contents. Units are read when one of
-//! their addresses is asked about, so a large module costs its list of units and one of them.
+//! their addresses is asked about, so a large module costs a look at each entry, its list of units, and one of them.
+//!
+//! A module may come from anybody, and so does its DWARF. What it may cost is bounded: in time and memory by a budget of bytes read
+//! ([`Metered`]), in stack by the depth of its inlined functions, which addr2line reads recursively.
 
-use addr2line::gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
+use std::cell::Cell;
+
+use addr2line::gimli::{self, AbbreviationsCacheStrategy, Dwarf, SectionId};
 
 use super::FrameSymbol;
+use super::metered::{Budget, Metered};
 use crate::code::sections::{Sections, demangle};
 
-/// The most functions that were inlined into each other at one place.
-const MOST_INLINED: usize = 64;
+/// The most functions that were inlined into each other at one place. They are read with a frame of less than 1 KiB for each, by a
+/// thread that may have no more than what compiled code leaves to host functions.
+const MOST_INLINED: usize = 100;
+
+/// What may be read of DWARF: so many times its size, and so many bytes in any case.
+const MOST_READ: usize = 8;
+const LEAST_READ: usize = 4 << 20;
 
 /// A module's DWARF, ready to be asked.
 pub(super) struct Lines<'a> {
-    context: addr2line::Context<EndianSlice<'a, LittleEndian>>,
+    context: addr2line::Context<Metered<'a>>,
     code_start: u64,
 }
 
@@ -23,11 +34,17 @@ impl<'a> Lines<'a> {
         if !sections.dwarf.contains_key(SectionId::DebugInfo.name()) {
             return None;
         }
+        let size: usize = sections.dwarf.values().map(|data| data.len()).sum();
+        let budget = Budget::new(Cell::new(LEAST_READ.saturating_add(MOST_READ.saturating_mul(size))));
         let load = |id: SectionId| {
             let data = sections.dwarf.get(id.name()).copied().unwrap_or_default();
-            Ok::<_, addr2line::gimli::Error>(EndianSlice::new(data, LittleEndian))
+            Ok::<_, gimli::Error>(Metered::new(data, &budget))
         };
-        let dwarf = Dwarf::load(load).ok()?;
+        let mut dwarf = Dwarf::load(load).ok()?;
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::All);
+        if !is_shallow(&dwarf).ok()? {
+            return None;
+        }
         let context = addr2line::Context::from_dwarf(dwarf).ok()?;
         Some(Self { context, code_start: sections.code_start })
     }
@@ -46,10 +63,32 @@ impl<'a> Lines<'a> {
                 line: location.and_then(|location| location.line),
                 column: location.and_then(|location| location.column),
             });
-            if symbols.len() == MOST_INLINED {
-                break;
-            }
         }
         symbols
     }
+}
+
+/// Whether no more than [`MOST_INLINED`] functions are inlined into each other anywhere.
+fn is_shallow(dwarf: &Dwarf<Metered<'_>>) -> gimli::Result<bool> {
+    let mut units = dwarf.units();
+    // The depths of the entries of inlined functions that the next entry may be inside of.
+    let mut around = Vec::new();
+    while let Some(unit) = units.next()? {
+        let abbreviations = dwarf.abbreviations(&unit)?;
+        let mut entries = unit.entries_raw(&abbreviations, None)?;
+        around.clear();
+        while !entries.is_empty() {
+            let depth = entries.next_depth();
+            let Some(abbreviation) = entries.read_abbreviation()? else { continue };
+            while around.pop_if(|outer| *outer >= depth).is_some() {}
+            if abbreviation.tag() == gimli::DW_TAG_inlined_subroutine {
+                around.push(depth);
+                if around.len() > MOST_INLINED {
+                    return Ok(false);
+                }
+            }
+            entries.skip_attributes(abbreviation.attributes())?;
+        }
+    }
+    Ok(true)
 }

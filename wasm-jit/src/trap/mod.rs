@@ -19,12 +19,13 @@
 //! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the trampoline returns 1.
 //! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when somebody asks (`backtrace`).
 //!
-//! To read it: `unwind` (frames, and the handlers of exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`.
+//! To read it: `unwind` (frames, and the handlers of exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
 
 mod backtrace;
 mod capture;
 mod interrupt;
 mod lines;
+mod metered;
 mod routines;
 mod signals;
 mod unwind;

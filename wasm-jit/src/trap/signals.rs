@@ -14,7 +14,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use super::routines::raise_by_signal;
 use crate::asm::UD2;
@@ -34,21 +34,27 @@ const SI_TKILL: i32 = -6;
 /// `si_code` of a fault whose address the kernel does not know.
 const SI_KERNEL: i32 = 0x80;
 
-/// The most that a signal number can be.
+/// The signals whose default is that nothing happens.
+const IGNORED: [i32; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
+
+/// Signals are numbered from 1 to 64.
 const MOST_SIGNALS: usize = 65;
 
-/// What was installed before us.
-struct Previous {
-    function: AtomicUsize,
-    flags: AtomicI32,
+/// What a signal means to us, and what was installed before us.
+struct Handled {
+    /// Threads are interrupted by it.
+    is_interrupt: AtomicBool,
+    previous: AtomicUsize,
+    previous_flags: AtomicI32,
 }
 
-static PREVIOUS: [Previous; MOST_SIGNALS] =
-    [const { Previous { function: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } };
-        MOST_SIGNALS];
-
-/// A bit for each signal by which threads are interrupted.
-static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+static HANDLED: [Handled; MOST_SIGNALS] = [const {
+    Handled {
+        is_interrupt: AtomicBool::new(false),
+        previous: AtomicUsize::new(libc::SIG_DFL),
+        previous_flags: AtomicI32::new(0),
+    }
+}; MOST_SIGNALS];
 
 /// Installs the handlers for faults, once.
 pub(super) fn install() {
@@ -60,23 +66,23 @@ pub(super) fn install() {
 pub(super) fn install_interrupt(signal: i32) {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _lock = LOCK.lock().unwrap_or_else(|e| e.into_inner());
-    let bit = 1 << signal;
-    if INTERRUPTS.load(Ordering::Relaxed) & bit == 0 {
+    let is_interrupt = &HANDLED[signal as usize].is_interrupt;
+    if !is_interrupt.load(Ordering::Relaxed) {
         install_one(signal);
-        INTERRUPTS.fetch_or(bit, Ordering::Release);
+        is_interrupt.store(true, Ordering::Release);
     }
 }
 
 fn install_one(signal: i32) {
-    let previous = &PREVIOUS[signal as usize];
+    let handled = &HANDLED[signal as usize];
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the action into memory of the right type; all zero is a valid one.
     let before = unsafe {
         libc::sigaction(signal, std::ptr::null(), before.as_mut_ptr());
         before.assume_init()
     };
-    previous.function.store(before.sa_sigaction, Ordering::Relaxed);
-    previous.flags.store(before.sa_flags, Ordering::Release);
+    handled.previous.store(before.sa_sigaction, Ordering::Relaxed);
+    handled.previous_flags.store(before.sa_flags, Ordering::Release);
     // SAFETY: all zero is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handle as *const () as usize;
@@ -94,7 +100,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let context = &mut *context.cast::<libc::ucontext_t>();
         (&*info, &mut context.uc_mcontext.gregs)
     };
-    let is_interrupt = signal < 64 && INTERRUPTS.load(Ordering::Acquire) & 1 << signal != 0;
+    let is_interrupt = HANDLED[signal as usize].is_interrupt.load(Ordering::Acquire);
     let pc = registers[libc::REG_RIP as usize] as usize;
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
@@ -107,6 +113,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let interruption = unsafe { (*store).interruption.as_ref() };
         let is_ours = if is_interrupt {
             interruption.is_some_and(|interruption| interruption.acknowledge())
+        } else if was_sent(info_ref) {
+            false
         } else {
             // SAFETY: as above; the thread has just executed the instruction.
             unsafe {
@@ -134,6 +142,11 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
+/// Whether a process sent the signal, or a timer: the instruction is not its cause.
+fn was_sent(info: &libc::siginfo_t) -> bool {
+    info.si_code <= 0
+}
+
 /// Why the code at `pc` traps by itself: UD2 and a [`TrapCode`].
 ///
 /// # Safety
@@ -151,7 +164,7 @@ pub(super) unsafe fn trap_code(pc: usize) -> Option<TrapCode> {
 /// `context` must be that of the running instance or of the host function that it calls.
 unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &libc::siginfo_t) -> bool {
     // An access to an address that is none at all (general protection) has no address here.
-    if info.si_code <= 0 || info.si_code == SI_KERNEL {
+    if info.si_code == SI_KERNEL {
         return false;
     }
     // SAFETY: SIGSEGV has an address.
@@ -217,25 +230,20 @@ const NUMBERED: [i32; 16] = [
 
 /// Gives the signal to the handler that was there before us, or lets it have its default effect.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let previous = &PREVIOUS[signal as usize];
-    let flags = previous.flags.load(Ordering::Acquire);
-    let was_sent = {
-        // SAFETY: the kernel's pointer.
-        let code = unsafe { (*info).si_code };
-        code <= 0
-    };
-    match previous.function.load(Ordering::Relaxed) {
+    let handled = &HANDLED[signal as usize];
+    let flags = handled.previous_flags.load(Ordering::Acquire);
+    // SAFETY: the kernel's pointer.
+    let is_fault = FAULTS.contains(&signal) && !was_sent(unsafe { &*info });
+    match handled.previous.load(Ordering::Relaxed) {
         // A fault cannot be ignored: the kernel ends a process that tries.
-        libc::SIG_IGN if was_sent => {}
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_DFL if IGNORED.contains(&signal) => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            if signal == libc::SIGURG {
-                return;
-            }
-            // SAFETY: both are async-signal-safe. A fault happens again when this handler has returned; a signal that was
-            // sent has to be sent again.
+            // SAFETY: both are async-signal-safe. A fault happens again when this handler has returned; any other signal has to be
+            // sent again.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
-                if was_sent {
+                if !is_fault {
                     libc::raise(signal);
                 }
             }

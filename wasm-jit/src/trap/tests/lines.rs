@@ -111,6 +111,58 @@ fn dwarf_that_is_cut_off_tells_nothing() {
     assert!(Lines::of(&Sections::default()).is_none());
 }
 
+/// So many units of these entries, which use these abbreviations; ranges are at offset 0 of theirs.
+fn units(count: usize, abbreviations: &[u8], entries: &[u8], ranges: &[u8]) -> Sections<'static> {
+    let mut unit = Vec::new();
+    unit.extend((7 + entries.len() as u32).to_le_bytes());
+    // Version 4, abbreviations at 0, addresses of four bytes.
+    unit.extend([4, 0, 0, 0, 0, 0, 4]);
+    unit.extend(entries);
+    let mut sections = Sections { code_start: 0, ..Sections::default() };
+    for (name, data) in [
+        (".debug_info", unit.repeat(count)),
+        (".debug_abbrev", abbreviations.to_vec()),
+        (".debug_ranges", ranges.to_vec()),
+    ] {
+        sections.dwarf.insert(name, Box::leak(data.into_boxed_slice()));
+    }
+    sections
+}
+
+#[test]
+fn functions_may_be_inlined_into_each_other_a_hundred_times() {
+    let abbreviations = [
+        &[1, 0x11, 1, 0x11, 1, 0x12, 6, 0, 0][..], // a unit: children, low_pc, high_pc
+        &[2, 0x2e, 1, 0x11, 1, 0x12, 6, 0, 0],     // a function, the same
+        &[3, 0x1d, 1, 0x11, 1, 0x12, 6, 0, 0],     // an inlined function, the same
+        &[4, 0x0b, 1, 0, 0],                       // a block: children
+        &[0],
+    ]
+    .concat();
+    let entry = |code: u8| [&[code][..], &[0; 4], &1000_u32.to_le_bytes()].concat();
+    let nested = |depth: usize| {
+        let inlined = [entry(3), vec![4]].concat().repeat(depth);
+        // One after the other does not count.
+        let others = [entry(3), vec![0]].concat().repeat(1000);
+        let entries = [entry(1), entry(2), others, inlined, vec![0; 2 * depth + 2]].concat();
+        units(1, &abbreviations, &entries, &[])
+    };
+    assert_eq!(Lines::of(&nested(100)).unwrap().symbols(500).len(), 101);
+    for depth in [101, 100_000] {
+        assert!(Lines::of(&nested(depth)).is_none());
+    }
+}
+
+#[test]
+fn a_list_that_all_units_share_is_read_so_often_only() {
+    // A unit: no children, ranges.
+    let abbreviations = [1, 0x11, 0, 0x55, 0x17, 0, 0, 0];
+    let ranges: Vec<u8> = (1..60_000_u32).flat_map(|at| [at, at + 1]).flat_map(u32::to_le_bytes).collect();
+    let read = |count| Lines::of(&units(count, &abbreviations, &[1, 0, 0, 0, 0], &ranges));
+    assert!(read(2).is_some());
+    assert!(read(300).is_none());
+}
+
 #[test]
 fn names_and_dwarf_are_found_in_a_binary_module() {
     let text = r#"(module $shop

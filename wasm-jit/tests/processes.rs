@@ -1,0 +1,139 @@
+//! Signals, alarms and forks, each in a child process that may die of it.
+//!
+//! The only test of its process: a child of a process whose other threads are at work may find a lock that nobody will give back.
+
+use std::thread;
+use std::time::Duration;
+
+use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap};
+
+const PROGRAM: &str = r#"(module
+    (memory 4096)
+    (func (export "endless") (loop $again (br $again)))
+    (func (export "filling")
+        (loop $again
+            (memory.fill (i32.const 0) (i32.const 1) (i32.const 0x10000000))
+            (br $again))))"#;
+
+/// How a child ends.
+#[derive(Debug, PartialEq)]
+enum End {
+    Exit(i32),
+    Signal(i32),
+}
+use End::{Exit, Signal};
+
+/// What happens to a child that does so; what it gives is its exit code.
+fn end_of(act: &mut dyn FnMut() -> bool) -> End {
+    // SAFETY: this process has no other thread that is at work. The child is ended if it hangs.
+    let status = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::alarm(20);
+                let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
+                libc::_exit(i32::from(!good))
+            }
+            child => {
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                status
+            }
+        }
+    };
+    if libc::WIFSIGNALED(status) { Signal(libc::WTERMSIG(status)) } else { Exit(libc::WEXITSTATUS(status)) }
+}
+
+/// A program, and how it is interrupted.
+fn program(signal: i32) -> (Store<()>, Instance, InterruptHandle) {
+    let engine = Engine::new(Config::new().interrupt_signal(signal)).unwrap();
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let mut store = Store::new(&engine, ());
+    let handle = store.interrupt_handle();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    (store, instance, handle)
+}
+
+/// Whether a program that does not end is stopped by a timeout.
+fn is_stopped(name: &str, signal: i32) -> bool {
+    is_stopped_in_time(name, signal, Duration::from_millis(50))
+}
+
+fn is_stopped_in_time(name: &str, signal: i32, time: Duration) -> bool {
+    let (mut store, instance, handle) = program(signal);
+    let _timeout = handle.interrupt_after(time).unwrap();
+    let endless = instance.get_typed_func::<(), ()>(&mut store, name).unwrap();
+    matches!(endless.call(&mut store, ()), Err(Error::Trap { trap: Trap::Interrupt, .. }))
+}
+
+/// Sends this thread a signal while it runs an endless loop.
+fn send_into_loop(signal: i32) -> bool {
+    // SAFETY: the thread lives until it is ended by the signal.
+    let this = unsafe { libc::pthread_self() };
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        // SAFETY: as above.
+        unsafe { libc::pthread_kill(this, signal) };
+    });
+    is_stopped_in_time("endless", libc::SIGURG, Duration::from_secs(1))
+}
+
+/// Lets the kernel send SIGALRM in a moment, and waits until it has come.
+fn alarm() {
+    let soon = libc::timeval { tv_sec: 0, tv_usec: 10_000 };
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let timer = libc::itimerval { it_interval: never, it_value: soon };
+    // SAFETY: reads the timer.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+    thread::sleep(Duration::from_millis(200));
+}
+
+#[test]
+fn signals_and_forks() {
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, expected: End, act: &mut dyn FnMut() -> bool| {
+        let end = end_of(act);
+        if end != expected {
+            wrong.push(format!("{what}: {end:?}, not {expected:?}"));
+        }
+    };
+
+    // A signal that was sent is no trap, whatever the thread executes. (Rust's own handler takes SIGSEGV and SIGBUS for faults.)
+    for signal in [libc::SIGFPE, libc::SIGILL, libc::SIGTERM] {
+        check("sent", Signal(signal), &mut || send_into_loop(signal));
+    }
+
+    // A signal by which threads are interrupted has the effect that it had when somebody else sends it.
+    check("default", Signal(libc::SIGALRM), &mut || {
+        let _program = program(libc::SIGALRM);
+        alarm();
+        true
+    });
+    check("ignored", Exit(0), &mut || {
+        // SAFETY: nothing else is about this signal.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+        let _program = program(libc::SIGALRM);
+        (0..3).for_each(|_| alarm());
+        is_stopped("endless", libc::SIGALRM)
+    });
+    check("ignored by default", Exit(0), &mut || {
+        let _program = program(libc::SIGWINCH);
+        // SAFETY: by default nothing happens.
+        unsafe { libc::kill(libc::getpid(), libc::SIGWINCH) };
+        is_stopped("endless", libc::SIGWINCH)
+    });
+    for signal in [1, 34, 63, 64] {
+        check("any signal", Exit(0), &mut || is_stopped("endless", signal));
+    }
+
+    check("hardly ever in its own code", Exit(0), &mut || is_stopped("filling", libc::SIGURG));
+
+    // The thread that watches the time is not copied into a child.
+    assert!(is_stopped("endless", libc::SIGURG));
+    let (_store, _instance, handle) = program(libc::SIGURG);
+    let mut timeout = Some(handle.interrupt_after(Duration::from_secs(1000)).unwrap());
+    check("timeout in a child", Exit(0), &mut || {
+        drop(timeout.take());
+        is_stopped("endless", libc::SIGURG)
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
