@@ -45,6 +45,7 @@ impl Config {
     }
 
     /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the process uses for nothing else.
+    /// [`Engine::new`] refuses one that cannot be handled, or means a trap.
     pub fn interrupt_signal(&mut self, signal: i32) -> &mut Self {
         self.interrupt_signal = signal;
         self
@@ -74,9 +75,10 @@ impl Engine {
     /// An engine with these settings.
     ///
     /// # Errors
-    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3.
+    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3; [`Error::InterruptSignal`].
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor()?;
+        check_signal(config.interrupt_signal)?;
         Ok(Self(Arc::new(EngineInner { config: config.clone(), types: Mutex::default() })))
     }
 
@@ -154,6 +156,16 @@ fn check_processor() -> Result<(), Error> {
     ];
     let missing: Vec<&str> = extensions.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect();
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
+}
+
+/// Traps and patches have their signals, two cannot be handled, the C library keeps two for itself, and 64 is beyond the handler's mask.
+fn check_signal(signal: i32) -> Result<(), Error> {
+    use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
+    let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];
+    match (1..64).contains(&signal) && !taken.contains(&signal) {
+        true => Ok(()),
+        false => Err(Error::InterruptSignal { signal }),
+    }
 }
 
 #[cfg(test)]
