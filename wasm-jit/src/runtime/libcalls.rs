@@ -100,8 +100,12 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
+    /// The answer of a libcall that may take long. An interrupt that has come meanwhile is met here: a program that does
+    /// little else would hardly ever be found in its own code.
     fn answer(self, outcome: Result<u64, Trap>) -> Answer {
-        match outcome {
+        // SAFETY: this thread runs the store.
+        let interrupted = unsafe { trap::is_interrupted(self.store.vm()) };
+        match if interrupted { Err(Trap::Interrupt) } else { outcome } {
             Ok(value) => Answer { value, failed: 0 },
             Err(trap) => {
                 self.store.fail(trap.into());
