@@ -57,6 +57,7 @@ impl ExnRef {
     /// The values that it carries.
     pub fn fields(&self, mut store: impl AsContextMut) -> Vec<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let object = self.object(store);
         // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
         let values = unsafe {

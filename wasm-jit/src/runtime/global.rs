@@ -74,6 +74,7 @@ impl Global {
     /// Its value.
     pub fn get(&self, mut store: impl AsContextMut) -> Val {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let (ty, raw) = (self.data(store).ty.content(), self.data(store).raw());
         store.lift(ty, raw)
     }

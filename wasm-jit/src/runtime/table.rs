@@ -142,6 +142,7 @@ impl Table {
     /// The element at `index`, or `None` where there is none.
     pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let table = self.data(store);
         let (ty, raw) = (table.ty.element(), *table.elements().get(usize::try_from(index).ok()?)?);
         Some(store.lift(ValType::Ref(ty), raw))
