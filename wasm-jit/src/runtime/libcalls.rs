@@ -387,6 +387,17 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         _ => unsafe { std::slice::from_raw_parts(values, count) },
     };
     collect::if_due(running.store, values);
-    let identity = tag.identity(running.store);
-    running.store.exceptions.allocate(identity, values) as u64
+    // SAFETY: this thread runs the store.
+    let exception = match unsafe { trap::is_interrupted(running.store.vm()) } {
+        true => Err(Trap::Interrupt.into()),
+        false => running.store.create_exception(tag.identity(running.store), values),
+    };
+    match exception {
+        Ok(address) => address as u64,
+        // To throw null traps; the activation is left for this reason then.
+        Err(error) => {
+            running.store.fail(error);
+            0
+        }
+    }
 }
