@@ -51,6 +51,12 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "SIGTRAP",
         "measures what a trap costs, with a handler of its own for that time",
     ),
+    ("wasm-jit/src/engine.rs", "SIGTRAP", "refused as the signal for interrupts, since it is wordpatch's"),
+    (
+        "wasm-jit/src/runtime/linear_memory.rs",
+        "mprotect",
+        "gives a memory's pages access, which are data and never text",
+    ),
 ];
 
 /// A file as git knows it.

@@ -45,6 +45,7 @@ impl Config {
     }
 
     /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the process uses for nothing else.
+    /// [`Engine::new`] refuses one that cannot be handled, or means a trap.
     pub fn interrupt_signal(&mut self, signal: i32) -> &mut Self {
         self.interrupt_signal = signal;
         self
@@ -61,22 +62,79 @@ struct EngineInner {
     types: Mutex<TypeRegistry>,
 }
 
-/// Function types that modules and host functions have used; an id is an index.
+/// Function types in use. Their ids are what compiled code compares.
 #[derive(Debug, Default)]
 struct TypeRegistry {
     ids: HashMap<FuncType, u32>,
-    types: Vec<FuncType>,
-    /// Trampolines for functions that the host makes, by type id.
-    trampolines: HashMap<u32, Arc<CodeImage>>,
+    types: HashMap<u32, TypeEntry>,
+    /// Ids that have been used before, and are free again.
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct TypeEntry {
+    ty: FuncType,
+    /// How many [`TypeId`]s there are.
+    users: usize,
+    /// Trampolines for functions that the host makes.
+    trampolines: Option<Arc<CodeImage>>,
+}
+
+/// The engine-wide id of a function type. It stays that of this type as long as there is one of these, in a module or in what
+/// the host has made for a store.
+#[derive(Debug)]
+pub(crate) struct TypeId {
+    engine: Engine,
+    id: u32,
+}
+
+impl TypeId {
+    /// What compiled code sees.
+    pub(crate) fn get(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Clone for TypeId {
+    fn clone(&self) -> Self {
+        self.engine.types().entry(self.id).users += 1;
+        Self { engine: self.engine.clone(), id: self.id }
+    }
+}
+
+impl Drop for TypeId {
+    fn drop(&mut self) {
+        let mut registry = self.engine.types();
+        let entry = registry.entry(self.id);
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        let unused = registry.types.remove(&self.id);
+        registry.ids.remove(&unused.as_ref().expect("just found").ty);
+        registry.free.push(self.id);
+        // Code is freed without the lock.
+        drop(registry);
+        drop(unused);
+    }
+}
+
+impl TypeRegistry {
+    /// # Panics
+    /// If nobody has a [`TypeId`] for this id.
+    fn entry(&mut self, id: u32) -> &mut TypeEntry {
+        self.types.get_mut(&id).expect("whoever knows an id keeps it in use")
+    }
 }
 
 impl Engine {
     /// An engine with these settings.
     ///
     /// # Errors
-    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3.
+    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3; [`Error::InterruptSignal`].
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor()?;
+        check_signal(config.interrupt_signal)?;
         Ok(Self(Arc::new(EngineInner { config: config.clone(), types: Mutex::default() })))
     }
 
@@ -103,31 +161,37 @@ impl Engine {
     }
 
     /// The engine-wide id of a function type.
-    pub(crate) fn register_type(&self, ty: &FuncType) -> u32 {
+    pub(crate) fn register_type(&self, ty: &FuncType) -> TypeId {
         let mut registry = self.types();
-        if let Some(id) = registry.ids.get(ty) {
-            return *id;
-        }
-        let id = u32::try_from(registry.types.len()).expect("fewer function types than 32 bits can count");
-        registry.types.push(ty.clone());
-        registry.ids.insert(ty.clone(), id);
-        id
+        let id = match registry.ids.get(ty) {
+            Some(id) => *id,
+            None => {
+                let used = registry.types.len();
+                let next = || u32::try_from(used).expect("fewer function types than 32 bits can count");
+                let id = registry.free.pop().unwrap_or_else(next);
+                registry.types.insert(id, TypeEntry { ty: ty.clone(), users: 0, trampolines: None });
+                registry.ids.insert(ty.clone(), id);
+                id
+            }
+        };
+        registry.entry(id).users += 1;
+        TypeId { engine: self.clone(), id }
     }
 
-    /// The type that has this id.
+    /// The type that has this id, which is in use.
     pub(crate) fn registered_type(&self, id: u32) -> FuncType {
-        self.types().types[id as usize].clone()
+        self.types().entry(id).ty.clone()
     }
 
     /// Code that has the trampolines of this type, as its type 0.
-    pub(crate) fn trampolines(&self, id: u32) -> Result<Arc<CodeImage>, Error> {
+    pub(crate) fn trampolines(&self, id: &TypeId) -> Result<Arc<CodeImage>, Error> {
         let mut registry = self.types();
-        if let Some(image) = registry.trampolines.get(&id) {
+        let TypeEntry { ty, trampolines, .. } = registry.entry(id.get());
+        if let Some(image) = trampolines {
             return Ok(image.clone());
         }
-        let image = CodeImage::of_trampolines(&registry.types[id as usize..=id as usize])?;
-        registry.trampolines.insert(id, image.clone());
-        Ok(image)
+        let image = CodeImage::of_trampolines(std::slice::from_ref(ty))?;
+        Ok(trampolines.insert(image).clone())
     }
 }
 
@@ -156,11 +220,23 @@ fn check_processor() -> Result<(), Error> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 
+/// Traps and patches have their signals, two cannot be handled, the C library keeps two for itself, and 64 is beyond the handler's mask.
+fn check_signal(signal: i32) -> Result<(), Error> {
+    use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
+    let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];
+    match (1..64).contains(&signal) && !taken.contains(&signal) {
+        true => Ok(()),
+        false => Err(Error::InterruptSignal { signal }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use wasmparser::ValType;
 
     use super::*;
+    use crate::types::{self, ExternType, TagType};
+    use crate::{Func, Instance, Module, Store, Tag};
 
     #[test]
     fn equal_types_have_equal_ids() {
@@ -168,8 +244,40 @@ mod tests {
         let unary = FuncType::new([ValType::I32], [ValType::I64]);
         let id = engine.register_type(&unary);
         let other = engine.register_type(&FuncType::new([ValType::I64], [ValType::I32]));
-        assert_ne!(id, other);
-        assert_eq!(engine.register_type(&FuncType::new([ValType::I32], [ValType::I64])), id);
-        assert_eq!(engine.registered_type(id), unary);
+        assert_ne!(id.get(), other.get());
+        assert_eq!(engine.register_type(&FuncType::new([ValType::I32], [ValType::I64])).get(), id.get());
+        assert_eq!(engine.registered_type(id.get()), unary);
+    }
+
+    #[test]
+    fn types_are_forgotten_with_the_last_module_and_store_that_use_them() -> Result<(), Error> {
+        let engine = Engine::default();
+        let count = || {
+            let registry = engine.types();
+            (registry.types.len(), registry.ids.len())
+        };
+        for number in 0..10 {
+            let params = "i32 ".repeat(number);
+            let text = format!(
+                r#"(module (type (func (param {params} f64))) (tag (export "tag") (param {params} f32))
+                    (import "host" "f" (func $f (param {params} i64))) (export "f" (func $f)))"#
+            );
+            let module = Module::new(&engine, text)?;
+            assert_eq!(count(), (3, 3), "those of the module before are gone");
+            let mut store = Store::new(&engine, ());
+            let ty = module.imports().next().expect("one import").ty().clone();
+            let ExternType::Func(ty) = ty else { panic!("{ty}") };
+            let host = Func::new(&mut store, ty.clone(), |_, _, _| Ok(()))?;
+            let instance = Instance::new(&mut store, &module, &[host.into()])?;
+            drop(module);
+            assert_eq!(count(), (3, 3), "the instance has its module");
+            assert_eq!(instance.get_func(&store, "f").expect("exported").ty(&store), ty);
+            let other = Tag::new(&mut store, &TagType::new(types::FuncType::new([], [])))?;
+            assert_eq!(count(), (4, 4));
+            assert_eq!(other.ty(&store).ty().params().len(), 0);
+        }
+        assert_eq!(count(), (0, 0));
+        assert!(engine.types().free.len() <= 4, "ids are used again");
+        Ok(())
     }
 }

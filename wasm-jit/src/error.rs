@@ -29,6 +29,12 @@ pub enum Error {
         /// Names of the missing extensions.
         missing: String,
     },
+    /// The signal that was chosen cannot interrupt programs.
+    #[error("signal {signal} cannot be used for interrupts")]
+    InterruptSignal {
+        /// Its number.
+        signal: i32,
+    },
     /// The module uses a feature of WebAssembly that this engine does not have.
     #[error("unsupported: {message} (at offset {offset:#x})")]
     Unsupported {

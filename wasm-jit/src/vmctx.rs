@@ -275,7 +275,8 @@ pub(crate) enum Libcall {
     AtomicWait64,
     /// `(context, memory, address, count) -> Answer`
     AtomicNotify,
-    /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`].
+    /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`], or 0 where there can be none: the
+    /// reason is noted in the store, and is what the trap that comes of throwing 0 gives.
     NewException,
     /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null reference). Continues at its
     /// handler, or leaves the activation. The frame is `rbp`, the place is the return address. Never returns.

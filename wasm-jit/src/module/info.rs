@@ -2,6 +2,7 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
+use crate::engine::TypeId;
 use crate::vmctx::VmLayout;
 
 /// The declarations of a module; in each list the imports come first.
@@ -10,7 +11,7 @@ pub(crate) struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
     /// The engine-wide id of each of them: equal types have equal ids.
-    pub type_ids: Vec<u32>,
+    pub type_ids: Vec<TypeId>,
     /// Type index of every function.
     pub functions: Vec<u32>,
     pub imported_functions: u32,

@@ -92,14 +92,16 @@ impl StoreOpaque {
     /// Why an activation was left, as an error; or the panic of the host function that caused it.
     #[cold]
     fn failure_of(&mut self, raised: Raised) -> Error {
-        match raised {
-            Raised::Trap { trap, backtrace } => Error::Trap { trap, backtrace },
-            Raised::Exception { exception } => Error::Exception(self.root_exception(exception)),
-            Raised::Noted { backtrace } => match self.failure.take() {
-                Some(Failure::Panic(panic)) => resume_unwind(panic),
-                Some(Failure::Error(error)) => with_backtrace(error, backtrace),
-                None => unreachable!("whoever fails notes why"),
-            },
+        let (trap, backtrace) = match raised {
+            Raised::Exception { exception } => return Error::Exception(self.root_exception(exception)),
+            Raised::Trap { trap, backtrace } => (Some(trap), backtrace),
+            Raised::Noted { backtrace } => (None, backtrace),
+        };
+        // A trap may have a noted reason too: an exception that could not be made is thrown as null.
+        match self.failure.take() {
+            Some(Failure::Panic(panic)) => resume_unwind(panic),
+            Some(Failure::Error(error)) => with_backtrace(error, backtrace),
+            None => Error::Trap { trap: trap.expect("whoever fails notes why"), backtrace },
         }
     }
 }

@@ -140,8 +140,8 @@ fn mark_stack(marks: &mut Marks<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::runtime::{AsContextMut, ExnRef, ExternRef, Store, Tag, Val};
-    use crate::types::{FuncType, TagType, ValType};
+    use crate::runtime::{AsContextMut, ExnRef, ExternRef, Global, Store, Table, Tag, Val};
+    use crate::types::{FuncType, GlobalType, Mutability, RefType, TableType, TagType, ValType};
     use crate::{Engine, Error};
 
     /// How many exceptions (with their handles) and references there are.
@@ -169,6 +169,25 @@ mod tests {
         drop(chain);
         store.gc();
         assert_eq!(counts(&mut store), (0, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn handles_that_are_got_and_dropped_are_forgotten() -> Result<(), Error> {
+        let mut store = Store::new(&Engine::default(), ());
+        let tag = Tag::new(&mut store, &TagType::new(FuncType::new([ValType::EXNREF], [])))?;
+        let inner = ExnRef::new(&mut store, &tag, &[Val::ExnRef(None)])?;
+        let outer = ExnRef::new(&mut store, &tag, &[inner.clone().into()])?;
+        let ty = GlobalType::new(ValType::EXNREF, Mutability::Const);
+        let global = Global::new(&mut store, ty, inner.clone().into())?;
+        let table = Table::new(&mut store, TableType::new(RefType::Exn, 1, None), inner.into())?;
+        for _ in 0..10_000 {
+            assert!(global.get(&mut store).unwrap_exn_ref().is_some());
+            assert!(table.get(&mut store, 0).is_some_and(|value| value.unwrap_exn_ref().is_some()));
+            assert!(outer.fields(&mut store)[0].unwrap_exn_ref().is_some());
+        }
+        let (count, _) = counts(&mut store);
+        assert!(count <= super::MINIMUM + 3, "{count} for two exceptions");
         Ok(())
     }
 }

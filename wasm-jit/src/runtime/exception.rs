@@ -29,7 +29,8 @@ impl ExnRef {
     /// An exception of this tag that carries these values, as if it had been thrown.
     ///
     /// # Errors
-    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are not what the tag asks for.
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are not what the tag asks for;
+    /// [`Error::StoreLimit`].
     ///
     /// # Panics
     /// If the tag belongs to another store.
@@ -39,7 +40,7 @@ impl ExnRef {
         collect::if_due(store, &[]);
         let mut values = Vec::new();
         store.lower_all("fields", fields, ty.params(), &mut values)?;
-        let address = store.exceptions.allocate(tag.identity(store), &values);
+        let address = store.create_exception(tag.identity(store), &values)?;
         Ok(store.root_exception(address))
     }
 
@@ -57,6 +58,7 @@ impl ExnRef {
     /// The values that it carries.
     pub fn fields(&self, mut store: impl AsContextMut) -> Vec<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let object = self.object(store);
         // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
         let values = unsafe {
@@ -86,6 +88,18 @@ impl ExnRef {
 }
 
 impl StoreOpaque {
+    /// A new exception, within the limits; returns its address. Nothing keeps it alive beyond the next collection yet.
+    pub(crate) fn create_exception(&mut self, tag: usize, values: &[u64]) -> Result<usize, Error> {
+        let size = 8 * (HEAD_WORDS + values.len()) as u64;
+        if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
+            collect::collect(self, values);
+            if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
+                return Err(Error::StoreLimit { what: "exceptions" });
+            }
+        }
+        Ok(self.exceptions.allocate(tag, values))
+    }
+
     /// A handle of the exception at this address, which is alive.
     pub(crate) fn root_exception(&mut self, address: usize) -> ExnRef {
         let root = Arc::new(());
@@ -98,6 +112,8 @@ impl StoreOpaque {
 #[derive(Debug, Default)]
 pub(crate) struct Exceptions {
     objects: Vec<Object>,
+    /// What the objects have together.
+    bytes: u64,
     /// Those that handles have been made of.
     rooted: Vec<(usize, Weak<()>)>,
 }
@@ -109,6 +125,10 @@ struct Object(NonNull<[u64]>);
 impl Object {
     fn address(&self) -> usize {
         self.0.addr().get()
+    }
+
+    fn bytes(&self) -> u64 {
+        8 * self.0.len() as u64
     }
 }
 
@@ -125,13 +145,13 @@ impl Exceptions {
         self.objects.len() + self.rooted.len()
     }
 
-    /// A new exception; returns its address. Nothing keeps it alive beyond the next collection yet.
-    pub(crate) fn allocate(&mut self, tag: usize, values: &[u64]) -> usize {
+    fn allocate(&mut self, tag: usize, values: &[u64]) -> usize {
         let mut words = Vec::with_capacity(HEAD_WORDS + values.len());
         words.extend([tag as u64, values.len() as u64]);
         words.extend_from_slice(values);
         let object = Object(NonNull::from(Box::leak(words.into_boxed_slice())));
         let address = object.address();
+        self.bytes += object.bytes();
         self.objects.push(object);
         address
     }
@@ -168,6 +188,7 @@ impl Exceptions {
     pub(crate) fn sweep(&mut self, marked: &[bool]) {
         let mut marks = marked.iter();
         self.objects.retain(|_| *marks.next().expect("a mark for each place"));
+        self.bytes = self.objects.iter().map(Object::bytes).sum();
     }
 }
 

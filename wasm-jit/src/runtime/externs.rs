@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::func::Func;
 use super::global::Global;
 use super::memory::{Memory, SharedMemory};
-use super::store::{AsContext, StoreOpaque};
+use super::store::{AsContext, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use crate::module::{Item, Module};
@@ -78,11 +78,11 @@ impl Extern {
     pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
         match self {
             Self::Func(func) => func.belongs_to(store),
-            Self::Global(global) => global.belongs_to(store),
-            Self::Table(table) => table.belongs_to(store),
-            Self::Memory(memory) => memory.belongs_to(store),
+            Self::Global(global) => global.0.belongs_to(store),
+            Self::Table(table) => table.0.belongs_to(store),
+            Self::Memory(memory) => memory.0.belongs_to(store),
             Self::SharedMemory(_) => true,
-            Self::Tag(tag) => tag.belongs_to(store),
+            Self::Tag(tag) => tag.0.belongs_to(store),
         }
     }
 
@@ -91,7 +91,7 @@ impl Extern {
         let memory = &store.memories[index as usize];
         match memory.ty().is_shared() {
             true => Self::SharedMemory(SharedMemory(Arc::clone(memory))),
-            false => Self::Memory(Memory::at(store, index)),
+            false => Self::Memory(Memory(Handle::at(store, index))),
         }
     }
 
@@ -100,7 +100,7 @@ impl Extern {
         let info = module.info();
         match (self, item) {
             (Self::Func(func), Item::Func(index)) => {
-                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize]
+                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize].get()
             }
             (Self::Global(global), Item::Global(index)) => {
                 global.data(store).ty == GlobalType::of(info.globals[index as usize])
@@ -118,7 +118,7 @@ impl Extern {
                 memory_matches(memory.0.current_type(), MemoryType::of(info.memories[index as usize]))
             }
             (Self::Tag(tag), Item::Tag(index)) => {
-                tag.data(store).type_id == info.type_ids[info.tags[index as usize] as usize]
+                tag.data(store).type_id.get() == info.type_ids[info.tags[index as usize] as usize].get()
             }
             _ => false,
         }

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::collect;
-use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::value::Val;
 use crate::error::Error;
 use crate::types::{GlobalType, Mutability, RefType, ValType};
@@ -50,10 +50,7 @@ impl Drop for GlobalData {
 
 /// A handle of a global. It is used with the store it belongs to; with another, its functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Global {
-    store: StoreId,
-    index: u32,
-}
+pub struct Global(pub(crate) Handle);
 
 impl Global {
     /// A new global with this value.
@@ -65,12 +62,8 @@ impl Global {
         collect::if_due(store, &[]);
         let raw = store.lower(ty.content(), &value)?;
         let cell = NonNull::from(Box::leak(Box::new(raw)));
-        Ok(Self::create(store, GlobalData { ty, cell, owned: true }))
-    }
-
-    pub(crate) fn create(store: &mut StoreOpaque, data: GlobalData) -> Self {
-        store.globals.push(data);
-        Self { store: store.id, index: store.globals.len() as u32 - 1 }
+        let index = store.add_global(GlobalData { ty, cell, owned: true });
+        Ok(Self(Handle::at(store, index)))
     }
 
     /// Its type.
@@ -81,6 +74,7 @@ impl Global {
     /// Its value.
     pub fn get(&self, mut store: impl AsContextMut) -> Val {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let (ty, raw) = (self.data(store).ty.content(), self.data(store).raw());
         store.lift(ty, raw)
     }
@@ -97,25 +91,21 @@ impl Global {
         }
         collect::if_due(store, &[]);
         let raw = store.lower(ty.content(), &value)?;
-        store.globals[self.index as usize].set_raw(raw);
+        let global = self.0.index_in(store);
+        store.globals[global].set_raw(raw);
         Ok(())
     }
 
     #[track_caller]
     pub(crate) fn data<'a>(&self, store: &'a StoreOpaque) -> &'a GlobalData {
-        store.check(self.store);
-        &store.globals[self.index as usize]
+        &store.globals[self.0.index_in(store)]
     }
+}
 
-    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
-        self.store == store.id
-    }
-
-    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
-        Self { store: store.id, index }
-    }
-
-    pub(crate) fn index(&self) -> u32 {
-        self.index
+impl StoreOpaque {
+    /// Returns its index.
+    pub(crate) fn add_global(&mut self, global: GlobalData) -> u32 {
+        self.globals.push(global);
+        self.globals.len() as u32 - 1
     }
 }

@@ -16,6 +16,7 @@ use super::func::Func;
 use super::instance::InstanceData;
 use super::store::{Failure, StoreArea, StoreOpaque};
 use crate::code::CodeImage;
+use crate::engine::TypeId;
 use crate::error::Error;
 use crate::trap::{self, Trap};
 use crate::types::FuncType;
@@ -58,6 +59,8 @@ pub(crate) struct HostFuncData {
     callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
     pub func_ref: VmFuncRef,
     closure: Arc<HostClosure>,
+    /// Keeps the id that `func_ref` has.
+    _type_id: TypeId,
     /// Has the trampoline.
     _image: Arc<CodeImage>,
 }
@@ -72,7 +75,7 @@ impl HostFunc {
             return Err(Error::InvalidType { of: "function" });
         }
         let type_id = store.engine.register_type(&self.ty.0);
-        let image = store.engine.trampolines(type_id)?;
+        let image = store.engine.trampolines(&type_id)?;
         Ok(self.insert_with(store, type_id, image, 0))
     }
 
@@ -83,7 +86,7 @@ impl HostFunc {
     pub(crate) fn insert_with(
         &self,
         store: &mut StoreOpaque,
-        type_id: u32,
+        type_id: TypeId,
         image: Arc<CodeImage>,
         type_index: u32,
     ) -> Func {
@@ -96,9 +99,11 @@ impl HostFunc {
             owner: std::ptr::null_mut(),
             is_host: 1,
         };
-        let func_ref = VmFuncRef { code, context: std::ptr::null_mut(), type_id, index: 0, unused: 0 };
+        let func_ref =
+            VmFuncRef { code, context: std::ptr::null_mut(), type_id: type_id.get(), index: 0, unused: 0 };
         let closure = self.closure.clone();
-        let data = HostFuncData { context, callee: call_host, func_ref, closure, _image: image };
+        let data =
+            HostFuncData { context, callee: call_host, func_ref, closure, _type_id: type_id, _image: image };
         let data = Box::into_raw(Box::new(data));
         // SAFETY: just leaked; the store frees it.
         unsafe {

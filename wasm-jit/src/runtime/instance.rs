@@ -9,7 +9,7 @@ use super::func::Func;
 use super::global::Global;
 use super::instantiate;
 use super::memory::{Memory, SharedMemory};
-use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use super::typed::{TypedFunc, WasmParams, WasmResults};
@@ -104,10 +104,10 @@ impl InstanceData {
     pub(crate) fn item(&self, store: &StoreOpaque, item: Item) -> Extern {
         match item {
             Item::Func(index) => Extern::Func(Func::at(store, self.func_ref(index))),
-            Item::Table(index) => Extern::Table(Table::at(store, self.tables[index as usize])),
+            Item::Table(index) => Extern::Table(Table(Handle::at(store, self.tables[index as usize]))),
             Item::Memory(index) => Extern::of_memory(store, self.memories[index as usize]),
-            Item::Global(index) => Extern::Global(Global::at(store, self.globals[index as usize])),
-            Item::Tag(index) => Extern::Tag(Tag::at(store, self.tags[index as usize])),
+            Item::Global(index) => Extern::Global(Global(Handle::at(store, self.globals[index as usize]))),
+            Item::Tag(index) => Extern::Tag(Tag(Handle::at(store, self.tags[index as usize]))),
         }
     }
 
@@ -138,10 +138,7 @@ impl Drop for InstanceData {
 
 /// A handle of an instance of a module. It is used with the store it belongs to; with another, its functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instance {
-    store: StoreId,
-    index: u32,
-}
+pub struct Instance(pub(crate) Handle);
 
 impl Instance {
     /// Instantiates a module: links the imports, initializes memories and tables, and calls the start function.
@@ -155,10 +152,6 @@ impl Instance {
     /// If store and module are of different engines; when a host function panics.
     pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self, Error> {
         instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
-    }
-
-    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
-        Self { store: store.id, index }
     }
 
     /// The module.
@@ -229,8 +222,7 @@ impl Instance {
 
     #[track_caller]
     pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a InstanceData {
-        store.check(self.store);
         // SAFETY: instances live as long as their store. What changes in them changes while the store is borrowed exclusively.
-        unsafe { store.instances[self.index as usize].as_ref() }
+        unsafe { store.instances[self.0.index_in(store)].as_ref() }
     }
 }

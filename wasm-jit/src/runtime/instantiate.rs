@@ -1,9 +1,9 @@
 //! Instantiation.
 //!
 //! 1. *Link*: every import gets what is given for it, if that has a matching type.
-//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's; the context is filled in.
-//! 3. *Initialize*: globals in their order, then active element segments, then active data segments. A segment that does not
-//!    fit traps; what was written before stays.
+//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's, or none does; the context is filled in.
+//! 3. *Initialize*: globals in their order, element segments get their values, then active ones are copied to their tables,
+//!    active data segments to their memories. A segment that does not fit traps; what was written before stays.
 //! 4. *Start*: the start function is called.
 
 use std::ptr::NonNull;
@@ -11,11 +11,10 @@ use std::ptr::NonNull;
 use super::activation;
 use super::externs::Extern;
 use super::func::Func;
-use super::global::{Global, GlobalData};
+use super::global::GlobalData;
 use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
-use super::store::{StoreInner, StoreOpaque};
-use super::table::Table;
+use super::store::{Handle, StoreInner, StoreOpaque};
 use super::tag::{Tag, TagData};
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
@@ -31,9 +30,16 @@ pub(crate) fn instantiate<T: 'static>(
     assert!(opaque.engine.same(module.engine()), "a module was instantiated in a store of another engine");
     opaque.limits.check_instances(opaque.instances.len())?;
     check_imports(opaque, module, imports)?;
-    let data = allocate(opaque, module, imports)?;
+    let before = opaque.sizes();
+    let data = match allocate(opaque, module, imports) {
+        Ok(data) => data,
+        Err(error) => {
+            opaque.shrink_to(before);
+            return Err(error);
+        }
+    };
     opaque.instances.push(data);
-    let instance = Instance::at(opaque, opaque.instances.len() as u32 - 1);
+    let instance = Instance(Handle::at(opaque, opaque.instances.len() as u32 - 1));
     // SAFETY: just made; the store keeps it.
     unsafe { fill_context(opaque, data) };
     initialize(opaque, data)?;
@@ -79,32 +85,33 @@ fn allocate(
         match import {
             // SAFETY: functions live as long as their store, and do not change.
             Extern::Func(func) => func_refs.push(unsafe { *func.vm() }),
-            Extern::Memory(memory) => memories.push(memory.index()),
+            Extern::Memory(memory) => memories.push(memory.0.index_in(store) as u32),
             Extern::SharedMemory(memory) => memories.push(store.add_memory(memory.0.clone())),
-            Extern::Table(table) => tables.push(table.index()),
-            Extern::Global(global) => globals.push(global.index()),
-            Extern::Tag(tag) => tags.push(tag.index()),
+            Extern::Table(table) => tables.push(table.0.index_in(store) as u32),
+            Extern::Global(global) => globals.push(global.0.index_in(store) as u32),
+            Extern::Tag(tag) => tags.push(tag.0.index_in(store) as u32),
         }
     }
     for ty in &info.memories[memories.len()..] {
         memories.push(store.create_memory(MemoryType::of(*ty))?);
     }
     for ty in &info.tables[tables.len()..] {
-        tables.push(Table::create(store, TableType::of(*ty), 0)?.index());
+        tables.push(store.create_table(TableType::of(*ty), 0)?);
     }
     let layout = info.layout();
     let block = ContextBlock::new(&layout);
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
-        globals.push(Global::create(store, GlobalData::of_instance(GlobalType::of(*ty), cell)).index());
+        globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
     }
     for ty in &info.tags[tags.len()..] {
-        let values = info.types[*ty as usize].params().len() as u32;
-        tags.push(Tag::create(store, TagData { type_id: info.type_ids[*ty as usize], values }).index());
+        let (type_id, values) =
+            (&info.type_ids[*ty as usize], info.types[*ty as usize].params().len() as u32);
+        tags.push(store.add_tag(TagData { type_id: type_id.clone(), values }));
     }
     let context = block.context();
     for index in info.imported_functions..info.functions.len() as u32 {
-        let type_id = info.type_ids[info.functions[index as usize] as usize];
+        let type_id = info.type_ids[info.functions[index as usize] as usize].get();
         func_refs.push(VmFuncRef { code: module.code().entry(index), context, type_id, index, unused: 0 });
     }
     let parsed = module.parsed();
@@ -160,7 +167,7 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
             block.at::<NonNull<u64>>(layout.global(number as u32)).write(cell);
         }
         for (number, index) in data.tags.iter().enumerate() {
-            let identity = Tag::at(store, *index).identity(store);
+            let identity = Tag(Handle::at(store, *index)).identity(store);
             block.at::<usize>(layout.tag(number as u32)).write(identity);
         }
     }
@@ -207,20 +214,22 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             }
         }
     };
-    // Passive segments can be asked for by what runs as soon as a segment has put a function into an imported table.
+    // Where one does not fit, functions that are in an imported table already may still ask for those that were not used up.
     for (number, segment) in parsed.elements.iter().enumerate() {
-        if matches!(segment.mode, SegmentMode::Passive) {
+        if !matches!(segment.mode, SegmentMode::Declared) {
             let values = segment_values(store, &segment.items);
             // SAFETY: as above; nothing borrows the instance here.
             unsafe { instance.as_mut() }.elements[number].values = values;
         }
     }
-    for segment in &parsed.elements {
+    for (number, segment) in parsed.elements.iter().enumerate() {
         if let SegmentMode::Active { target, offset } = &segment.mode {
-            let (at, values) = (evaluate(store, offset), segment_values(store, &segment.items));
-            // SAFETY: as above.
-            let table = unsafe { instance.as_ref() }.tables[*target as usize];
-            store.tables[table as usize].range_mut(at, values.len() as u64)?.copy_from_slice(&values);
+            let at = evaluate(store, offset);
+            // SAFETY: as above; nothing else borrows the instance here.
+            let instance = unsafe { instance.as_mut() };
+            let (table, values) = (instance.tables[*target as usize], &mut instance.elements[number].values);
+            store.tables[table as usize].range_mut(at, values.len() as u64)?.copy_from_slice(values);
+            *values = Box::default();
         }
     }
     for (number, segment) in parsed.data.iter().enumerate() {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::collect;
 use super::instance::InstanceData;
 use super::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
-use super::store::{StoreArea, StoreOpaque};
+use super::store::{Handle, StoreArea, StoreOpaque};
+use super::tag::Tag;
 use super::wait::{self, Outcome};
 use crate::trap::{self, Trap};
 use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
@@ -378,7 +379,7 @@ fn atomic_cell(memory: &LinearMemory, address: u64, size: u64) -> Result<NonNull
 unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, values: *const u64) -> u64 {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
-    let tag = super::Tag::at(running.store, running.instance.tags[tag as usize]);
+    let tag = Tag(Handle::at(running.store, running.instance.tags[tag as usize]));
     let count = tag.data(running.store).values as usize;
     let values = match count {
         0 => &[],
@@ -386,6 +387,17 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         _ => unsafe { std::slice::from_raw_parts(values, count) },
     };
     collect::if_due(running.store, values);
-    let identity = tag.identity(running.store);
-    running.store.exceptions.allocate(identity, values) as u64
+    // SAFETY: this thread runs the store.
+    let exception = match unsafe { trap::is_interrupted(running.store.vm()) } {
+        true => Err(Trap::Interrupt.into()),
+        false => running.store.create_exception(tag.identity(running.store), values),
+    };
+    match exception {
+        Ok(address) => address as u64,
+        // To throw null traps; the activation is left for this reason then.
+        Err(error) => {
+            running.store.fail(error);
+            0
+        }
+    }
 }

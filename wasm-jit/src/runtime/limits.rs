@@ -7,6 +7,7 @@ use crate::error::Error;
 pub struct StoreLimits {
     memory_size: Option<u64>,
     table_elements: Option<u64>,
+    exceptions_size: Option<u64>,
     instances: Option<usize>,
 }
 
@@ -28,6 +29,13 @@ impl StoreLimits {
         self
     }
 
+    /// The exceptions that are still reached have at most so many bytes, all together; each has some twenty, and eight for
+    /// each value. To throw one more ends the call with [`Error::StoreLimit`].
+    pub fn exceptions_size(mut self, bytes: u64) -> Self {
+        self.exceptions_size = Some(bytes);
+        self
+    }
+
     /// There are at most so many instances.
     pub fn instances(mut self, instances: usize) -> Self {
         self.instances = Some(instances);
@@ -40,6 +48,10 @@ impl StoreLimits {
 
     pub(crate) fn allows_table(&self, elements: u64) -> bool {
         self.table_elements.is_none_or(|limit| elements <= limit)
+    }
+
+    pub(crate) fn allows_exceptions(&self, bytes: u64) -> bool {
+        self.exceptions_size.is_none_or(|limit| bytes <= limit)
     }
 
     /// Whether there may be one instance more.

@@ -2,7 +2,7 @@
 //!
 //! Compiled code does not compare addresses with the memory's length. The whole range that an access can name is reserved, without
 //! access: 4 GiB for the address, 4 GiB for the offset in the instruction, and a guard for the width of the access. To grow
-//! is to map pages with access over the first ones that have none, so the base never moves.
+//! is to give access to the first pages that have none, so the base never moves.
 //!
 //! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets one of them grow it at a time.
 
@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use crate::error::Error;
 use crate::types::MemoryType;
@@ -60,18 +60,17 @@ impl LinearMemory {
         Ok(memory)
     }
 
-    /// Maps zeroed pages that can be read and written over the reserved ones at `from..to`, in bytes.
+    /// Lets the reserved pages at `from..to`, in bytes, be read and written. They are zero: nobody could write there before.
+    ///
+    /// New pages mapped over them would be the same, but where the kernel refuses that, it may have unmapped the old ones
+    /// already: compiled code would reach whatever comes to lie there.
     fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
         if from == to {
             return Ok(());
         }
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
-        unsafe {
-            mmap_anonymous(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access, flags)
-        }?;
-        Ok(())
+        unsafe { mprotect(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access) }
     }
 
     pub(crate) fn ty(&self) -> MemoryType {

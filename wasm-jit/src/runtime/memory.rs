@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use super::linear_memory::{LinearMemory, copy_atomically};
-use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreOpaque};
+use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMut, StoreOpaque};
 use crate::error::Error;
 use crate::types::MemoryType;
 
 /// A handle of a memory that belongs to one store. It is used with that store; with another, its functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    store: StoreId,
-    index: u32,
-}
+pub struct Memory(pub(crate) Handle);
 
 impl Memory {
     /// A new memory, zeroed.
@@ -25,7 +22,7 @@ impl Memory {
             return Err(Error::InvalidType { of: "memory" });
         }
         let store = &mut store.as_context_mut().into_inner().opaque;
-        store.create_memory(ty).map(|index| Self { store: store.id, index })
+        store.create_memory(ty).map(|index| Self(Handle::at(store, index)))
     }
 
     /// Its type.
@@ -103,25 +100,16 @@ impl Memory {
     pub fn grow(&self, mut store: impl AsContextMut, pages: u64) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let size = self.inner(store).pages();
-        store.grow_memory(self.index, pages).ok_or(Error::Grow { of: "memory", size, by: pages })
+        store.grow_memory(self.0.index_in(store) as u32, pages).ok_or(Error::Grow {
+            of: "memory",
+            size,
+            by: pages,
+        })
     }
 
     #[track_caller]
     pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a LinearMemory {
-        store.check(self.store);
-        &store.memories[self.index as usize]
-    }
-
-    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
-        self.store == store.id
-    }
-
-    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
-        Self { store: store.id, index }
-    }
-
-    pub(crate) fn index(&self) -> u32 {
-        self.index
+        &store.memories[self.0.index_in(store)]
     }
 }
 

@@ -40,6 +40,34 @@ impl StoreId {
     }
 }
 
+/// What a handle of the public API is: the place of something in one of its store's vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    store: StoreId,
+    index: u32,
+}
+
+impl Handle {
+    /// Of what is at this place.
+    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
+        Self { store: store.id, index }
+    }
+
+    pub(crate) fn belongs_to(self, store: &StoreOpaque) -> bool {
+        self.store == store.id
+    }
+
+    /// The place, in the store that it belongs to.
+    ///
+    /// # Panics
+    /// If that is another store.
+    #[track_caller]
+    pub(crate) fn index_in(self, store: &StoreOpaque) -> usize {
+        store.check(self.store);
+        self.index as usize
+    }
+}
+
 /// Why a libcall or host function failed: noted when it fails, taken when its activation has been left.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -103,6 +131,19 @@ impl StoreOpaque {
     #[track_caller]
     pub(crate) fn check(&self, id: StoreId) {
         assert!(self.id == id, "a handle was used with another store than its own");
+    }
+
+    /// How many memories, tables, globals and tags there are.
+    pub(crate) fn sizes(&self) -> [usize; 4] {
+        [self.memories.len(), self.tables.len(), self.globals.len(), self.tags.len()]
+    }
+
+    /// Drops the last ones, which nothing refers to yet, so that there are as many as there were.
+    pub(crate) fn shrink_to(&mut self, [memories, tables, globals, tags]: [usize; 4]) {
+        self.memories.truncate(memories);
+        self.tables.truncate(tables);
+        self.globals.truncate(globals);
+        self.tags.truncate(tags);
     }
 
     /// The context that compiled code sees.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use super::collect;
 use super::linear_memory::system_refuses;
-use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::value::Val;
 use crate::error::Error;
 use crate::trap::Trap;
@@ -114,10 +114,7 @@ impl Drop for TableData {
 
 /// A handle of a table. It is used with the store it belongs to; with another, its functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
-    store: StoreId,
-    index: u32,
-}
+pub struct Table(pub(crate) Handle);
 
 impl Table {
     /// A new table, all of whose elements are `init`.
@@ -129,15 +126,7 @@ impl Table {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, &[]);
         let raw = store.lower(ValType::Ref(ty.element()), &init)?;
-        Self::create(store, ty, raw)
-    }
-
-    pub(crate) fn create(store: &mut StoreOpaque, ty: TableType, initial: u64) -> Result<Self, Error> {
-        if !store.limits.allows_table(u64::from(ty.minimum())) {
-            return Err(Error::StoreLimit { what: "table elements" });
-        }
-        store.tables.push(TableData::new(ty, initial)?);
-        Ok(Self { store: store.id, index: store.tables.len() as u32 - 1 })
+        store.create_table(ty, raw).map(|index| Self(Handle::at(store, index)))
     }
 
     /// Its type.
@@ -153,6 +142,7 @@ impl Table {
     /// The element at `index`, or `None` where there is none.
     pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
+        collect::if_due(store, &[]);
         let table = self.data(store);
         let (ty, raw) = (table.ty.element(), *table.elements().get(usize::try_from(index).ok()?)?);
         Some(store.lift(ValType::Ref(ty), raw))
@@ -181,7 +171,8 @@ impl Table {
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, &[]);
         let raw = store.lower(ValType::Ref(element), &value)?;
-        let range = store.tables[self.index as usize].range_mut(index, length);
+        let table = self.0.index_in(store);
+        let range = store.tables[table].range_mut(index, length);
         range.map_err(|_| Error::OutOfBounds { of: "table", offset: index, length, size })?.fill(raw);
         Ok(())
     }
@@ -195,13 +186,12 @@ impl Table {
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, &[]);
         let raw = store.lower(ValType::Ref(element), &init)?;
-        store.grow_table(self.index, by, raw).ok_or(Error::Grow { of: "table", size, by })
+        store.grow_table(self.0.index_in(store) as u32, by, raw).ok_or(Error::Grow { of: "table", size, by })
     }
 
     #[track_caller]
     pub(crate) fn data<'a>(&self, store: &'a StoreOpaque) -> &'a TableData {
-        store.check(self.store);
-        &store.tables[self.index as usize]
+        &store.tables[self.0.index_in(store)]
     }
 
     /// The type that an importer sees: at least as large as it is now.
@@ -209,21 +199,18 @@ impl Table {
         let table = self.data(store);
         TableType::new(table.ty.element(), table.length() as u32, table.ty.maximum())
     }
-
-    pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {
-        self.store == store.id
-    }
-
-    pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
-        Self { store: store.id, index }
-    }
-
-    pub(crate) fn index(&self) -> u32 {
-        self.index
-    }
 }
 
 impl StoreOpaque {
+    /// Returns its index.
+    pub(crate) fn create_table(&mut self, ty: TableType, initial: u64) -> Result<u32, Error> {
+        if !self.limits.allows_table(u64::from(ty.minimum())) {
+            return Err(Error::StoreLimit { what: "table elements" });
+        }
+        self.tables.push(TableData::new(ty, initial)?);
+        Ok(self.tables.len() as u32 - 1)
+    }
+
     /// Adds elements to a table, within the limits; returns how many there were.
     pub(crate) fn grow_table(&mut self, table: u32, by: u64, value: u64) -> Option<u64> {
         let table = &mut self.tables[table as usize];

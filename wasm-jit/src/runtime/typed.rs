@@ -30,8 +30,11 @@ pub unsafe trait WasmTy: Sized + 'static {
     fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error>;
 
     /// The value of this type that compiled code sees so.
+    ///
+    /// # Safety
+    /// `raw` is a value of this type that compiled code of this store has, or had when nothing was collected since.
     #[doc(hidden)]
-    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
+    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
 }
 
 macro_rules! numbers {
@@ -46,7 +49,7 @@ macro_rules! numbers {
                     Ok($raw)
                 }
 
-                fn lift<T: 'static>($back: u64, _: &mut StoreContextMut<'_, T>) -> Self {
+                unsafe fn lift<T: 'static>($back: u64, _: &mut StoreContextMut<'_, T>) -> Self {
                     $lifted
                 }
             }
@@ -71,7 +74,7 @@ unsafe impl WasmTy for Option<Func> {
         store.opaque().lower_func(self.as_ref())
     }
 
-    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
         store.opaque().lift_func(raw)
     }
 }
@@ -84,7 +87,7 @@ unsafe impl WasmTy for Option<ExternRef> {
         Ok(store.opaque().lower_extern(self.as_ref()))
     }
 
-    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
         store.opaque().extern_refs.lift(raw)
     }
 }
@@ -97,7 +100,7 @@ unsafe impl WasmTy for Option<ExnRef> {
         self.map_or(Ok(0), |exception| exception.lower(store.opaque()))
     }
 
-    fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
         (raw != 0).then(|| store.opaque().root_exception(raw as usize))
     }
 }
@@ -130,8 +133,11 @@ pub unsafe trait WasmResults: Sized {
     fn types() -> Vec<ValType>;
 
     /// Reads them from what compiled code has given.
+    ///
+    /// # Safety
+    /// The values are of these types, each as [`WasmTy::lift`] asks for.
     #[doc(hidden)]
-    fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self;
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self;
 
     /// Writes what compiled code sees of them.
     ///
@@ -207,8 +213,9 @@ unsafe impl<A: WasmTy> WasmResults for A {
         vec![A::TYPE]
     }
 
-    fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
-        WasmTy::lift(values[0], store)
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+        // SAFETY: the caller's obligation.
+        unsafe { WasmTy::lift(values[0], store) }
     }
 
     unsafe fn lower<T: 'static>(
@@ -250,8 +257,9 @@ macro_rules! tuple {
             }
 
             #[allow(unused_variables, clippy::unused_unit, reason = "of the empty tuple")]
-            fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
-                ($($A::lift(values[$at], store),)*)
+            unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+                // SAFETY: the caller's obligation.
+                ($(unsafe { $A::lift(values[$at], store) },)*)
             }
 
             #[allow(unused_variables, reason = "of the empty tuple")]
@@ -297,8 +305,8 @@ macro_rules! tuple {
                 let closure = move |call: HostCall, values: *mut u64| {
                     // SAFETY: the store's data are of this type, and the store is lent to this call.
                     let mut caller = unsafe { Caller::<T>::new(call) };
-                    // SAFETY: there is a value of its type for each parameter.
-                    $(let $a = $A::lift(unsafe { values.add($at).read() }, &mut caller.as_context_mut());)*
+                    // SAFETY: there is a value of its type for each parameter; nothing is collected before all are read.
+                    $(let $a = unsafe { $A::lift(values.add($at).read(), &mut caller.as_context_mut()) };)*
                     let results = self(caller $(, $a)*).into_result()?;
                     // SAFETY: as above; the closure has given its own back.
                     let mut caller = unsafe { Caller::<T>::new(call) };
@@ -372,6 +380,7 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
         params.lower(&mut store, &mut values)?;
         // SAFETY: the function has these types, of which there are at most `MOST`.
         unsafe { self.func.call_raw(store.inner_mut(), values.as_mut_ptr()) }?;
-        Ok(R::lift(&mut store, &values))
+        // SAFETY: they are the function's results now.
+        Ok(unsafe { R::lift(&mut store, &values) })
     }
 }

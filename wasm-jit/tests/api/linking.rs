@@ -2,8 +2,8 @@
 
 use wasm_jit::{
     Engine, Error, ExnRef, Extern, ExternRef, ExternType, Func, FuncType, GlobalType, Instance, Linker,
-    Memory, MemoryType, Module, Mutability, RefType, SharedMemory, Store, Table, TableType, Trap, Val,
-    ValType,
+    Memory, MemoryType, Module, Mutability, RefType, SharedMemory, Store, StoreLimits, Table, TableType,
+    Trap, Val, ValType,
 };
 
 use super::{call0, instance, module};
@@ -116,6 +116,77 @@ fn a_segment_that_does_not_fit_traps_and_leaves_what_came_before() {
     assert_eq!(error.trap(), Some(Trap::MemoryOutOfBounds));
     assert_eq!(&memory.data(&store)[..5], b"first");
     assert_eq!(memory.data(&store)[65_535], 0);
+}
+
+#[test]
+fn segments_that_were_not_used_up_are_there_when_another_does_not_fit() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+            (import "host" "table" (table 4 funcref))
+            (table $own 1 funcref)
+            (elem (table 0) (i32.const 0) func $init $one)
+            (elem $late (table $own) (i32.const 1) func $one)
+            (func $init (table.init 0 $late (i32.const 3) (i32.const 0) (i32.const 1)))
+            (func $one (result i32) i32.const 1))"#,
+    )
+    .unwrap();
+    let mut store = Store::new(&engine, ());
+    let table = Table::new(&mut store, TableType::new(RefType::Func, 4, None), Val::FuncRef(None)).unwrap();
+    let error = Instance::new(&mut store, &module, &[table.into()]).unwrap_err();
+    assert_eq!(error.trap(), Some(Trap::TableOutOfBounds));
+    let at = |store: &mut Store<()>, index| {
+        *table.get(store, index).unwrap().unwrap_func_ref().expect("a function was put there")
+    };
+    at(&mut store, 0).typed::<(), ()>(&store).unwrap().call(&mut store, ()).unwrap();
+    let one = at(&mut store, 3).typed::<(), i32>(&store).unwrap();
+    assert_eq!(one.call(&mut store, ()).unwrap(), 1);
+}
+
+#[test]
+fn instantiations_that_are_refused_leave_nothing_behind() {
+    let engine = Engine::default();
+    let module =
+        Module::new(&engine, "(module (memory 1) (memory 1) (table 1 funcref) (table 9 funcref))").unwrap();
+    let mut store = Store::new(&engine, ());
+    store.set_limits(StoreLimits::new().table_elements(8));
+    // The address space has room for some 16,000 memories.
+    for _ in 0..10_000 {
+        let error = Instance::new(&mut store, &module, &[]).unwrap_err();
+        assert!(matches!(error, Error::StoreLimit { what: "table elements" }), "{error}");
+    }
+}
+
+#[test]
+fn stores_modules_and_engines_that_are_dropped_leave_no_mappings() {
+    let text = r#"(module
+        (import "host" "f" (func $f (param i32)))
+        (memory 1)
+        (memory 1 2 shared)
+        (func (export "run") (call $f (i32.const 1)) (drop (memory.grow (i32.const 1)))))"#;
+    let run = || {
+        let module = module(text);
+        let mut store = Store::new(module.engine(), ());
+        let func = Func::wrap(&mut store, |_: i32| ()).unwrap();
+        let instance = Instance::new(&mut store, &module, &[func.into()]).unwrap();
+        call0::<()>(&mut store, instance, "run").unwrap();
+        drop((module, store));
+    };
+    let is_code_or_memory = |line: &str| {
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        line.contains("memfd") || address(to) - address(from) > 1 << 32
+    };
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| is_code_or_memory(line)).count()
+    };
+    let before = mappings();
+    (0..500).for_each(|_| run());
+    // Other tests of this process have some.
+    let after = mappings();
+    assert!(after < before + 200, "{before} and then {after} mappings of code and memories");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod functions;
 mod linking;
 mod memory;
 mod references;
+mod threads;
 mod traps;
 
 use wasm_jit::{Engine, Error, Func, Instance, IntoFunc, Module, Store, WasmResults};

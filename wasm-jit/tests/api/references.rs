@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasm_jit::{
-    Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Instance, Linker, Module, Store, Tag,
-    TagType, Val, ValType,
+    Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Instance, Linker, Module, Store,
+    StoreLimits, Tag, TagType, Val, ValType,
 };
 
-use super::{call0, with_host};
+use super::{call0, instance, with_host};
 
 #[test]
 fn exceptions_pass_between_program_and_host() {
@@ -169,6 +169,37 @@ fn a_program_that_throws_for_ever_needs_little_memory() {
     assert_eq!(run.call(&mut store, n).unwrap(), sum);
     let few = alive.load(Ordering::SeqCst);
     assert!(few < 10_000, "{few} of 50,000 are alive");
+}
+
+#[test]
+fn a_limit_bounds_the_exceptions_that_a_program_holds() {
+    // Each exception carries the one before.
+    let (mut store, instance) = instance(
+        r#"(module
+            (tag $tag (param exnref))
+            (func (export "run") (param $n i32) (param $keeps i32)
+                (local $chain exnref) (local $last exnref)
+                (loop $again
+                    (block $caught (result exnref exnref)
+                        (try_table (catch_ref $tag $caught) (throw $tag (local.get $chain)))
+                        unreachable)
+                    (local.set $last)
+                    drop
+                    (if (local.get $keeps) (then (local.set $chain (local.get $last))))
+                    (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))))"#,
+    );
+    store.set_limits(StoreLimits::new().exceptions_size(24 * 100_000));
+    let run = instance.get_typed_func::<(i32, i32), ()>(&store, "run").unwrap();
+    run.call(&mut store, (1_000_000, 0)).unwrap();
+    run.call(&mut store, (99_990, 1)).unwrap();
+    let error = run.call(&mut store, (100_001, 1)).unwrap_err();
+    assert!(matches!(error, Error::StoreLimit { what: "exceptions" }), "{error}");
+    store.gc();
+    run.call(&mut store, (10, 1)).unwrap();
+    store.set_limits(StoreLimits::new().exceptions_size(20));
+    let tag = Tag::new(&mut store, &TagType::new(FuncType::new([ValType::I32], []))).unwrap();
+    let error = ExnRef::new(&mut store, &tag, &[Val::I32(0)]).unwrap_err();
+    assert!(matches!(error, Error::StoreLimit { .. }), "{error}");
 }
 
 #[test]

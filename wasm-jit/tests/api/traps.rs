@@ -1,6 +1,6 @@
 //! Programs that are stopped: by traps, and by interrupts.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wasm_jit::{Caller, Config, Engine, Error, Extern, Instance, Linker, Module, Store, Trap, Val};
 
@@ -115,6 +115,48 @@ fn an_interrupt_ends_an_endless_wait() {
     let _timeout = handle.interrupt_after(Duration::from_millis(20)).unwrap();
     let error = call0::<i32>(&mut store, instance, "wait").unwrap_err();
     assert_eq!(error.trap(), Some(Trap::Interrupt));
+}
+
+#[test]
+fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
+    let bodies = [
+        "(memory.fill (i32.const 0) (i32.const 1) (i32.const 0x400_0000))",
+        "(memory.copy (i32.const 1) (i32.const 0) (i32.const 0x200_0000))",
+        "(drop (memory.atomic.notify (i32.const 0) (i32.const 1)))",
+        "(table.fill (i32.const 0) (ref.null func) (i32.const 1_000_000))",
+        "(call $throw_below (i32.const 5000))",
+    ];
+    for body in bodies {
+        let (mut store, instance) = instance(&format!(
+            r#"(module (memory 1024) (table 1_000_000 funcref) (tag $tag)
+                (func $throw_below (param $frames i32)
+                    (if (i32.eqz (local.get $frames)) (then (throw $tag)))
+                    (call $throw_below (i32.sub (local.get $frames) (i32.const 1))))
+                (func (export "run")
+                    (loop $again (block $caught (try_table (catch_all $caught) {body})) (br $again))))"#
+        ));
+        let handle = store.interrupt_handle();
+        let start = Instant::now();
+        let _timeout = handle.interrupt_after(Duration::from_millis(20)).unwrap();
+        let error = call0::<()>(&mut store, instance, "run").unwrap_err();
+        assert_eq!(error.trap(), Some(Trap::Interrupt), "{body}: {error}");
+        let time = start.elapsed();
+        assert!(time < Duration::from_secs(5), "{body}: {time:?}");
+    }
+}
+
+#[test]
+fn signals_that_cannot_interrupt_are_refused() {
+    for signal in [-1, 0, libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGFPE, 33, 64, 65, i32::MAX] {
+        let error = Engine::new(Config::new().interrupt_signal(signal)).unwrap_err();
+        assert!(matches!(error, Error::InterruptSignal { signal: found } if found == signal), "{error}");
+    }
+    let engine = Engine::new(Config::new().interrupt_signal(libc::SIGUSR2)).unwrap();
+    let module = Module::new(&engine, r#"(module (func (export "run") (loop $again br $again)))"#).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let _timeout = store.interrupt_handle().interrupt_after(Duration::from_millis(1)).unwrap();
+    assert_eq!(call0::<()>(&mut store, instance, "run").unwrap_err().trap(), Some(Trap::Interrupt));
 }
 
 #[test]
