@@ -2,8 +2,13 @@
 //! asks where a program is; what is malformed counts as absent.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write};
 
 use wasmparser::{KnownCustom, Name, NameSectionReader, Parser, Payload};
+
+/// Longest name that a symbol is turned into. Each part of a symbol of C++ may be twice the one before, so that some hundred bytes
+/// stand for gigabytes.
+const LONGEST_NAME: usize = 64 << 10;
 
 /// The parts of a binary module, borrowed from it.
 #[derive(Debug, Default)]
@@ -65,15 +70,58 @@ impl<'a> Sections<'a> {
 
 /// A symbol of Rust or C++ as its author would write it; any other unchanged.
 pub(crate) fn demangle(symbol: &str) -> String {
-    if let Ok(name) = rustc_demangle::try_demangle(symbol) {
-        return format!("{name:#}");
-    }
-    let options = cpp_demangle::ParseOptions::default().recursion_limit(128);
-    if symbol.starts_with("_Z")
-        && let Ok(name) = cpp_demangle::Symbol::new_with_options(symbol, &options)
-        && let Ok(name) = name.demangle()
-    {
-        return name;
+    let mut name = ShortName(String::new());
+    if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {
+        if write!(name, "{demangled:#}").is_ok() {
+            return name.0;
+        }
+    } else if symbol.starts_with("_Z") {
+        let parsing = cpp_demangle::ParseOptions::default().recursion_limit(128);
+        if let Ok(demangled) = cpp_demangle::Symbol::new_with_options(symbol, &parsing)
+            && demangled.structured_demangle(&mut name, &Default::default()).is_ok()
+        {
+            return name.0;
+        }
     }
     symbol.to_owned()
+}
+
+/// A text that refuses to get longer than [`LONGEST_NAME`].
+struct ShortName(String);
+
+impl Write for ShortName {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > LONGEST_NAME {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_of_rust_and_cpp_are_written_out() {
+        let check = |symbol, expected| assert_eq!(demangle(symbol), expected);
+        check("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt");
+        check("_RNvC6_123foo3bar", "123foo::bar");
+        check("_ZN3foo3barEi", "foo::bar(int)");
+        check("_Zwrong", "_Zwrong");
+        check("main", "main");
+    }
+
+    #[test]
+    fn a_symbol_that_stands_for_gigabytes_stays_as_it_is() {
+        // std::pair<int, int>, then a pair of two of these, and so on.
+        let mut symbol = "_Z1fSt4pairIiiE".to_owned();
+        for digit in ('0'..='9').chain('A'..='Z') {
+            symbol += &format!("S_IS{digit}_S{digit}_E");
+        }
+        let start = std::time::Instant::now();
+        assert_eq!(demangle(&symbol), symbol);
+        assert!(start.elapsed().as_secs() < 5);
+    }
 }
