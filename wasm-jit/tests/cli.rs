@@ -3,7 +3,7 @@
 //! The C programs are in `programs/`; clang compiles them against wasi-libc (`scripts/install-packages.sh`). What they print here
 //! is what wasmtime makes them print, but for two places that say so.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -273,8 +273,63 @@ fn time_runs_out() {
     let mut waiting = waiting.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let _open = waiting.stdin.take();
     Ran::new(waiting.wait_with_output().unwrap()).check(134, "").says(&["wasm trap: interrupt"]);
+    // Nobody reads the output, and nobody closes it.
+    place.text("write.wat", WRITES_UNTIL_IT_FAILS);
+    let mut waiting = place.command(&["run", "--timeout", "200ms", "write.wat"]);
+    let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _open = waiting.stdout.take();
+    Ran::new(waiting.wait_with_output().unwrap()).check(134, "").says(&["wasm trap: interrupt"]);
     place.text("quick.wat", r#"(module (func (export "_start")))"#);
     place.run(&["run", "--timeout", "1h", "quick.wat"]).check(0, "");
+}
+
+/// Writes 16 KiB again and again; the error that ends it is its exit code. With `--invoke once` writes as much as is said, once.
+const WRITES_UNTIL_IT_FAILS: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (memory (export "memory") 4)
+    (func $once (export "once") (param $length i32) (result i32)
+        (i32.store (i32.const 12) (local.get $length))
+        (call $write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 0)))
+    (func (export "_start")
+        (local $error i32)
+        (loop $again
+            (br_if $again (i32.eqz (local.tee $error (call $once (i32.const 16384))))))
+        (call $exit (local.get $error))))"#;
+
+#[test]
+fn a_write_is_whole_and_fails_when_nobody_reads_it() {
+    let place = Place::new();
+    place.text("write.wat", WRITES_UNTIL_IT_FAILS);
+    // More than a pipe takes at once, to a reader who is late.
+    let mut writing = place.command(&["run", "--invoke", "once", "write.wat", "200000"]);
+    let mut writing = writing.stdout(Stdio::piped()).spawn().unwrap();
+    let mut written = Vec::new();
+    writing.stdout.take().unwrap().read_to_end(&mut written).unwrap();
+    assert_eq!(written.len(), 200_000 + "0\n".len());
+    assert!(writing.wait().unwrap().success());
+    let mut writing = place.command(&["run", "write.wat"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(writing.stdout.take());
+    let broken_pipe = 64;
+    assert_eq!(writing.wait().unwrap().code(), Some(broken_pipe));
+}
+
+#[test]
+fn reading_nothing_waits_for_nothing() {
+    let place = Place::new();
+    place.text(
+        "nothing.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (func (export "read") (result i32)
+                (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 16))))"#,
+    );
+    let mut reading = place.command(&["run", "--timeout", "20s", "--invoke", "read", "nothing.wat"]);
+    let reading = reading.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut reading = reading.spawn().unwrap();
+    let _open = reading.stdin.take();
+    Ran::new(reading.wait_with_output().unwrap()).check(0, "0\n");
 }
 
 #[test]
