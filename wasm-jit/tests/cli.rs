@@ -542,13 +542,15 @@ fn objdump_shows_the_functions_that_were_asked_for() {
 #[test]
 fn perf_gets_a_map_of_the_functions() {
     let place = Place::new();
-    place.text("map.wat", r#"(module (func $the_function_in_the_map (export "_start")))"#);
+    let text = r#"(module $"of two\0alines" (func $the_function_in_the_map (export "_start")))"#;
+    place.text("map.wat", text);
     let mut child = place.command(&["run", "--perf-map", "map.wat"]).spawn().unwrap();
     let path = format!("/tmp/perf-{}.map", child.id());
     assert!(child.wait().unwrap().success());
     let map = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(path).unwrap();
-    let line = map.lines().find(|line| line.ends_with("!the_function_in_the_map")).expect("its line");
+    let line = map.lines().find(|line| line.ends_with(" of two lines!the_function_in_the_map"));
+    let line = line.expect("its line");
     let mut fields = line.split(' ').map(|field| u64::from_str_radix(field, 16));
     assert!(fields.next().unwrap().unwrap() > 4096 && fields.next().unwrap().unwrap() > 0, "{line}");
 }

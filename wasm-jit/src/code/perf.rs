@@ -11,7 +11,7 @@ use super::sections::Sections;
 /// Those of `out`.
 pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()> {
     let sections = Sections::of(&image.bytes);
-    let module = sections.module_name.unwrap_or("wasm");
+    let module = sections.module_name.unwrap_or("wasm").replace('\n', " ");
     for index in image.indices() {
         let function = image.function(index);
         let (start, length) = (image.at(function.entry) as usize, function.end - function.entry);
