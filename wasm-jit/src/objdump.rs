@@ -49,15 +49,21 @@ pub(crate) fn write(
     let printed = wasmprinter::Config::new().print(&image.bytes, &mut listing);
     listing.finish_line()?;
     listing.finish_function()?;
-    printed.map_err(io::Error::other)
+    // What `out` has answered comes back as it was.
+    printed.map_err(|error| error.downcast::<io::Error>().unwrap_or_else(io::Error::other))
 }
 
 fn entry(image: &CodeImage, index: u32) -> u64 {
     image.function(index).entry.into()
 }
 
+/// What stands in one line, and does nothing to a terminal, whatever the name is.
 fn name(sections: &Sections<'_>, index: u32) -> String {
-    sections.function_name(index).unwrap_or_else(|| format!("function {index}"))
+    match sections.function_name(index) {
+        Some(name) if name.contains(char::is_control) => name.escape_debug().to_string(),
+        Some(name) => name,
+        None => format!("function {index}"),
+    }
 }
 
 fn formatter(names: HashMap<u64, String>) -> NasmFormatter {
@@ -263,6 +269,8 @@ impl Listing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Write};
+
     use crate::code::tests::compile;
 
     const MODULE: &str = r#"(module
@@ -289,6 +297,43 @@ mod tests {
         let mut out = Vec::new();
         super::write(&image, wanted, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_name_stays_in_its_line() {
+        let module = r#"(module (func $"a\n\1b[31m" (call 0)))"#;
+        let image = compile(wat::parse_str(module).unwrap(), 1).unwrap();
+        let mut out = Vec::new();
+        super::write(&image, |_, _| true, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("\na\\n\\u{1b}[31m: 4 bytes"), "{text}");
+        assert!(text.lines().any(|line| line.ends_with(r"call a\n\u{1b}[31m")), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+
+    /// Takes so many bytes, then breaks.
+    struct Pipe(usize);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_broken_pipe_is_told_as_such_wherever_it_breaks() {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        let mut whole = Vec::new();
+        super::write(&image, |_, _| true, &mut whole).unwrap();
+        for taken in 0..whole.len() {
+            let error = super::write(&image, |_, _| true, &mut Pipe(taken)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "after {taken} bytes");
+        }
     }
 
     /// The bytes in a line of machine code, with the first one's address if it is told.

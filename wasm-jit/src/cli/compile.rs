@@ -1,6 +1,5 @@
 //! `wasm-jit compile`: compiles a module and says how that went.
 
-use std::io::Write;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,7 +84,8 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
     // The time is that of the binary module.
-    let bytes = wat::parse_bytes(&bytes).map_err(|error| of_file(&error))?;
+    let bytes =
+        wat::Parser::new().parse_bytes(Some(&arguments.file), &bytes).map_err(|error| of_file(&error))?;
     let start = Instant::now();
     let module = wasm_jit::Module::from_binary(&engine, &bytes).map_err(|error| of_file(&error))?;
     let time = start.elapsed();
@@ -95,8 +95,7 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
             true => serde_json::to_string(&stats).map_err(Failure::new)? + "\n",
             false => stats.text(),
         };
-        let written = std::io::stdout().write_all(text.as_bytes());
-        written.map_err(|error| Failure::new(format_args!("standard output: {error}")))?;
+        super::print(|out| out.write_all(text.as_bytes()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

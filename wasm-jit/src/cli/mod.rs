@@ -12,6 +12,7 @@ mod units;
 mod values;
 
 use std::fmt::Display;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -69,8 +70,19 @@ impl Failure {
 
     /// Prints the message, and gives the exit code.
     fn report(&self) -> u8 {
-        eprintln!("wasm-jit: {}", self.message);
+        // The exit code holds if nobody reads the message, too.
+        let _ = writeln!(io::stderr(), "wasm-jit: {}", self.message);
         self.code
+    }
+}
+
+/// Writes a verb's result to standard output.
+fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        // Whoever reads it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::new(error).about("standard output")),
     }
 }
 

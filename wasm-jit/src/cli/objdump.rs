@@ -1,7 +1,6 @@
 //! `wasm-jit objdump`: shows what functions are compiled to.
 
 use std::cell::Cell;
-use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -46,12 +45,7 @@ pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
         found.set(found.get() || is_wanted);
         is_wanted
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    match module.write_objdump(wanted, &mut out).and_then(|()| out.flush()) {
-        // Whoever reads it has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written.map_err(|error| Failure::new(error).about("standard output"))?,
-    }
+    super::print(|out| module.write_objdump(wanted, out))?;
     match &arguments.function {
         Some(function) if !found.get() => Err(Failure::of_file(
             &arguments.file,

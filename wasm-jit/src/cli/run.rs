@@ -222,8 +222,7 @@ fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Resul
     let mut results = vec![wasm_jit::Val::I32(0); ty.results().len()];
     function.call(&mut *store, &parsed, &mut results)?;
     let text: String = results.iter().map(|value| values::print(value) + "\n").collect();
-    let written = std::io::stdout().write_all(text.as_bytes());
-    written.map_err(|error| Stop::Failure(Failure::new(format_args!("standard output: {error}"))))
+    super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)
 }
 
 /// The exit code of a program that ended by other means than a return.

@@ -51,7 +51,7 @@ impl Module {
         let bytes = bytes.as_ref();
         match bytes.starts_with(MAGIC) {
             true => Self::compile(engine, bytes.to_vec()),
-            false => Self::from_text(engine, bytes),
+            false => Self::from_text(engine, None, bytes),
         }
     }
 
@@ -70,12 +70,17 @@ impl Module {
     pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        if bytes.starts_with(MAGIC) { Self::compile(engine, bytes) } else { Self::from_text(engine, &bytes) }
+        match bytes.starts_with(MAGIC) {
+            true => Self::compile(engine, bytes),
+            false => Self::from_text(engine, Some(path), &bytes),
+        }
     }
 
-    fn from_text(engine: &Engine, text: &[u8]) -> Result<Self, Error> {
-        let bytes = wat::parse_bytes(text).map_err(|error| Error::Text { message: error.to_string() })?;
-        Self::compile(engine, bytes.into_owned())
+    fn from_text(engine: &Engine, path: Option<&Path>, text: &[u8]) -> Result<Self, Error> {
+        let neither = "neither a binary module nor a text".to_owned();
+        let text = str::from_utf8(text).map_err(|_| Error::Text { message: neither })?;
+        let bytes = wat::Parser::new().parse_str(path, text);
+        Self::compile(engine, bytes.map_err(|error| Error::Text { message: error.to_string() })?)
     }
 
     fn compile(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {

@@ -102,6 +102,10 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
     }
+    if Parser::is_component(bytes) {
+        let message = "this is a component, not a core module".to_owned();
+        return Err(Error::Unsupported { message, offset: 4 });
+    }
     let mut validator = Validator::new_with_features(FEATURES);
     let mut parser = Parser::new(0);
     parser.set_features(FEATURES);

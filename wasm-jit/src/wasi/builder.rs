@@ -84,13 +84,13 @@ impl WasiCtxBuilder {
 
     /// Standard output is this process's.
     pub fn inherit_stdout(&mut self) -> &mut Self {
-        self.stdout = Output::HostStdout;
+        self.stdout = Output::of_host(rustix::stdio::stdout());
         self
     }
 
     /// Standard error is this process's.
     pub fn inherit_stderr(&mut self) -> &mut Self {
-        self.stderr = Output::HostStderr;
+        self.stderr = Output::of_host(rustix::stdio::stderr());
         self
     }
 

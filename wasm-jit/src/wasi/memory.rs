@@ -128,10 +128,26 @@ impl Iovecs<'_> {
         (self.list.as_ptr(), self.list.len() as libc::c_int)
     }
 
+    /// The same without the first `skipped` bytes, and with no more than `limit`.
+    pub(crate) fn part(&self, mut skipped: usize, limit: usize) -> Self {
+        let mut part = Self { list: Vec::new(), total: 0, memory: self.memory };
+        for iovec in &self.list {
+            let skip = skipped.min(iovec.iov_len);
+            skipped -= skip;
+            let length = (iovec.iov_len - skip).min(limit - part.total);
+            if length > 0 {
+                let base = iovec.iov_base.cast::<u8>().wrapping_add(skip);
+                part.list.push(libc::iovec { iov_base: base.cast(), iov_len: length });
+                part.total += length;
+            }
+        }
+        part
+    }
+
     fn parts(&self) -> impl Iterator<Item = &[AtomicU8]> {
         self.list.iter().map(|iovec| {
             let offset = iovec.iov_base as usize - self.memory.base as usize;
-            // SAFETY: `iovecs` found the buffer inside of the memory.
+            // SAFETY: `iovecs` found the buffer inside of the memory, and `part` takes a part of it.
             unsafe { std::slice::from_raw_parts(self.memory.base.add(offset), iovec.iov_len) }
         })
     }
@@ -188,6 +204,13 @@ mod tests {
         iovecs.scatter(b"abcde");
         assert_eq!(iovecs.gather(100), b"abcde");
         assert_eq!(iovecs.gather(4), b"abcd");
+        let part = |skipped, limit| {
+            let part = iovecs.part(skipped, limit);
+            assert_eq!(part.total(), part.gather(100).len());
+            part.gather(100)
+        };
+        assert_eq!((part(0, 100), part(1, 3), part(3, 1)), (b"abcde".into(), b"bcd".into(), b"d".into()));
+        assert_eq!((part(2, 0), part(5, 1), part(100, 1)), (vec![], vec![], vec![]));
         assert_eq!(&memory.read_array::<10>(32).unwrap(), b"cde\0\0\0\0\0ab");
     }
 

@@ -20,7 +20,9 @@
 //! locked, so that a thread that waits for input holds up no other.
 //!
 //! Answers follow those of wasmtime where the interface leaves them open. What a program can make the host allocate is
-//! bounded: paths by 4 KiB, lists of buffers by 1,024, subscriptions by 16,384.
+//! bounded: paths by 4 KiB, lists of buffers by 1,024, subscriptions by 16,384. So is the time of a call that does not wait: random
+//! bytes by 64 MiB. A call that waits for a clock or for a standard stream of the host ends with an interrupt; one that waits for a
+//! FIFO or a device in a directory does not.
 
 mod args;
 mod builder;

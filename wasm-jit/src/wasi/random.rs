@@ -3,12 +3,18 @@
 use std::io;
 
 use super::context::WasiCtx;
-use super::errno::Outcome;
+use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
+
+/// Most bytes of one call, as in Wasmtime: so many take a fraction of a second, in which the program cannot be interrupted.
+const MOST_RANDOM_BYTES: usize = 64 << 20;
 
 impl WasiCtx {
     pub(crate) fn random_get(&self, memory: &GuestMemory<'_>, address: u32, length: u32) -> Outcome {
         let (to, length) = memory.buffer(address, length)?;
+        if length > MOST_RANDOM_BYTES {
+            return Err(Errno::Nomem.into());
+        }
         let mut done = 0;
         while done < length {
             // SAFETY: `buffer` found `length` bytes from `to` on inside of the memory, and `done` is less.
@@ -31,7 +37,9 @@ impl WasiCtx {
 mod tests {
     use super::super::WasiCtxBuilder;
     use super::super::errno::Failure;
-    use super::super::testing::Program;
+    use super::super::memory::GuestMemory;
+    use super::super::testing::{Program, check_errno};
+    use super::*;
 
     #[test]
     fn random_bytes_fill_what_was_asked_for_and_no_more() {
@@ -45,5 +53,15 @@ mod tests {
         wasi.random_get(&program.memory(), Program::SIZE, 0).unwrap();
         let outcome = wasi.random_get(&program.memory(), 16, u32::MAX);
         assert_eq!(outcome, Err(Failure::OutOfBounds { address: 16, length: u32::MAX.into() }));
+    }
+
+    #[test]
+    fn a_call_for_gigabytes_is_refused() {
+        let wasi = WasiCtxBuilder::new().build();
+        let mut bytes = vec![0; MOST_RANDOM_BYTES + 1];
+        // SAFETY: the vector outlives the memory, and is not used meanwhile.
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        check_errno(wasi.random_get(&memory, 0, bytes.len() as u32), Errno::Nomem);
+        wasi.random_get(&memory, 1, MOST_RANDOM_BYTES as u32).unwrap();
     }
 }

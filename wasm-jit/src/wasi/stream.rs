@@ -6,11 +6,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
 
 use super::memory::Iovecs;
 
 /// Most bytes that are copied at once between a stream in memory and the program.
 const COPY_AT_ONCE: usize = 64 << 10;
+
+/// As many bytes a pipe takes without a wait, when `poll` finds that it can be written to.
+const PIPE_TAKES: usize = libc::PIPE_BUF;
 
 /// What the program reads from as descriptor 0.
 pub(crate) enum Input {
@@ -21,14 +25,39 @@ pub(crate) enum Input {
 
 /// What the program writes to as descriptors 1 and 2.
 pub(crate) enum Output {
-    HostStdout,
-    HostStderr,
+    /// The host's standard output or error.
+    Host {
+        fd: BorrowedFd<'static>,
+        /// It is no file: who writes may have to wait.
+        waits: bool,
+    },
     Writer(Mutex<Box<dyn Write + Send>>),
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A reader or writer that panicked once is its own affair.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the host's stream can be read or written. The wait is here, where a signal ends it with `EINTR`, and not in
+/// reading or writing, which the system goes on with after a signal: that is how a program that waits is interrupted.
+fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
+    rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, what)], None)?;
+    Ok(())
+}
+
+/// Writes all of it, unless an error or a signal comes in between: then it is a partial write.
+fn write_waiting(fd: BorrowedFd<'_>, from: &Iovecs<'_>) -> io::Result<usize> {
+    let mut done = 0;
+    while done < from.total() {
+        let part = from.part(done, PIPE_TAKES);
+        match wait(fd, PollFlags::OUT).and_then(|()| super::io::writev(fd.as_raw_fd(), &part)) {
+            Ok(count) => done += count,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
 }
 
 impl Input {
@@ -50,10 +79,11 @@ impl Input {
 
     pub(crate) fn read(&self, to: &Iovecs<'_>) -> io::Result<usize> {
         match self {
+            // There is nothing to wait for.
+            Self::Host if to.total() == 0 => Ok(0),
             Self::Host => {
-                // The wait is here, where a signal ends it, and not in reading, which the system goes on with.
                 let stdin = rustix::stdio::stdin();
-                rustix::event::poll(&mut [PollFd::from_borrowed_fd(stdin, PollFlags::IN)], None)?;
+                wait(stdin, PollFlags::IN)?;
                 super::io::readv(stdin.as_raw_fd(), to)
             }
             Self::Reader(reader) => {
@@ -67,6 +97,11 @@ impl Input {
 }
 
 impl Output {
+    pub(crate) fn of_host(fd: BorrowedFd<'static>) -> Self {
+        let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        Self::Host { fd, waits: kind != Ok(FileType::RegularFile) }
+    }
+
     pub(crate) fn writer(writer: impl Write + Send + 'static) -> Self {
         Self::Writer(Mutex::new(Box::new(writer)))
     }
@@ -74,8 +109,7 @@ impl Output {
     /// The host's descriptor, if there is one.
     pub(crate) fn host(&self) -> Option<BorrowedFd<'static>> {
         match self {
-            Self::HostStdout => Some(rustix::stdio::stdout()),
-            Self::HostStderr => Some(rustix::stdio::stderr()),
+            Self::Host { fd, .. } => Some(*fd),
             Self::Writer(_) => None,
         }
     }
@@ -86,8 +120,8 @@ impl Output {
 
     pub(crate) fn write(&self, from: &Iovecs<'_>) -> io::Result<usize> {
         match self {
-            Self::HostStdout => super::io::writev(rustix::stdio::stdout().as_raw_fd(), from),
-            Self::HostStderr => super::io::writev(rustix::stdio::stderr().as_raw_fd(), from),
+            Self::Host { fd, waits: true } => write_waiting(*fd, from),
+            Self::Host { fd, waits: false } => super::io::writev(fd.as_raw_fd(), from),
             Self::Writer(writer) => {
                 let bytes = from.gather(COPY_AT_ONCE);
                 let mut writer = lock(writer);
@@ -107,11 +141,10 @@ impl fmt::Debug for Input {
 
 impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HostStdout => "HostStdout",
-            Self::HostStderr => "HostStderr",
-            Self::Writer(_) => "Writer",
-        })
+        match self {
+            Self::Host { fd, .. } => f.debug_tuple("Host").field(fd).finish(),
+            Self::Writer(_) => f.write_str("Writer"),
+        }
     }
 }
 
