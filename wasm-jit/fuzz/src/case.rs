@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
 
-use crate::program;
+use crate::program::{self, Form};
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
 
@@ -52,6 +52,8 @@ pub struct Case {
     pub seed: u64,
     /// The module.
     pub wasm: Vec<u8>,
+    /// The same program for the engine under test, with the older form of exceptions, which the other one does not have.
+    pub legacy: Option<Vec<u8>>,
     /// Whether all NaNs count as one.
     pub same_nans: bool,
 }
@@ -61,9 +63,12 @@ impl Case {
     #[must_use]
     pub fn new(seed: u64, features: Features) -> Option<Self> {
         if Kind::of(seed) == Kind::Program {
-            let text = program::text_of(seed, features);
-            let wasm = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-            return Some(Self { seed, wasm, same_nans: true });
+            let module = |form| {
+                let text = program::text_of(seed, features, form);
+                wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+            };
+            let legacy = (features.exceptions && seed.is_multiple_of(2)).then(|| module(Form::Legacy));
+            return Some(Self { seed, wasm: module(Form::Table), legacy, same_nans: true });
         }
         let mut random = Random::new(mixed(seed));
         let length = 1 << random.choose(&[9, 11, 13, 14]);
@@ -71,13 +76,13 @@ impl Case {
         let bytes = random.bytes(length);
         let mut module = Module::new(config, &mut Unstructured::new(&bytes)).ok()?;
         module.ensure_termination(BUDGET).ok()?;
-        Some(Self { seed, wasm: module.to_bytes(), same_nans: false })
+        Some(Self { seed, wasm: module.to_bytes(), legacy: None, same_nans: false })
     }
 
     /// What a host function needs of it.
     #[must_use]
     pub fn host(&self) -> Self {
-        Self { wasm: Vec::new(), ..*self }
+        Self { wasm: Vec::new(), legacy: None, ..*self }
     }
 
     /// The arguments of the call of an export.

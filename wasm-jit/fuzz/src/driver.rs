@@ -14,8 +14,9 @@ use clap::Parser;
 use crate::bytes;
 use crate::case::{Case, Features, Kind};
 use crate::ours::Ours;
+use crate::program::{self, Form};
 use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
-use crate::{program, reduce};
+use crate::reduce;
 
 /// How long one seed may take.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -295,13 +296,16 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
             }
         };
         let text = match Kind::of(seed) {
-            Kind::Program => program::text_of(seed, features),
+            Kind::Program => program::text_of(seed, features, Form::Table),
             _ => case.nested_text(),
         };
         println!("{}", reduce::reduced(&text, &mut differs));
         return ExitCode::SUCCESS;
     }
     println!("{}", case.text());
+    if let Some(legacy) = &case.legacy {
+        println!("{}", Case { wasm: legacy.clone(), ..case.host() }.text());
+    }
     // Before a crash, if there is one.
     let _ = io::stdout().flush();
     let their = theirs.run(&case);

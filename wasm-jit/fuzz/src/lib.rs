@@ -9,6 +9,9 @@
 //! Every loop and function of a module counts down a budget of its own and traps when it is used up, so that both engines
 //! stop at the same place.
 //!
+//! Exceptions have two forms, and the other engine may have one: then ours runs half of the programs in the older form
+//! ([`program::Form`]), the other engine the same ones in the form of today.
+//!
 //! A seed may also stand for bytes that are no module ([`bytes`]): loading them must not panic, hang, or take much memory.
 //!
 //! With the feature `few-homes` the compiler keeps only a few locals in registers, so that loops compete for them; small functions

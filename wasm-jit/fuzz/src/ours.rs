@@ -45,7 +45,8 @@ impl Engine for Ours {
     }
 
     fn run(&self, case: &Case) -> Result<Record, String> {
-        let module = Module::from_binary(&self.0, &case.wasm).map_err(|error| error.to_string())?;
+        let module = Module::from_binary(&self.0, case.legacy.as_ref().unwrap_or(&case.wasm))
+            .map_err(|error| error.to_string())?;
         let events = Arc::new(Mutex::new(Vec::new()));
         for round in 0..ROUNDS {
             run_round(&self.0, &module, case, round, &events)?;

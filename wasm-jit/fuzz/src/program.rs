@@ -4,10 +4,18 @@
 //! branches or selections, addresses with offsets: the work of a register allocator. Every program ends: a loop counts in a local that
 //! nothing else assigns, and functions call later ones only.
 //!
+//! Control flow that carries values is in `values.rs`, exceptions are in `exceptions.rs`; what is here are all other statements, and the
+//! expressions.
+//!
 //! The bits of a NaN are not the same in all engines, so none goes where they can be seen (memory, integers, signs), and
 //! [`Case::same_nans`](crate::Case::same_nans) tells that those of results do not count.
 
+mod exceptions;
+mod values;
+
 use std::fmt::Write as _;
+
+pub use exceptions::Form;
 
 use crate::case::Features;
 use crate::random::{Random, mixed};
@@ -44,13 +52,16 @@ struct Signature {
 
 const ITERATIONS: u64 = 4;
 
+/// How deep loops are nested in a function.
+const MOST_LOOPS: usize = 5;
+
 /// The text of the module of a seed.
 #[must_use]
-pub fn text_of(seed: u64, features: Features) -> String {
-    text(&mut Random::new(mixed(seed)), features)
+pub fn text_of(seed: u64, features: Features, form: Form) -> String {
+    text(&mut Random::new(mixed(seed)), features, form)
 }
 
-fn text(random: &mut Random, features: Features) -> String {
+fn text(random: &mut Random, features: Features, form: Form) -> String {
     let mixed_types = !random.one_in(3);
     let ty = |random: &mut Random| {
         if mixed_types { random.choose(&TYPES) } else { random.choose(&[I32, I32, I64]) }
@@ -58,25 +69,31 @@ fn text(random: &mut Random, features: Features) -> String {
     let list =
         |random: &mut Random, most: u64| (0..random.below(most)).map(|_| ty(random)).collect::<Vec<_>>();
     let functions = 2 + random.below(5) as usize;
-    let signatures: Vec<Signature> = (0..functions)
-        .map(|_| {
-            let params = if random.one_in(10) { list(random, 20) } else { list(random, 6) };
-            let mut results = if random.one_in(10) { list(random, 8) } else { Vec::new() };
-            if results.is_empty() && !random.one_in(5) {
-                results.push(ty(random));
-            }
-            Signature { params, results }
-        })
-        .collect();
+    let mut signatures: Vec<Signature> = Vec::new();
+    for _ in 0..functions {
+        let params = if random.one_in(5) { list(random, 20) } else { list(random, 6) };
+        let mut results = if random.one_in(10) { list(random, 8) } else { Vec::new() };
+        if results.is_empty() && !random.one_in(5) {
+            results.push(ty(random));
+        }
+        // A tail call needs the same ones.
+        if let Some(before) = signatures.last().filter(|_| random.one_in(2)) {
+            results = before.results.clone();
+        }
+        signatures.push(Signature { params, results });
+    }
     let mut out = String::from("(module\n");
     for (name, ty) in [("h32", I32), ("h64", I64), ("hf32", F32), ("hf64", F64)] {
         let ty = ty.name();
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(out, " (import \"host\" \"{name}\" (func ${name} (param i32 {ty}) (result {ty})))");
     }
-    out.push_str(
-        " (memory (export \"memory\") 1 2)\n (data (i32.const 0) \"the first bytes are not all zero\")\n",
+    let shared = if features.threads && random.one_in(2) { " shared" } else { "" };
+    let _ = writeln!(
+        out,
+        " (memory (export \"memory\") 1 2{shared})\n (data (i32.const 0) \"the first bytes are not all zero\")"
     );
+    let _ = writeln!(out, " (memory $other (export \"other\") 1 1)");
     for (at, ty) in TYPES.into_iter().enumerate() {
         let ty = ty.name();
         let _ = writeln!(out, " (global $g{at} (export \"g{at}\") (mut {ty}) ({ty}.const {at}))");
@@ -85,7 +102,7 @@ fn text(random: &mut Random, features: Features) -> String {
         out.push_str(" (tag $t0 (param i32))\n (tag $t1 (param f64 i64))\n");
     }
     for (index, signature) in signatures.iter().enumerate() {
-        Function::write(&mut out, random, features, &signatures, index, signature, mixed_types);
+        Function::write(&mut out, random, features, form, &signatures, index, signature, mixed_types);
     }
     let _ = write!(out, " (table funcref (elem (ref.null func)");
     for index in 0..functions {
@@ -98,17 +115,22 @@ fn text(random: &mut Random, features: Features) -> String {
 struct Function<'r> {
     random: &'r mut Random,
     features: Features,
+    form: Form,
     signatures: &'r [Signature],
     index: usize,
     /// Types of parameters and locals; the counters of loops are behind them.
     locals: Vec<Ty>,
     counters: usize,
+    /// Labels of the handlers that have a local for their exception, behind the counters.
+    exceptions: Vec<usize>,
     /// Labels of the blocks without values that are around.
     labels: Vec<usize>,
     /// Labels of the blocks with one value that are around, and their types.
     value_labels: Vec<(usize, Ty)>,
     /// Counters of the loops that are around: a branch to a loop counts down too.
     loops: Vec<usize>,
+    /// How many loops are around.
+    open_loops: usize,
     /// How many labels there have been.
     label: usize,
     /// How much may still be written.
@@ -117,10 +139,15 @@ struct Function<'r> {
 }
 
 impl Function<'_> {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that a function depends on, at the one place that makes it"
+    )]
     fn write(
         out: &mut String,
         random: &mut Random,
         features: Features,
+        form: Form,
         signatures: &[Signature],
         index: usize,
         signature: &Signature,
@@ -135,13 +162,16 @@ impl Function<'_> {
         let mut function = Function {
             random,
             features,
+            form,
             signatures,
             index,
             locals,
             counters: 0,
+            exceptions: Vec::new(),
             labels: Vec::new(),
             value_labels: Vec::new(),
             loops: Vec::new(),
+            open_loops: 0,
             label: 0,
             budget,
             mixed_types,
@@ -149,9 +179,15 @@ impl Function<'_> {
         let body = function.statements(0);
         let results: Vec<String> = signature.results.iter().map(|ty| function.result(*ty)).collect();
         let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
+        let exceptions: String = match form {
+            Form::Table => {
+                function.exceptions.iter().map(|at| format!(" (local $exception{at} exnref)")).collect()
+            }
+            Form::Legacy => String::new(),
+        };
         let _ = writeln!(
             out,
-            " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{})\n{body}  {})",
+            " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{}){exceptions}\n{body}  {})",
             names(&signature.params),
             names(&signature.results),
             names(&function.locals[signature.params.len()..]),
@@ -190,7 +226,7 @@ impl Function<'_> {
 
     fn statement(&mut self, depth: usize) -> String {
         self.budget -= 1;
-        let choices = if depth > 4 || self.budget < 0 { 7 } else { 16 };
+        let choices = if depth > 4 || self.budget < 0 { 7 } else { 20 };
         let line = match self.random.below(choices) {
             0..=2 => self.assignment(),
             3 => {
@@ -200,8 +236,9 @@ impl Function<'_> {
                     I32 => self.random.choose(&["", "8", "16"]),
                     _ => self.random.choose(&["", "8", "16", "32"]),
                 };
-                let (offset, value) = (self.offset(), self.expression(ty, 0));
-                format!("({}.store{width}{offset} {address} {value})", ty.name())
+                let (at, value) = (self.place(), self.expression(ty, 0));
+                let atomic = if self.features.threads && self.random.one_in(3) { "atomic." } else { "" };
+                format!("({}.{atomic}store{width}{at} {address} {value})", ty.name())
             }
             4 => {
                 let ty = self.ty();
@@ -239,11 +276,14 @@ impl Function<'_> {
                 };
                 format!("(if $b{label} {condition} (then {then}){otherwise})")
             }
+            9 | 10 | 16 if self.open_loops >= MOST_LOOPS => self.assignment(),
             9 | 10 => {
                 let counter = self.counter();
                 let iterations = 1 + self.random.below(ITERATIONS);
                 self.loops.push(counter);
+                self.open_loops += 1;
                 let body = self.statements(depth + 1);
+                self.open_loops -= 1;
                 self.loops.pop();
                 format!(
                     "(local.set {counter} (i32.const {iterations})) (loop $l{counter} {body} (br_if $l{counter} {}))",
@@ -282,25 +322,17 @@ impl Function<'_> {
                 let to = self.local(ty).map_or("drop".to_owned(), |local| format!("local.set {local}"));
                 format!("({to} (block $v{label} (result {}) {body} {value}))", ty.name())
             }
-            13 if self.features.exceptions => {
-                let (label, body) = self.labelled(depth);
-                match self.local(I32) {
-                    Some(local) if self.random.one_in(2) => format!(
-                        "(local.set {local} (block $v{label} (result i32) (block $b{label} (try_table (catch $t0 $v{label}) \
-                         (catch_all $b{label}) {body})) (i32.const 77)))"
-                    ),
-                    _ => format!("(block $b{label} (try_table (catch_all $b{label}) {body}))"),
-                }
-            }
+            13 if self.features.exceptions => self.handled(depth),
             13 => {
                 let (to, length) = (self.random.below(60000), self.random.below(300));
                 let value = self.expression(I32, 2);
                 format!("(memory.fill (i32.const {to}) {value} (i32.const {length}))")
             }
-            _ if self.features.exceptions && self.random.one_in(2) => {
-                let (condition, value) = (self.condition(), self.expression(I32, 2));
-                format!("(if {condition} (then (throw $t0 {value})))")
-            }
+            16 => self.loop_with_values(depth),
+            17 => self.table_with_value(depth),
+            18 => self.tail_call().unwrap_or_else(|| self.assignment()),
+            19 => self.dead_code(depth),
+            _ if self.features.exceptions && self.random.one_in(2) => self.throw(),
             _ => {
                 let results = self.signatures[self.index].results.clone();
                 let values: String = results.iter().map(|ty| self.result(*ty) + " ").collect();
@@ -331,16 +363,7 @@ impl Function<'_> {
     /// A call whose results go to locals or nowhere.
     fn call_statement(&mut self) -> String {
         let Some((call, results)) = self.call() else { return self.assignment() };
-        let mut code = call;
-        for ty in results.iter().rev() {
-            match self.local(*ty) {
-                Some(local) if !self.random.one_in(4) => {
-                    let _ = write!(code, " (local.set {local})");
-                }
-                _ => code.push_str(" (drop)"),
-            }
-        }
-        code
+        call + &self.take_all(&results)
     }
 
     /// A call of a later function, directly or through the table.
@@ -350,39 +373,49 @@ impl Function<'_> {
             return None;
         }
         let callee = self.index + 1 + self.random.below(later as u64) as usize;
+        Some((format!("({})", self.call_of(callee)), self.signatures[callee].results.clone()))
+    }
+
+    /// A call of a function, without its parentheses.
+    fn call_of(&mut self, callee: usize) -> String {
         let signature = self.signatures[callee].clone();
         let arguments: String =
             signature.params.iter().map(|ty| format!(" {}", self.expression(*ty, 2))).collect();
-        let call = if self.random.one_in(4) {
+        if self.random.one_in(4) {
             let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
             format!(
-                "(call_indirect (param{}) (result{}){arguments} (i32.const {}))",
+                "call_indirect (param{}) (result{}){arguments} (i32.const {})",
                 names(&signature.params),
                 names(&signature.results),
                 callee + 1
             )
         } else {
-            format!("(call $f{callee}{arguments})")
-        };
-        Some((call, signature.results))
+            format!("call $f{callee}{arguments}")
+        }
     }
 
     fn condition(&mut self) -> String {
         self.expression(I32, 1)
     }
 
-    fn offset(&mut self) -> String {
-        match self.random.below(3) {
-            0 => String::new(),
-            1 => format!(" offset={}", self.random.below(100)),
-            _ => format!(" offset={}", self.random.choose(&[1000, 65000, 65535, 70000])),
+    /// The memory and the offset of an access.
+    fn place(&mut self) -> String {
+        let memory = if self.random.one_in(5) { " $other" } else { "" };
+        match self.random.below(6) {
+            0..=2 => memory.to_owned(),
+            3 => format!("{memory} offset={}", self.random.below(100)),
+            4 => format!("{memory} offset={}", 8 * self.random.below(100)),
+            _ => format!(
+                "{memory} offset={}",
+                self.random.choose(&[1000, 65000, 65535, 70000, 0x8000_0000_u32])
+            ),
         }
     }
 
     fn address(&mut self) -> String {
         let value = self.expression(I32, 2);
         // Beyond the end now and then.
-        let mask = self.random.choose(&[0xff, 0xfff, 0xfff8, 0xffff, 0xffff]);
+        let mask = self.random.choose(&[0xff, 0xfff8, 0xfff8, 0xffff]);
         if self.random.one_in(40) { value } else { format!("(i32.and {value} (i32.const {mask}))") }
     }
 
@@ -497,6 +530,12 @@ impl Function<'_> {
                 None => self.constant(ty),
             },
             12 => self.load(ty),
+            13 if self.budget > 0 && self.random.one_in(3) && matches!(ty, I32 | I64) => {
+                // A local's value that waits while statements go on.
+                let (Some(waiting), name) = (self.local(ty), ty.name()) else { return self.constant(ty) };
+                let (between, value) = (self.statements(3), self.expression(ty, depth + 1));
+                format!("({name}.sub (local.get {waiting}) (block (result {name}) {between} {value}))")
+            }
             13 => {
                 let condition = self.expression(I32, depth + 1);
                 let (then, otherwise) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
@@ -535,8 +574,32 @@ impl Function<'_> {
         }
     }
 
+    /// An atomic access that gives a value.
+    fn atomic(&mut self, ty: Ty) -> String {
+        let part = match ty {
+            I32 => self.random.choose(&["", "8", "16"]),
+            _ => self.random.choose(&["", "8", "16", "32"]),
+        };
+        let sign = if part.is_empty() { "" } else { "_u" };
+        let (name, at, address) = (ty.name(), self.place(), self.address());
+        match self.random.below(8) {
+            0 => format!("({name}.atomic.load{part}{sign}{at} {address})"),
+            1 => {
+                let (expected, value) = (self.expression(ty, 2), self.expression(ty, 2));
+                format!("({name}.atomic.rmw{part}.cmpxchg{sign}{at} {address} {expected} {value})")
+            }
+            _ => {
+                let what = self.random.choose(&["add", "sub", "and", "or", "xor", "xchg"]);
+                format!("({name}.atomic.rmw{part}.{what}{sign}{at} {address} {})", self.expression(ty, 2))
+            }
+        }
+    }
+
     fn load(&mut self, ty: Ty) -> String {
-        let (address, offset) = (self.address(), self.offset());
+        if self.features.threads && matches!(ty, I32 | I64) && self.random.one_in(2) {
+            return self.atomic(ty);
+        }
+        let (address, offset) = (self.address(), self.place());
         let load = match ty {
             I32 => self.random.choose(&[
                 "i32.load",

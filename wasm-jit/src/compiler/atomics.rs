@@ -25,7 +25,7 @@ pub(super) enum Rmw {
 impl FunctionCompiler<'_> {
     /// The place of an atomic access, which traps when misaligned.
     fn atomic_address(&mut self, operand: &Operand, size: Size, arg: &MemArg) -> Mem {
-        let mem = self.address(operand, arg);
+        let mem = self.address_in_one(operand, arg);
         if size != Size::B1 {
             // The base is aligned, so the low bits are the address's.
             self.asm.lea(true, SCRATCH, mem);
@@ -134,6 +134,10 @@ impl FunctionCompiler<'_> {
             self.drop_copy(Reg::RAX);
         }
         self.to_this(&expected, Reg::RAX);
+        // Where it was is needed no more: there are four registers at the least, and this takes three already.
+        if let Some(before) = self.current_reg(&expected).filter(|before| *before != Reg::RAX) {
+            self.unpin(before);
+        }
         let mem = self.atomic_address(&operand, size, arg);
         let replacement = self.to_reg(&replacement);
         // A part is compared as a part: what is expected above it can never be there.

@@ -7,7 +7,7 @@ use wasmparser::BrTable;
 use super::Limit;
 use super::abi::SCRATCH;
 use super::cold::Cold;
-use super::control::Kind;
+use super::control::{Control, Kind};
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
@@ -22,8 +22,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn br(&mut self, depth: u32) {
         let moves = self.edge(depth);
         self.apply(&moves);
-        let index = self.control.len() - 1 - depth as usize;
-        let label = self.control[index].label;
+        let label = self.control[self.block(depth)].label;
         self.asm.jmp(label);
         self.stop();
     }
@@ -37,12 +36,11 @@ impl FunctionCompiler<'_> {
             Err(false) => return,
         };
         let moves = self.edge(depth);
-        let index = self.control.len() - 1 - depth as usize;
-        let target = self.control[index].label;
+        let Control { kind, label: target, .. } = self.control[self.block(depth)];
         if moves.is_empty() {
             return self.jump_if(flag, target);
         }
-        if self.control[index].kind == Kind::Loop {
+        if kind == Kind::Loop {
             // Most likely taken: its moves are here, and only leaving the loop jumps.
             let on = self.asm.new_label();
             self.jump_if(flag.opposite(), on);
@@ -112,8 +110,7 @@ impl FunctionCompiler<'_> {
     /// Where a jump table's entries for a depth go: to the label itself if the edge is empty.
     fn table_label(&mut self, depth: u32) -> Label {
         let moves = self.edge(depth);
-        let index = self.control.len() - 1 - depth as usize;
-        let target = self.control[index].label;
+        let target = self.control[self.block(depth)].label;
         if moves.is_empty() {
             return target;
         }

@@ -97,6 +97,11 @@ impl<'a> FunctionCompiler<'a> {
         });
     }
 
+    /// Index of the block that a label's depth names.
+    pub(super) fn block(&self, depth: u32) -> usize {
+        self.control.len() - 1 - depth as usize
+    }
+
     fn block_types(&self, ty: BlockType) -> (Types<'a>, Types<'a>) {
         match ty {
             BlockType::Empty => (Types::NONE, Types::NONE),

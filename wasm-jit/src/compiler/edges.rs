@@ -25,7 +25,7 @@ pub(super) struct Move {
 impl FunctionCompiler<'_> {
     /// The moves of an edge to a label, which leave the state alone: the label's values are the top operands, and stay.
     pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
-        let index = self.control.len() - 1 - depth as usize;
+        let index = self.block(depth);
         let Control { kind, height, region, .. } = self.control[index];
         let types = self.control[index].label_types();
         let in_slot = self.region_in_slots(region);

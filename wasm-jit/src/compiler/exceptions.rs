@@ -63,7 +63,7 @@ impl<'a> FunctionCompiler<'a> {
         depth: u32,
         with_reference: bool,
     ) -> (Vec<Move>, crate::asm::Label) {
-        let index = self.control.len() - 1 - depth as usize;
+        let index = self.block(depth);
         let Control { kind, label, height, region, .. } = self.control[index];
         self.control[index].branched = true;
         let mut values: Vec<(Ty, Place)> = Vec::new();
@@ -168,7 +168,8 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn delegate(&mut self, depth: u32) {
         let control = self.control.last().expect("validated").clone();
         let Kind::Try { region } = control.kind else { unreachable!("validated") };
-        let target = &self.control[self.control.len() - 2 - depth as usize];
+        // Counted from outside of the `try`.
+        let target = &self.control[self.block(depth + 1)];
         let parent = match target.kind {
             Kind::Try { region } => Some(region),
             _ => target.outer_try,
@@ -209,7 +210,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn rethrow(&mut self, depth: u32) {
-        let height = self.control[self.control.len() - 1 - depth as usize].height;
+        let height = self.control[self.block(depth)].height;
         let slot = self.operand_slot(height);
         let reg = self.alloc(false);
         self.asm.mov(true, reg, slot);

@@ -276,8 +276,8 @@ impl FunctionCompiler<'_> {
         self.asm.mov(false, SCRATCH, dst);
         self.asm.alu(Alu::Cmp, true, SCRATCH, dst);
         self.asm.jcc(Cond::Equal, done);
-        self.asm.float_compare(double, src, src);
         if !saturating {
+            self.asm.float_compare(double, src, src);
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
             self.trap(TrapCode::IntegerOverflow);
         } else {

@@ -5,7 +5,7 @@
 
 use wasmparser::{MemArg, MemArgTarget};
 
-use super::abi::{CONTEXT, MEMORY, Ty};
+use super::abi::{CONTEXT, MEMORY, SCRATCH, Ty};
 use super::function::{FunctionCompiler, Next};
 use super::state::{Holder, Operand, Place, Val, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, Shift, Size};
@@ -47,6 +47,27 @@ impl FunctionCompiler<'_> {
         self.asm.mov_imm(far, arg.offset);
         self.asm.alu(Alu::Add, true, far, index);
         Mem::indexed(base, far, 0, 0)
+    }
+
+    /// The same with one register at most besides the operand's, for instructions that need the others.
+    pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg) -> Mem {
+        let memory = memory_of(arg);
+        let near = i32::try_from(arg.offset).ok();
+        if memory == 0 && near.is_some() {
+            return self.address(operand, arg);
+        }
+        let whole = self.to_own_reg(operand);
+        if near.is_none() {
+            self.asm.mov_imm(SCRATCH, arg.offset);
+            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+        }
+        let disp = near.unwrap_or(0);
+        if memory == 0 {
+            return Mem::indexed(MEMORY, whole, 0, disp);
+        }
+        let base = Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_BASE);
+        self.asm.alu(Alu::Add, true, whole, base);
+        Mem::base(whole, disp)
     }
 
     /// Leaves the loading to the next instruction.

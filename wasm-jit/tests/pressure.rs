@@ -1,0 +1,370 @@
+//! Every operator where registers are short: all homes are taken, operands wait below, and those of the operator come from
+//! wherever an operand can be. The result is that of the same operator alone in a function.
+
+use std::fmt::Write as _;
+
+use wasm_jit::{Config, Engine, Instance, Module, Store, Val};
+
+/// An operator with its immediates, the types of its operands, and of its result if it has one.
+struct Operator {
+    text: String,
+    operands: Vec<&'static str>,
+    result: Option<&'static str>,
+}
+
+/// Where an operand comes from, and what it is then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// A register of its own.
+    Own,
+    /// A local without a home, of which a register has a copy.
+    Copy,
+    /// A local that is in its slot only.
+    Slot,
+    /// A local at home.
+    Home,
+}
+
+const FROM: [From; 4] = [From::Own, From::Copy, From::Slot, From::Home];
+
+/// What comes after the operator, which changes the code for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    Nothing,
+    /// A local at home is set, whose old value is still an operand.
+    SetHome,
+    /// An addition takes the result.
+    Add,
+    /// A condition.
+    Condition,
+}
+
+fn operators() -> Vec<Operator> {
+    let mut all = Vec::new();
+    let mut add = |text: String, operands: &[&'static str], result: Option<&'static str>| {
+        all.push(Operator { text, operands: operands.to_vec(), result });
+    };
+    for ty in ["i32", "i64"] {
+        for what in "add sub mul and or xor shl shr_s shr_u rotl rotr div_s div_u rem_s rem_u".split(' ') {
+            add(format!("{ty}.{what}"), &[ty, ty], Some(ty));
+        }
+        for what in "eq ne lt_s lt_u gt_s gt_u le_s le_u ge_s ge_u".split(' ') {
+            add(format!("{ty}.{what}"), &[ty, ty], Some("i32"));
+        }
+        for what in "clz ctz popcnt extend8_s extend16_s".split(' ') {
+            add(format!("{ty}.{what}"), &[ty], Some(ty));
+        }
+        add(format!("{ty}.eqz"), &[ty], Some("i32"));
+        for float in ["f32", "f64"] {
+            for what in ["trunc", "trunc_sat"] {
+                for sign in ["s", "u"] {
+                    add(format!("{ty}.{what}_{float}_{sign}"), &[float], Some(ty));
+                }
+            }
+            add(format!("{float}.convert_{ty}_s"), &[ty], Some(float));
+            add(format!("{float}.convert_{ty}_u"), &[ty], Some(float));
+        }
+    }
+    for ty in ["f32", "f64"] {
+        for what in "add sub mul div min max copysign".split(' ') {
+            add(format!("{ty}.{what}"), &[ty, ty], Some(ty));
+        }
+        for what in "eq ne lt gt le ge".split(' ') {
+            add(format!("{ty}.{what}"), &[ty, ty], Some("i32"));
+        }
+        for what in "abs neg sqrt ceil floor trunc nearest".split(' ') {
+            add(format!("{ty}.{what}"), &[ty], Some(ty));
+        }
+    }
+    for (what, of, to) in [
+        ("i32.wrap_i64", "i64", "i32"),
+        ("i64.extend_i32_s", "i32", "i64"),
+        ("i64.extend_i32_u", "i32", "i64"),
+        ("f32.demote_f64", "f64", "f32"),
+        ("f64.promote_f32", "f32", "f64"),
+        ("i32.reinterpret_f32", "f32", "i32"),
+        ("i64.reinterpret_f64", "f64", "i64"),
+        ("f32.reinterpret_i32", "i32", "f32"),
+        ("f64.reinterpret_i64", "i64", "f64"),
+    ] {
+        add(what.to_owned(), &[of], Some(to));
+    }
+    for ty in ["i32", "i64", "f32", "f64"] {
+        add(format!("select (result {ty})"), &[ty, ty, "i32"], Some(ty));
+        add(format!("global.set $own-{ty}"), &[ty], None);
+        add(format!("global.set $imported-{ty}"), &[ty], None);
+        add(format!("call ${ty}"), &[ty, ty], Some(ty));
+        add(format!("call_indirect (type ${ty})"), &[ty, ty, "i32"], Some(ty));
+    }
+    for memory in ["", " $other"] {
+        for offset in ["", " offset=8", " offset=0x90000000"] {
+            let at = format!("{memory}{offset}");
+            for ty in ["i32", "i64", "f32", "f64"] {
+                add(format!("{ty}.load{at}"), &["i32"], Some(ty));
+                add(format!("{ty}.store{at}"), &["i32", ty], None);
+            }
+            for part in ["i32.load8_s", "i64.load16_u", "i64.load32_s"] {
+                add(format!("{part}{at}"), &["i32"], Some(&part[..3]));
+            }
+            for (ty, parts) in [("i32", &["", "8", "16"][..]), ("i64", &["", "8", "16", "32"])] {
+                for part in parts {
+                    let sign = if part.is_empty() { "" } else { "_u" };
+                    add(format!("{ty}.atomic.load{part}{sign}{at}"), &["i32"], Some(ty));
+                    add(format!("{ty}.atomic.store{part}{at}"), &["i32", ty], None);
+                    for what in ["add", "sub", "and", "or", "xor", "xchg"] {
+                        add(format!("{ty}.atomic.rmw{part}.{what}{sign}{at}"), &["i32", ty], Some(ty));
+                    }
+                    add(format!("{ty}.atomic.rmw{part}.cmpxchg{sign}{at}"), &["i32", ty, ty], Some(ty));
+                }
+            }
+            add(format!("memory.atomic.notify{at}"), &["i32", "i32"], Some("i32"));
+        }
+        add(format!("memory.fill{memory}"), &["i32", "i32", "i32"], None);
+        add(format!("memory.copy{memory}{}", if memory.is_empty() { "" } else { " 0" }), &["i32"; 3], None);
+        add(format!("memory.grow{memory}"), &["i32"], Some("i32"));
+    }
+    add("call_indirect (type $i32)".to_owned(), &["i32"; 3], Some("i32"));
+    all
+}
+
+/// An operand called `$a` to `$c`.
+fn operand(name: char, ty: &str, from: From) -> String {
+    match from {
+        From::Own if ty.starts_with('f') => format!("({ty}.neg ({ty}.neg (local.get ${name})))"),
+        From::Own => format!("({ty}.sub (local.get ${name}) ({ty}.const 0))"),
+        From::Copy => format!("(local.get $copy-{name})"),
+        From::Slot => format!("(local.get $slot-{name})"),
+        From::Home => format!("(local.get $home-{name})"),
+    }
+}
+
+const NAMES: [char; 3] = ['a', 'b', 'c'];
+
+/// The operator where registers are short.
+fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> String {
+    let Operator { text, operands, result } = operator;
+    let result_ty = result.unwrap_or("i32");
+    let mut params = String::new();
+    let mut locals = format!("(local $home-result {result_ty}) (local $result {result_ty})");
+    let mut first = String::new();
+    let mut copies = String::new();
+    // Accesses that make no code, in a loop: those locals have the homes.
+    let mut uses = String::new();
+    let mut use_often = |name: &str| {
+        let _ = write!(uses, "(local.set {name} (local.get {name}))");
+    };
+    for (name, ty) in NAMES.iter().zip(operands) {
+        let _ = write!(params, "(param ${name} {ty})");
+        let _ =
+            write!(locals, "(local $copy-{name} {ty}) (local $slot-{name} {ty}) (local $home-{name} {ty})");
+        let _ = write!(first, "(local.set $slot-{name} (local.get ${name}))");
+        let _ = write!(first, "(local.set $home-{name} (local.get ${name}))");
+        let own = operand(*name, ty, From::Own);
+        let _ = write!(copies, "(local.set $copy-{name} {own})");
+        use_often(&format!("$home-{name}"));
+    }
+    use_often("$home-result");
+    for at in 0..8 {
+        let _ = write!(locals, "(local $int-{at} i64) (local $float-{at} f64)");
+        use_often(&format!("$int-{at}"));
+        use_often(&format!("$float-{at}"));
+    }
+    let waiting: String = (1..=5)
+        .map(|at| {
+            format!("(i64.sub (local.get $int-{at}) (i64.const {at})) (f64.sub (f64.const {at}) (local.get $float-{at}))")
+        })
+        .collect();
+    let fail = "(then unreachable)";
+    let checks: String = (1..=5)
+        .rev()
+        .map(|at| {
+            format!(
+                "(if (i32.eqz (f64.eq (f64.const {at}))) {fail}) (if (i64.ne (i64.const -{at})) {fail})\n    "
+            )
+        })
+        .collect();
+    let values: String = NAMES
+        .iter()
+        .zip(operands)
+        .zip(from)
+        .map(|((name, ty), from)| operand(*name, ty, *from) + " ")
+        .collect();
+    let (before, behind) = match (after, result) {
+        (_, None) => (String::new(), String::new()),
+        (After::Nothing, Some(_)) => (String::new(), "(local.set $result)".to_owned()),
+        (After::SetHome, Some(ty)) => (
+            "(local.get $home-result)".to_owned(),
+            format!(
+                "(local.set $home-result) (if ({ty}.ne ({ty}.const 0)) {fail}) (local.set $result (local.get $home-result))"
+            ),
+        ),
+        (After::Add, Some(ty)) if ty.starts_with('f') => {
+            (format!("({ty}.neg ({ty}.const 0))"), format!("{ty}.add (local.set $result)"))
+        }
+        (After::Add, Some(ty)) => (
+            format!("({ty}.sub (local.get $home-result) ({ty}.const 0))"),
+            format!("{ty}.add (local.set $result)"),
+        ),
+        (After::Condition, Some(_)) => {
+            (String::new(), "(if (then (local.set $result (i32.const 1))))".to_owned())
+        }
+    };
+    format!(
+        "(func (export \"{index}\") {params} (result {result_ty}) {locals}\n  {first}(loop {uses})\n  {waiting}\n  {copies}\n  \
+         {before} {values} {text} {behind}\n  {checks} (local.get $result))\n",
+    )
+}
+
+/// The operator alone.
+fn alone(operator: &Operator) -> String {
+    let Operator { text, operands, result } = operator;
+    let params: String =
+        NAMES.iter().zip(operands).map(|(name, ty)| format!("(param ${name} {ty})")).collect();
+    let values: String = NAMES.iter().zip(operands).map(|(name, _)| format!("(local.get ${name})")).collect();
+    let (result, last) = match result {
+        Some(ty) => (*ty, ""),
+        None => ("i32", "(i32.const 0)"),
+    };
+    format!("(func (export \"alone\") {params} (result {result}) {values} {text} {last})\n")
+}
+
+fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
+    let mut text = String::from(
+        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared)\n (table funcref (elem $f64 $i32 $i64 $f32))\n",
+    );
+    for ty in ["i32", "i64", "f32", "f64"] {
+        let _ = write!(
+            text,
+            "(type ${ty} (func (param {ty} {ty}) (result {ty})))
+            (import \"host\" \"{ty}\" (global $imported-{ty} (mut {ty})))
+            "
+        );
+    }
+    // Imports come first.
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_by_key(|line| !line.contains("(import"));
+    let head = lines.iter().position(|line| line.contains("(module")).expect("it is there");
+    let head = lines.remove(head).to_owned();
+    let (open, memories) = head.split_at("(module".len());
+    let mut out = format!("{open}\n{}\n{memories}\n", lines.join("\n"));
+    for ty in ["i32", "i64", "f32", "f64"] {
+        let _ = write!(
+            out,
+            "(global $own-{ty} (export \"own-{ty}\") (mut {ty}) ({ty}.const 0))
+            (func ${ty} (type ${ty}) (local.get 1))\n"
+        );
+    }
+    out.push_str(
+        "(func (export \"reset\") (memory.fill (i32.const 0) (i32.const 7) (i32.const 100))\n\
+         (memory.fill $other (i32.const 0) (i32.const 9) (i32.const 100)))\n",
+    );
+    out.push_str(&alone(operator));
+    let mut cases = Vec::new();
+    let count = operator.operands.len();
+    for combination in 0..FROM.len().pow(count as u32) {
+        let from: Vec<From> =
+            (0..count).map(|at| FROM[combination / FROM.len().pow(at as u32) % FROM.len()]).collect();
+        for after in [After::Nothing, After::SetHome, After::Add, After::Condition] {
+            let fits = match after {
+                After::Nothing => true,
+                After::SetHome | After::Add => operator.result.is_some(),
+                After::Condition => operator.result == Some("i32"),
+            };
+            if fits {
+                out.push_str(&pressed(operator, cases.len(), &from, after));
+                cases.push((from.clone(), after));
+            }
+        }
+    }
+    out.push(')');
+    (out, cases)
+}
+
+/// Arguments, most of which do not trap anywhere.
+fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
+    let of = |ty: &str, number: i64, bits: f64| match ty {
+        "i32" => Val::I32(number as i32),
+        "i64" => Val::I64(number),
+        "f32" => Val::F32((bits as f32).to_bits()),
+        _ => Val::F64(bits.to_bits()),
+    };
+    let sets: [[(i64, f64); 3]; 5] = [
+        [(16, 2.5), (7, -1.5), (1, 0.5)],
+        [(24, -0.0), (i64::from_le_bytes([7; 8]), 0.0), (3, 1e10)],
+        [(32, 3e9), (9, -7.0), (0, 1.0)],
+        [(i64::MIN, f64::NAN), (-1, 4.0), (2, -0.0)],
+        [(40, -1e30), (0, f64::INFINITY), (40, 2.0)],
+    ];
+    sets.iter()
+        .map(|set| {
+            operator.operands.iter().zip(set).map(|(ty, (number, bits))| of(ty, *number, *bits)).collect()
+        })
+        .collect()
+}
+
+/// What is seen of a value; all NaNs are the same.
+fn shown(value: &Val) -> String {
+    match value {
+        Val::F32(bits) if f32::from_bits(*bits).is_nan() => "nan".to_owned(),
+        Val::F64(bits) if f64::from_bits(*bits).is_nan() => "nan".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_operator_has_registers_enough() {
+    let engine = Engine::new(&Config::new()).unwrap();
+    for operator in operators() {
+        let (text, cases) = module(&operator);
+        let module = Module::new(&engine, &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let mut store = Store::new(&engine, ());
+        let imports: Vec<wasm_jit::Extern> = module
+            .imports()
+            .map(|import| {
+                let wasm_jit::ExternType::Global(ty) = import.ty() else {
+                    panic!("only globals are imported")
+                };
+                let zero = match import.name() {
+                    "i32" => Val::I32(0),
+                    "i64" => Val::I64(0),
+                    "f32" => Val::F32(0),
+                    _ => Val::F64(0),
+                };
+                wasm_jit::Global::new(&mut store, *ty, zero).unwrap().into()
+            })
+            .collect();
+        let instance = Instance::new(&mut store, &module, &imports).unwrap();
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        let mut call = |name: &str, arguments: &[Val]| {
+            let reset = instance.get_typed_func::<(), ()>(&mut store, "reset").unwrap();
+            reset.call(&mut store, ()).unwrap();
+            let func = instance.get_func(&mut store, name).unwrap();
+            let mut results = [Val::I32(0)];
+            let outcome = match func.call(&mut store, arguments, &mut results) {
+                Ok(()) => Ok(shown(&results[0])),
+                Err(wasm_jit::Error::Trap { trap, .. }) => Err(trap.to_string()),
+                Err(other) => Err(other.to_string()),
+            };
+            (outcome, memory.data(&store)[..128].to_vec())
+        };
+        for arguments in arguments(&operator) {
+            if operator.text.starts_with("memory.grow") {
+                continue;
+            }
+            let (outcome, bytes) = call("alone", &arguments);
+            for (index, (from, after)) in cases.iter().enumerate() {
+                let (mut expected, (found, found_bytes)) =
+                    (outcome.clone(), call(&index.to_string(), &arguments));
+                if *after == After::Condition
+                    && let Ok(value) = &mut expected
+                {
+                    *value = format!("I32({})", i32::from(value != "I32(0)"));
+                }
+                let from: Vec<usize> = from.iter().map(|from| *from as usize).collect();
+                let what = format!("{} of {from:?}, {}: {arguments:?}", operator.text, *after as usize);
+                assert_eq!(found, expected, "{what}");
+                assert_eq!(found_bytes, bytes, "{what}");
+            }
+        }
+    }
+}
