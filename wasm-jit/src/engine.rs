@@ -220,11 +220,11 @@ fn check_processor() -> Result<(), Error> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 
-/// Traps and patches have their signals, two cannot be handled, the C library keeps two for itself, and 64 is beyond the handler's mask.
+/// Traps and patches have their signals, two cannot be handled, and the C library keeps two for itself.
 fn check_signal(signal: i32) -> Result<(), Error> {
     use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
     let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];
-    match (1..64).contains(&signal) && !taken.contains(&signal) {
+    match (1..=64).contains(&signal) && !taken.contains(&signal) {
         true => Ok(()),
         false => Err(Error::InterruptSignal { signal }),
     }

@@ -15,7 +15,7 @@ use iced_x86::{
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
-use crate::code::sections::Sections;
+use crate::code::sections::{Sections, printable};
 use crate::compiler::Position;
 use crate::vmctx::TrapCode;
 
@@ -60,8 +60,7 @@ fn entry(image: &CodeImage, index: u32) -> u64 {
 /// What stands in one line, and does nothing to a terminal, whatever the name is.
 fn name(sections: &Sections<'_>, index: u32) -> String {
     match sections.function_name(index) {
-        Some(name) if name.contains(char::is_control) => name.escape_debug().to_string(),
-        Some(name) => name,
+        Some(name) => printable(&name).into_owned(),
         None => format!("function {index}"),
     }
 }

@@ -248,7 +248,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Libcall {
-    /// `(context, memory, pages) -> u64`: the old size in pages, or `u32::MAX`.
+    /// `(context, memory, pages) -> Answer`: the old size in pages, or `u32::MAX`.
     MemoryGrow,
     /// `(context, two(to_memory, from_memory), to, from, length) -> Answer`
     MemoryCopy,
@@ -258,7 +258,7 @@ pub(crate) enum Libcall {
     MemoryInit,
     /// `(context, segment)`
     DataDrop,
-    /// `(context, table, value, elements) -> u64`: the old size, or `u32::MAX`.
+    /// `(context, table, value, elements) -> Answer`: the old size, or `u32::MAX`.
     TableGrow,
     /// `(context, table, at, value, length) -> Answer`
     TableFill,

@@ -549,7 +549,7 @@ fn perf_gets_a_map_of_the_functions() {
     assert!(child.wait().unwrap().success());
     let map = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(path).unwrap();
-    let line = map.lines().find(|line| line.ends_with(" of two lines!the_function_in_the_map"));
+    let line = map.lines().find(|line| line.ends_with(r" of two\nlines!the_function_in_the_map"));
     let line = line.expect("its line");
     let mut fields = line.split(' ').map(|field| u64::from_str_radix(field, 16));
     assert!(fields.next().unwrap().unwrap() > 4096 && fields.next().unwrap().unwrap() > 0, "{line}");

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::CodeImage;
-use super::sections::Sections;
+use super::sections::{Sections, printable};
 
 /// Writes the module's functions and trampolines. Maps of several modules of a process go into the same file, one after the other.
 ///
@@ -11,13 +11,12 @@ use super::sections::Sections;
 /// Those of `out`.
 pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()> {
     let sections = Sections::of(&image.bytes);
-    // A line ends a name.
-    let module = sections.module_name.unwrap_or("wasm").replace('\n', " ");
+    let module = printable(sections.module_name.unwrap_or("wasm"));
     for index in image.indices() {
         let function = image.function(index);
         let (start, length) = (image.at(function.entry) as usize, function.end - function.entry);
         match sections.function_name(index) {
-            Some(name) => writeln!(out, "{start:x} {length:x} {module}!{}", name.replace('\n', " "))?,
+            Some(name) => writeln!(out, "{start:x} {length:x} {module}!{}", printable(&name))?,
             None => writeln!(out, "{start:x} {length:x} {module}!function[{index}]")?,
         }
     }

@@ -1,6 +1,7 @@
 //! What a binary module says about itself that is no part of its execution: names, and DWARF. Looked at only when somebody
 //! asks where a program is; what is malformed counts as absent.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
@@ -62,6 +63,11 @@ impl<'a> Sections<'a> {
     pub(crate) fn function_name(&self, index: u32) -> Option<String> {
         self.function_names.get(&index).map(|name| demangle(name))
     }
+}
+
+/// A name as it can stand in a line, and does nothing to a terminal.
+pub(crate) fn printable(name: &str) -> Cow<'_, str> {
+    if name.contains(char::is_control) { name.escape_debug().to_string().into() } else { name.into() }
 }
 
 /// The longest name that is shown. Short symbols may stand for very long names: each part may repeat those before it.

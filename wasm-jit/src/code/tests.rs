@@ -188,5 +188,5 @@ fn each_function_has_one_line_in_the_map_for_perf() {
     super::perf::write_map(&image, &mut map).unwrap();
     let map = String::from_utf8(map).unwrap();
     let names: Vec<_> = map.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
-    assert_eq!(names, ["a b!c d", "a b!function[1]", "a b!trampolines"]);
+    assert_eq!(names, [r"a\nb!c\nd", r"a\nb!function[1]", r"a\nb!trampolines"]);
 }

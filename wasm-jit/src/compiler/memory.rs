@@ -236,12 +236,12 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn memory_grow(&mut self, memory: u32) {
-        self.libcall(Libcall::MemoryGrow, &[u64::from(memory)], 1);
+        self.bulk(Libcall::MemoryGrow, &[u64::from(memory)], 1);
         self.push_answer(Ty::I32);
     }
 
     pub(super) fn table_grow(&mut self, table: u32) {
-        self.libcall(Libcall::TableGrow, &[u64::from(table)], 2);
+        self.bulk(Libcall::TableGrow, &[u64::from(table)], 2);
         self.push_answer(Ty::I32);
     }
 

@@ -121,11 +121,12 @@ fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
 }
 
-unsafe extern "sysv64" fn memory_grow(context: *mut VmContext, memory: u64, pages: u64) -> u64 {
+unsafe extern "sysv64" fn memory_grow(context: *mut VmContext, memory: u64, pages: u64) -> Answer {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let memory = running.instance.memories[memory as usize];
-    running.store.grow_memory(memory, pages).unwrap_or(REFUSED)
+    let grown = running.store.grow_memory(memory, pages).unwrap_or(REFUSED);
+    running.answer(Ok(grown))
 }
 
 unsafe extern "sysv64" fn memory_copy(
@@ -230,11 +231,17 @@ unsafe extern "sysv64" fn data_drop(context: *mut VmContext, segment: u64) {
     unsafe { Running::new(context) }.instance.dropped_data[segment as usize] = true;
 }
 
-unsafe extern "sysv64" fn table_grow(context: *mut VmContext, table: u64, value: u64, elements: u64) -> u64 {
+unsafe extern "sysv64" fn table_grow(
+    context: *mut VmContext,
+    table: u64,
+    value: u64,
+    elements: u64,
+) -> Answer {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let table = running.table(table as u32);
-    running.store.grow_table(table, elements, value).unwrap_or(REFUSED)
+    let grown = running.store.grow_table(table, elements, value).unwrap_or(REFUSED);
+    running.answer(Ok(grown))
 }
 
 unsafe extern "sysv64" fn table_fill(

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::lines::Lines;
 use crate::code::CodeImage;
-use crate::code::sections::Sections;
+use crate::code::sections::{Sections, printable};
 use crate::compiler::Position;
 
 /// The WebAssembly frames of a trap, innermost first; those of the host in between are not told.
@@ -203,16 +203,16 @@ impl fmt::Display for FrameInfo {
         if let Some(offset) = self.instruction {
             write!(f, "{offset:#8x} - ")?;
         }
-        write!(f, "{}!", self.module_name().unwrap_or("<unknown>"))?;
+        write!(f, "{}!", printable(self.module_name().unwrap_or("<unknown>")))?;
         match &self.func_name {
-            Some(name) => write!(f, "{name}")?,
+            Some(name) => write!(f, "{}", printable(name))?,
             None => write!(f, "<wasm function {}>", self.func_index)?,
         }
         let several = self.symbols.len() > 1;
         for symbol in &self.symbols {
             write!(f, "\n                    at {symbol}")?;
             if several && let Some(name) = &symbol.name {
-                write!(f, " ({name})")?;
+                write!(f, " ({})", printable(name))?;
             }
         }
         Ok(())
@@ -222,7 +222,7 @@ impl fmt::Display for FrameInfo {
 /// `file:line:column`.
 impl fmt::Display for FrameSymbol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.file().unwrap_or("<unknown>"))?;
+        f.write_str(&printable(self.file().unwrap_or("<unknown>")))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
             if let Some(column) = self.column.filter(|column| *column != 0) {

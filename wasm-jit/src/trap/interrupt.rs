@@ -249,8 +249,14 @@ impl Repeater {
         self.dues.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// In place of what was to be repeated for the same store, unless it is a timeout.
     fn add(&self, due: Due) {
-        self.dues().push(due);
+        let mut dues = self.dues();
+        if due.timer.is_none() {
+            dues.retain(|other| other.timer.is_some() || !other.interruption.ptr_eq(&due.interruption));
+        }
+        dues.push(due);
+        drop(dues);
         self.added.notify_one();
     }
 

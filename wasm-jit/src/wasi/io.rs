@@ -35,6 +35,13 @@ pub(crate) fn writev(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     retry(|| unsafe { libc::writev(fd, list, count) })
 }
 
+/// What can be written without a wait. Linux 4.14 (pwritev2(2), RWF_NOWAIT), for pipes 6.4.
+pub(crate) fn writev_now(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
+    let (list, count) = from.as_raw();
+    // SAFETY: as in `writev`; -1 is the position where the descriptor is.
+    retry(|| unsafe { libc::pwritev2(fd, list, count, -1, libc::RWF_NOWAIT) })
+}
+
 fn preadv(file: &File, to: &Iovecs<'_>, offset: u64) -> io::Result<usize> {
     let (list, count) = to.as_raw();
     // SAFETY: as in `readv`. An offset that is no `i64` becomes negative, which the kernel refuses.

@@ -46,12 +46,23 @@ fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes what can be written without a wait; if that is nothing, waits and writes some.
+fn write_some(fd: BorrowedFd<'_>, from: &Iovecs<'_>, done: usize) -> io::Result<usize> {
+    match super::io::writev_now(fd.as_raw_fd(), &from.part(done, usize::MAX)) {
+        // It is full, or a terminal, or the kernel is older.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
+            wait(fd, PollFlags::OUT)?;
+            super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_TAKES))
+        }
+        outcome => outcome,
+    }
+}
+
 /// Writes all of it, unless an error or a signal comes in between: then it is a partial write.
 fn write_waiting(fd: BorrowedFd<'_>, from: &Iovecs<'_>) -> io::Result<usize> {
     let mut done = 0;
     while done < from.total() {
-        let part = from.part(done, PIPE_TAKES);
-        match wait(fd, PollFlags::OUT).and_then(|()| super::io::writev(fd.as_raw_fd(), &part)) {
+        match write_some(fd, from, done) {
             Ok(count) => done += count,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,

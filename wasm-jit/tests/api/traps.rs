@@ -124,6 +124,8 @@ fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
         "(memory.copy (i32.const 1) (i32.const 0) (i32.const 0x200_0000))",
         "(drop (memory.atomic.notify (i32.const 0) (i32.const 1)))",
         "(table.fill (i32.const 0) (ref.null func) (i32.const 1_000_000))",
+        "(drop (memory.grow (i32.const 0)))",
+        "(drop (table.grow (ref.null func) (i32.const 0)))",
         "(call $throw_below (i32.const 5000))",
     ];
     for body in bodies {
@@ -147,7 +149,7 @@ fn an_interrupt_stops_a_program_that_is_mostly_in_the_runtime() {
 
 #[test]
 fn signals_that_cannot_interrupt_are_refused() {
-    for signal in [-1, 0, libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGFPE, 33, 64, 65, i32::MAX] {
+    for signal in [-1, 0, libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGFPE, 33, 65, i32::MAX] {
         let error = Engine::new(Config::new().interrupt_signal(signal)).unwrap_err();
         assert!(matches!(error, Error::InterruptSignal { signal: found } if found == signal), "{error}");
     }
