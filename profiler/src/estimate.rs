@@ -131,14 +131,6 @@ pub(crate) struct Estimator {
     open: u32,
 }
 
-/// How far the program has come when a burst is over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    /// Its processor time in nanoseconds, where that is known.
-    pub(crate) ran: Option<u64>,
-    pub(crate) ticks_per_ns: f64,
-}
-
 /// Time that passed between two moments, less what was spent in probes. Across threads there is no telling whose probes
 /// delayed whom.
 fn net_time(passed: f64, from: &Moment, to: &Moment) -> f64 {
@@ -159,7 +151,7 @@ impl Class {
         full: &Moment,
         stopped: Option<&Stopped>,
         now: u64,
-        progress: &Progress,
+        ran: Option<[f64; 2]>,
     ) {
         self.seen += calls;
         let time = ticks(full, now).max(1.0);
@@ -168,14 +160,8 @@ impl Class {
             return self.gaps.add(&Gap::Counted { calls, time });
         };
         let (passed, rest) = (ticks(full, stopped.moment.ticks), ticks(&stopped.moment, now));
-        let (ran, rest_ran) = match (stopped.ran, progress.ran) {
-            (Some([from, to]), Some(now)) => {
-                let ran = |from: u64, to: u64| to.saturating_sub(from) as f64 * progress.ticks_per_ns;
-                (ran(from, to).min(passed), ran(to, now).min(rest))
-            }
-            _ => (passed, rest),
-        };
-        let ran = net_time(ran, full, &stopped.moment);
+        let [ran, rest_ran] = ran.unwrap_or([passed, rest]);
+        let (ran, rest_ran) = (net_time(ran.min(passed), full, &stopped.moment), rest_ran.min(rest));
         self.counted_time += ran.max(calls * SHORTEST_CALL);
         self.rest_time += rest;
         self.gaps.add(&Gap::Begun { calls, ran, rest_ran, time });
@@ -216,8 +202,9 @@ impl Estimator {
         self.samples.add(&Samples { count: 1.0, ticks, inner_count, inner_ticks });
     }
 
-    /// Takes a burst that is over `now`, in ticks.
-    pub(crate) fn burst(&mut self, end: &BurstEnd, now: u64, progress: &Progress) {
+    /// Takes a burst that is over `now`, in ticks. `ran` tells of one whose counting stopped before how long the program ran
+    /// while calls were counted, and since then, in ticks of processor time.
+    pub(crate) fn burst(&mut self, end: &BurstEnd, now: u64, ran: Option<[f64; 2]>) {
         let entries = f64::from(end.entries);
         let interval = end.full.map(|full| {
             let intervals = (entries - 1.0).max(1.0);
@@ -239,7 +226,7 @@ impl Estimator {
             }
             Some(counted) => {
                 class.calls_at_own_rate += gap_at_own_rate;
-                class.count_gap(counted.entries.into(), &full, counted.stopped.as_ref(), now, progress);
+                class.count_gap(counted.entries.into(), &full, counted.stopped.as_ref(), now, ran);
             }
         }
     }
@@ -301,7 +288,10 @@ mod tests {
 
     /// The same, with how long the program has run by each time.
     fn simulate_running(calls: &[f64], latency: impl Fn(f64) -> f64, ran: impl Fn(f64) -> f64) -> Estimate {
-        let progress = |time: f64| Progress { ran: Some(ran(time) as u64), ticks_per_ns: 1.0 };
+        let ran_since = |end: &BurstEnd, now: f64| {
+            let [full, stopped] = [end.full?, end.counted?.stopped?.moment].map(|at| ran(at.ticks as f64));
+            Some([stopped - full, ran(now) - stopped])
+        };
         let mut estimator = Estimator::default();
         let mut random = Random(7);
         let mut burst = BurstEnd { entries: 0, first: Moment::default(), full: None, open: 1, counted: None };
@@ -311,7 +301,7 @@ mod tests {
         for call in calls {
             while *call >= tick {
                 if burst.full.is_some() {
-                    estimator.burst(&burst, tick as u64, &progress(tick));
+                    estimator.burst(&burst, tick as u64, ran_since(&burst, tick));
                     burst =
                         BurstEnd { entries: 0, first: Moment::default(), full: None, open: 1, counted: None };
                     bursts += 1;
@@ -337,12 +327,11 @@ mod tests {
                 counted.entries += 1;
                 let full = burst.full.unwrap().ticks;
                 let enough = counted.entries >= COUNTED_ENTRIES && moment.ticks - full >= COUNTED_TICKS;
-                let ran = Some([ran(full as f64) as u64, ran(*call) as u64]);
-                counted.stopped = enough.then_some(Stopped { moment, ran });
+                counted.stopped = enough.then_some(Stopped { moment, ran: None });
             }
         }
         let last = *calls.last().unwrap();
-        estimator.burst(&burst, last as u64, &progress(last));
+        estimator.burst(&burst, last as u64, ran_since(&burst, last));
         estimator.estimate()
     }
 

@@ -14,7 +14,6 @@ use wordpatch::{calibration, tsc};
 
 use crate::clock::{self, Clock};
 use crate::error::Error;
-use crate::estimate::Progress;
 use crate::function::{FUNCTIONS, Function, SAMPLES, about_to_arm, take_full};
 use crate::measured::Measured;
 use crate::options::{Options, Output};
@@ -135,27 +134,29 @@ impl Session {
         });
     }
 
-    /// How far the program has come.
-    fn progress(&self) -> Progress {
-        Progress { ran: cpu::of_program_for_daemon(), ticks_per_ns: self.clock.ticks_per_ns() }
-    }
-
     /// Takes what the burst of a function tells.
-    fn end_burst(&mut self, index: u32, progress: &Progress) -> Option<&'static Function> {
+    fn end_burst(&mut self, index: u32) -> Option<&'static Function> {
         let function = FUNCTIONS.get(index as usize)?;
-        self.functions.get_mut(index as usize)?.estimator.burst(&function.burst_end(), tsc::now(), progress);
+        let end = function.burst_end();
+        let stopped = end.counted.and_then(|counted| counted.stopped);
+        let ran = stopped.and_then(|stopped| {
+            let [from, to] = stopped.ran?;
+            let now = cpu::of_program_with(stopped.moment.thread)?;
+            let per_ns = self.clock.ticks_per_ns();
+            Some([to.saturating_sub(from), now.saturating_sub(to)].map(|ns| ns as f64 * per_ns))
+        });
+        self.functions.get_mut(index as usize)?.estimator.burst(&end, tsc::now(), ran);
         Some(function)
     }
 
     fn epoch(&mut self) {
         self.full.extend(take_full());
         about_to_arm(self.full.len());
-        let progress = self.progress();
         let mut sites = 0;
         while sites < SITES_PER_TICK
             && let Some(index) = self.full.pop_front()
         {
-            if let Some(function) = self.end_burst(index, &progress) {
+            if let Some(function) = self.end_burst(index) {
                 function.arm(index, switch_on);
                 sites += function.sites();
             }
@@ -170,9 +171,8 @@ impl Session {
     /// Everything measured so far.
     fn report(&mut self) -> Report {
         self.drain();
-        let progress = self.progress();
         for index in 1..self.functions.len() as u32 {
-            if let Some(function) = self.end_burst(index, &progress) {
+            if let Some(function) = self.end_burst(index) {
                 // What was told must not be told again, should the session go on.
                 if function.burst_end().full.is_some() {
                     function.arm(index, switch_on);
@@ -314,13 +314,9 @@ fn take_text_over() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
         with_session(|session| {
             session.drain();
-            let progress = session.progress();
             for index in 1..session.functions.len() as u32 {
                 // The code is in whatever state the parent had it in.
-                session
-                    .end_burst(index, &progress)
-                    .into_iter()
-                    .for_each(|function| function.arm(index, switch_on));
+                session.end_burst(index).into_iter().for_each(|function| function.arm(index, switch_on));
             }
         });
     }

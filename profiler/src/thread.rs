@@ -156,10 +156,10 @@ impl Thread {
         }
     }
 
-    /// A number that no other living thread has.
+    /// The kernel's number for the thread.
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
-        std::ptr::from_ref(self) as u64
+        self.owner.load(Ordering::Relaxed).into()
     }
 
     /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal handler of the program runs
