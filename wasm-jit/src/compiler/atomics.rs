@@ -140,30 +140,13 @@ impl FunctionCompiler<'_> {
         }
         let mem = self.atomic_address(&operand, size, arg);
         let replacement = self.to_reg(&replacement);
-        // A part is compared as a part: what is expected above it can never be there.
-        if matches!(size, Size::B1 | Size::B2 | Size::B4) && (ty.wide() || size != Size::B4) {
-            self.cmpxchg_part(size, mem, replacement);
-        } else {
-            self.asm.lock_cmpxchg(size, mem, replacement);
-        }
-        self.push(ty, Val::Reg(Reg::RAX));
-    }
-
-    /// The expected value in `rax` may be larger than the part: then nothing is exchanged.
-    fn cmpxchg_part(&mut self, size: Size, mem: Mem, replacement: Reg) {
-        let (too_large, done) = (self.asm.new_label(), self.asm.new_label());
-        self.asm.movzx(size, SCRATCH, Reg::RAX);
-        self.asm.alu(Alu::Cmp, true, SCRATCH, Reg::RAX);
-        self.asm.jcc(Cond::NotEqual, too_large);
+        // A part is compared as a part; where it is equal, `rax` keeps what the expected value has above it.
         self.asm.lock_cmpxchg(size, mem, replacement);
         self.zero_extend(size, Reg::RAX);
-        if size == Size::B4 {
+        if size == Size::B4 && ty.wide() {
             self.asm.mov(false, Reg::RAX, Reg::RAX);
         }
-        self.asm.jmp(done);
-        self.asm.bind(too_large);
-        self.asm.movzx(size, Reg::RAX, mem);
-        self.asm.bind(done);
+        self.push(ty, Val::Reg(Reg::RAX));
     }
 
     /// The address with the offset added, for the runtime, below the operands that follow it.
