@@ -7,6 +7,8 @@ use wasm_jit::{Config, Engine, Instance, Module, Store, Val};
 
 /// An operator with its immediates, the types of its operands, and of its result if it has one.
 struct Operator {
+    /// A constant in front of the operands.
+    constant: &'static str,
     text: String,
     operands: Vec<&'static str>,
     result: Option<&'static str>,
@@ -23,9 +25,11 @@ enum From {
     Slot,
     /// A local at home.
     Home,
+    /// Memory, of which base and address take a register each.
+    Memory,
 }
 
-const FROM: [From; 4] = [From::Own, From::Copy, From::Slot, From::Home];
+const FROM: [From; 5] = [From::Own, From::Copy, From::Slot, From::Home, From::Memory];
 
 /// What comes after the operator, which changes the code for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +46,7 @@ enum After {
 fn operators() -> Vec<Operator> {
     let mut all = Vec::new();
     let mut add = |text: String, operands: &[&'static str], result: Option<&'static str>| {
-        all.push(Operator { text, operands: operands.to_vec(), result });
+        all.push(Operator { constant: "", text, operands: operands.to_vec(), result });
     };
     for ty in ["i32", "i64"] {
         for what in "add sub mul and or xor shl shr_s shr_u rotl rotr div_s div_u rem_s rem_u".split(' ') {
@@ -124,6 +128,12 @@ fn operators() -> Vec<Operator> {
         add(format!("memory.grow{memory}"), &["i32"], Some("i32"));
     }
     add("call_indirect (type $i32)".to_owned(), &["i32"; 3], Some("i32"));
+    for what in "add sub mul and or xor eq lt_s ge_u".split(' ') {
+        let result = if what.contains(['e', 't']) { "i32" } else { "i64" };
+        let (text, operands) = (format!("i64.{what}"), vec!["i64"]);
+        // One that needs a register.
+        all.push(Operator { constant: "(i64.const 0x1_0000_0007)", text, operands, result: Some(result) });
+    }
     all
 }
 
@@ -135,14 +145,23 @@ fn operand(name: char, ty: &str, from: From) -> String {
         From::Copy => format!("(local.get $copy-{name})"),
         From::Slot => format!("(local.get $slot-{name})"),
         From::Home => format!("(local.get $home-{name})"),
+        From::Memory => format!("({ty}.load $operands offset={} {ADDRESS})", place(name)),
     }
+}
+
+/// 0, in a register of its own.
+const ADDRESS: &str = "(i32.wrap_i64 (i64.sub (local.get $int-1) (i64.const 0)))";
+
+/// Where an operand is in memory.
+fn place(name: char) -> u32 {
+    8 * (u32::from(name) - u32::from('a'))
 }
 
 const NAMES: [char; 3] = ['a', 'b', 'c'];
 
 /// The operator where registers are short.
 fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> String {
-    let Operator { text, operands, result } = operator;
+    let Operator { constant, text, operands, result } = operator;
     let result_ty = result.unwrap_or("i32");
     let mut params = String::new();
     let mut locals = format!("(local $home-result {result_ty}) (local $result {result_ty})");
@@ -159,6 +178,8 @@ fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> St
             write!(locals, "(local $copy-{name} {ty}) (local $slot-{name} {ty}) (local $home-{name} {ty})");
         let _ = write!(first, "(local.set $slot-{name} (local.get ${name}))");
         let _ = write!(first, "(local.set $home-{name} (local.get ${name}))");
+        let at = place(*name);
+        let _ = write!(first, "({ty}.store $operands offset={at} (i32.const 0) (local.get ${name}))");
         let own = operand(*name, ty, From::Own);
         let _ = write!(copies, "(local.set $copy-{name} {own})");
         use_often(&format!("$home-{name}"));
@@ -211,13 +232,13 @@ fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> St
     };
     format!(
         "(func (export \"{index}\") {params} (result {result_ty}) {locals}\n  {first}(loop {uses})\n  {waiting}\n  {copies}\n  \
-         {before} {values} {text} {behind}\n  {checks} (local.get $result))\n",
+         {before} {constant} {values} {text} {behind}\n  {checks} (local.get $result))\n",
     )
 }
 
 /// The operator alone.
 fn alone(operator: &Operator) -> String {
-    let Operator { text, operands, result } = operator;
+    let Operator { constant, text, operands, result } = operator;
     let params: String =
         NAMES.iter().zip(operands).map(|(name, ty)| format!("(param ${name} {ty})")).collect();
     let values: String = NAMES.iter().zip(operands).map(|(name, _)| format!("(local.get ${name})")).collect();
@@ -225,12 +246,12 @@ fn alone(operator: &Operator) -> String {
         Some(ty) => (*ty, ""),
         None => ("i32", "(i32.const 0)"),
     };
-    format!("(func (export \"alone\") {params} (result {result}) {values} {text} {last})\n")
+    format!("(func (export \"alone\") {params} (result {result}) {constant} {values} {text} {last})\n")
 }
 
 fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     let mut text = String::from(
-        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared)\n (table funcref (elem $f64 $i32 $i64 $f32))\n",
+        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1)\n (table funcref (elem $f64 $i32 $i64 $f32))\n",
     );
     for ty in ["i32", "i64", "f32", "f64"] {
         let _ = write!(

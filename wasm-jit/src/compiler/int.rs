@@ -384,7 +384,8 @@ impl FunctionCompiler<'_> {
         if self.next == Next::Condition {
             return self.push(Ty::I32, operand.val);
         }
-        // The operands of the comparison are done with.
+        // The operands of the comparison are done with, and so are their registers.
+        self.pinned = 0;
         let dst = self.result(false);
         self.to_this(&operand, dst);
         self.push(Ty::I32, Val::Reg(dst));
