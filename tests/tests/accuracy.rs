@@ -14,8 +14,8 @@ use tests::{Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 3;
 
-/// Share of the time that neighbours may have the processor. A burst is timed while the program runs, so calls are estimated too high by
-/// this share, of which the stated error knows nothing.
+/// Share of the time that neighbours of the machine may have its processor. No clock of the program's tells of that, nor does the stated
+/// error.
 const PREEMPTED: f64 = 0.05;
 
 /// One measurement at a time.

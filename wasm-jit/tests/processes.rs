@@ -84,7 +84,13 @@ fn alarm() {
     let timer = libc::itimerval { it_interval: never, it_value: soon };
     // SAFETY: reads the timer.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
-    thread::sleep(Duration::from_millis(200));
+    let mut left = timer;
+    // It stands at zero when the signal was sent; this thread takes it at the end of the call that sees that.
+    while (left.it_value.tv_sec, left.it_value.tv_usec) != (0, 0) {
+        thread::yield_now();
+        // SAFETY: writes the timer's state.
+        unsafe { libc::getitimer(libc::ITIMER_REAL, &mut left) };
+    }
 }
 
 #[test]
