@@ -25,6 +25,13 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The process of a trial got no processor for a long time.
+    #[error("a trial got no processor for {seconds} s: try again on a machine that is less busy")]
+    Starved {
+        /// How long it was given.
+        seconds: u64,
+    },
+
     /// A system call that measures failed.
     #[error("{what}: {source}")]
     System {

@@ -35,3 +35,4 @@ mod surroundings;
 pub mod survey;
 pub mod trial;
 pub mod verify;
+pub mod watch;

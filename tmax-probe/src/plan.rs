@@ -1,165 +1,213 @@
-//! Which trials a run makes, and how its time is shared among them.
+//! Which trials a run makes.
 //!
-//! 1. **Window.** For each multiple of 4 in a cache line and its end: every kernel, split and spacing, by one store. The rest (mapping, kind of
-//!    store, executors, pinning, load) is drawn at random, the same in each run.
+//! 1. **Window.** In each *round*, one trial for each class of boundaries inside a cache line (8, 16 and 32), by one store. All
+//!    of a round have the same kernel, spacing, executors, placement and so on, drawn at random, so that they differ in the
+//!    boundary only: a class that tears is a positive control for those that do not. In every fourth round, also one across the
+//!    line and one inside an aligned quadword.
 //! 2. **Calls.** The paper's own kernel, which crashes, at the same boundaries.
-//! 3. **Coarse.** The protocol with waits from 0 to 6,400 ticks, for each boundary from the window on, each split, and
-//!    several numbers of executors.
-//! 4. **Fine.** Longer trials around the smallest clean wait, and above it as far as the T_max that will be claimed. Again, when they
-//!    find a larger one.
+//! 3. **T_max, coarse.** In each round, one trial of the protocol for each wait from 0 to 6,400 ticks, equal otherwise.
+//! 4. **T_max, fine.** The same with waits around the smallest clean one, and beyond it up to the T_max that would be claimed. Again
+//!    if that finds a tear at a longer wait.
+//!
+//! Rounds interleave what is compared, so a machine that becomes busy during the run affects all of it alike.
+
+use std::ops::Range;
 
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::estimate::SAFETY_FACTOR;
-use crate::trial::{Approach, CACHE_LINE, Kernel, LENGTH, Mapping, Method, PAGE, Spacing, Spec, class};
+use crate::trial::{
+    Approach, CACHE_LINE, Kernel, LENGTH, Mapping, Method, PAGE, Placement, Spacing, Spec, class,
+};
 
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Less than a minute.
+    /// Less than a minute: the window only.
     Quick,
-    /// A few minutes.
+    /// Some five minutes.
     Standard,
     /// The paper's grid: many hours.
     Full,
 }
 
-/// Milliseconds for each part of a run.
-struct Budget {
-    window: u32,
-    calls: u32,
-    coarse: u32,
-    fine: u32,
+/// Rounds of each part of a run.
+struct Rounds {
+    window: u64,
+    calls: u64,
+    coarse: u64,
+    fine: u64,
 }
 
 impl Depth {
-    fn budget(self) -> Budget {
+    fn rounds(self) -> Rounds {
         match self {
-            Self::Quick => Budget { window: 12_000, calls: 2_000, coarse: 13_000, fine: 9_000 },
-            Self::Standard => Budget { window: 60_000, calls: 10_000, coarse: 50_000, fine: 60_000 },
-            Self::Full => Budget { window: 1_200_000, calls: 60_000, coarse: 0, fine: 600_000 },
+            // A T_max takes hundreds of trials at each wait: not in a minute.
+            Self::Quick => Rounds { window: 230, calls: 4, coarse: 0, fine: 0 },
+            Self::Standard => Rounds { window: 600, calls: 20, coarse: 40, fine: 60 },
+            Self::Full => Rounds { window: 5_000, calls: 200, coarse: 0, fine: 1_000 },
         }
     }
 }
 
+/// How long a trial takes. Short, because trials count and not their chances; long enough to contain the start of the threads.
+const MILLISECONDS: u32 = 50;
+
 /// Every place in a cache line where a site is cut. At an odd multiple of 4 it lies inside an aligned quadword.
-pub fn boundaries() -> impl Iterator<Item = u32> {
+pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
     (4..=CACHE_LINE).step_by(4)
 }
 
 /// What a site can cross, by [`class`]: the candidates for the window, and 4 for the control inside a quadword.
 pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
 
+/// The classes inside a cache line: whether one of them tears is the question.
+pub const INSIDE_LINE: [u32; 3] = [8, 16, 32];
+
+/// Across the line and inside a quadword, a trial is made in one round of this number.
+const CONTROL_EVERY: u64 = 4;
+
 /// The paper's grid of waits, in ticks.
 const STEP: u32 = 100;
 const LONGEST_WAIT: u32 = 2_400;
 
-/// And between its first two steps, where most tears are, and beyond it, for machines that are slower than the paper's.
-const MORE_WAITS: [u32; 4] = [50, 3_200, 4_800, 6_400];
+/// Waits of part 3, in ticks: close where most tears are, and beyond the paper's grid for slower machines.
+const WAITS: [u32; 14] = [0, 50, 100, 200, 300, 400, 600, 800, 1_200, 1_600, 2_400, 3_200, 4_800, 6_400];
 
-/// How many waits part 4 tries.
+/// How many waits part 4 tries in a round.
 const FINE_STEPS: u32 = 12;
 
 /// How often part 4 is made at most.
 pub const FINE_ROUNDS: usize = 3;
 
-/// Tells that toggles are not what ends a trial.
+/// For trials that end by their time.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// Gives each trial the same share of the time.
-fn share(mut specs: Vec<Spec>, milliseconds: u32) -> Vec<Spec> {
-    let each = (milliseconds / specs.len().max(1) as u32).max(5);
-    specs.iter_mut().for_each(|spec| spec.milliseconds = each);
-    specs
-}
-
-/// A trial with what the grid does not say drawn at random, the same for the same number.
-fn drawn(number: usize) -> Spec {
-    let mut random = SmallRng::seed_from_u64(number as u64);
-    let mut one_of = |choices: usize| random.random_range(0..choices);
+/// A trial with everything drawn at random that a plan may leave open, the same for the same number.
+fn drawn(number: u64) -> Spec {
+    let mut random = SmallRng::seed_from_u64(number);
+    let kernel = if random.random_ratio(3, 4) { Kernel::Opcode } else { Kernel::Immediate };
+    // Listed as often as they shall be drawn: tight loops, and stores without pauses, tear most often inside a line.
+    use {Approach::*, Spacing::*};
+    let approaches = [Loop, Loop, Loop, Loop, Loop, Loop, Anew, Cold];
+    let spacings = [BackToBack, BackToBack, BackToBack, BackToBack, Spread, Spread, Spread, Pairs];
+    let placements = [Placement::Apart, Placement::Apart, Placement::Shared, Placement::Free];
+    let methods = [Method::LockedStore, Method::LockedStore, Method::Store];
+    fn one<T: Copy>(of: &[T], random: &mut SmallRng) -> T {
+        *of.choose(random).expect("not empty")
+    }
     Spec {
-        kernel: Kernel::Opcode,
+        kernel,
         boundary: CACHE_LINE,
-        front: 3,
-        method: [Method::Store, Method::Store, Method::LockedStore][one_of(3)],
-        spacing: [Spacing::Spread, Spacing::Spread, Spacing::Pairs, Spacing::BackToBack][one_of(4)],
-        mapping: [Mapping::Alias, Mapping::Direct][one_of(2)],
-        executors: [1, 1, 1, 2, 4][one_of(5)],
-        approach: [Approach::Loop, Approach::Anew, Approach::Cold][one_of(3)],
-        pinned: one_of(4) > 0,
-        load: one_of(6) == 0,
+        front: random.random_range(kernel.first_front()..LENGTH),
+        method: one(&methods, &mut random),
+        spacing: one(&spacings, &mut random),
+        mapping: one(&[Mapping::Alias, Mapping::Direct], &mut random),
+        executors: one(&[2, 3, 3, 4], &mut random),
+        approach: one(&approaches, &mut random),
+        placement: one(&placements, &mut random),
+        load: random.random_ratio(1, 12),
+        seed: random.random(),
         toggles: NO_LIMIT,
-        milliseconds: 0,
+        milliseconds: MILLISECONDS,
     }
 }
 
-/// Part 1. Each class has the same time, but for the control inside a quadword.
+/// The trial of number `number` by one store at a boundary of `class`. Numbers of one round are equal but for the place.
+fn by_one_store(number: u64, of_class: u32) -> Spec {
+    let spec = drawn(number);
+    let all: Vec<u32> = boundaries().filter(|boundary| class(*boundary) == of_class).collect();
+    let mut random = SmallRng::seed_from_u64(spec.seed ^ u64::from(of_class));
+    let boundary = *all.choose(&mut random).expect("each class has a boundary");
+    // A locked store across two lines is a split lock, which stops the whole machine.
+    let method = if boundary < CACHE_LINE { spec.method } else { Method::Store };
+    Spec { boundary, method, seed: random.random(), ..spec }
+}
+
+/// Part 1.
 pub fn window(depth: Depth) -> Vec<Spec> {
-    const SHARES: u32 = 9;
-    let budget = depth.budget().window;
-    CLASSES
-        .into_iter()
-        .flat_map(|wanted| {
-            let shares = if wanted == CLASSES[0] { 1 } else { 2 };
-            share(
-                by_one_store(boundaries().filter(|boundary| class(*boundary) == wanted)),
-                budget * shares / SHARES,
-            )
-        })
-        .collect()
+    by_one_store_rounds(0..depth.rounds().window, &INSIDE_LINE)
 }
 
-fn by_one_store(boundaries: impl Iterator<Item = u32>) -> Vec<Spec> {
-    let mut specs = Vec::new();
-    for boundary in boundaries {
-        for spacing in [Spacing::BackToBack, Spacing::Pairs, Spacing::Spread] {
-            for kernel in [Kernel::Immediate, Kernel::Opcode] {
-                for front in 1..LENGTH {
-                    let drawn = drawn(specs.len());
-                    // A locked store across two lines is a split lock, which stops the whole machine.
-                    let method = if boundary < CACHE_LINE { drawn.method } else { Method::Store };
-                    specs.push(Spec { kernel, boundary, front, spacing, method, ..drawn });
-                }
-            }
-        }
-    }
-    specs
+/// The rounds of part 1 with these numbers, with these classes in every round.
+pub(crate) fn by_one_store_rounds(rounds: Range<u64>, classes: &[u32]) -> Vec<Spec> {
+    let round = |number: u64| {
+        let controls: &[u32] =
+            if number.is_multiple_of(CONTROL_EVERY) { &[CLASSES[0], CACHE_LINE] } else { &[] };
+        let controls = controls.iter().filter(|class| !classes.contains(class));
+        classes.iter().chain(controls).map(move |class| by_one_store(number, *class)).collect::<Vec<_>>()
+    };
+    rounds.flat_map(round).collect()
 }
 
 /// Part 2.
 pub fn calls(depth: Depth) -> Vec<Spec> {
-    let mut specs = Vec::new();
-    for boundary in CLASSES {
+    let call = |number: u64, class| Spec {
+        kernel: Kernel::Call,
         // A NOP's front with a CALL's back is another NOP: the other splits show less.
-        for front in [1, 3] {
-            let drawn = drawn(specs.len());
-            let method = Method::Store;
-            specs.push(Spec { kernel: Kernel::Call, boundary, front, method, executors: 1, ..drawn });
-        }
-    }
-    share(specs, depth.budget().calls)
+        front: [1, 3][number as usize % 2],
+        method: Method::Store,
+        ..by_one_store(number, class)
+    };
+    (0..depth.rounds().calls).flat_map(|number| CLASSES.map(|class| call(number, class))).collect()
 }
 
-/// The boundaries that the protocol is for when the fetch window is `window` bytes.
+/// The boundaries that need the protocol when the fetch window is `window` bytes.
 pub(crate) fn straddled(window: u32) -> impl Iterator<Item = u32> + Clone {
     CLASSES.into_iter().filter(move |class| *class >= window).chain([PAGE])
 }
 
-/// The protocol at `wait`, for each boundary from `window` on, each split, and these numbers of executors.
-fn protocol(specs: &mut Vec<Spec>, window: u32, wait: u32, executors: &[u8]) {
-    for boundary in straddled(window) {
-        for front in 1..LENGTH {
-            for &executors in executors {
-                // An immediate's front half is told from the other by its opcode's neighbours: none are there at 1|4.
-                let kernel =
-                    if front > 1 && specs.len() % 4 == 2 { Kernel::Immediate } else { Kernel::Opcode };
-                let method = Method::Protocol { wait };
-                let drawn = drawn(specs.len());
-                specs.push(Spec { kernel, boundary, front, executors, method, ..drawn });
-            }
-        }
-    }
+/// The trial of number `number` by the protocol at some boundary from `window` on. Trials of one number differ in the wait only.
+fn by_protocol(number: u64, window: u32, wait: u32) -> Spec {
+    let spec = drawn(number);
+    let mut random = SmallRng::seed_from_u64(spec.seed);
+    let all: Vec<u32> = straddled(window).collect();
+    // Lines and pages come and go independently: the longest staleness is seen there.
+    let boundary = match random.random_range(0..4) {
+        0 => *all.choose(&mut random).expect("a page at least"),
+        1 => PAGE,
+        _ => CACHE_LINE,
+    };
+    let approach =
+        [Approach::Loop, Approach::Anew, Approach::Cold, Approach::Cold][random.random_range(0..4)];
+    let spacing = if random.random_ratio(7, 8) { Spacing::Spread } else { spec.spacing };
+    let executors = random.random_range(1..=4);
+    Spec { boundary, approach, spacing, executors, method: Method::Protocol { wait }, ..spec }
+}
+
+/// The rounds of the protocol with these numbers, with each of these waits.
+pub(crate) fn by_protocol_rounds(rounds: Range<u64>, window: u32, waits: &[u32]) -> Vec<Spec> {
+    let round = |number| waits.iter().map(move |wait| by_protocol(number, window, *wait));
+    rounds.flat_map(round).collect()
+}
+
+/// The trials through `wordpatch::patch` with these numbers, at every boundary in turn.
+pub(crate) fn by_wordpatch(trials: Range<u64>) -> Vec<Spec> {
+    let places: Vec<u32> = boundaries().chain([PAGE]).collect();
+    let trial = |number: u64| Spec {
+        boundary: places[number as usize % places.len()],
+        method: Method::Wordpatch,
+        ..drawn(number)
+    };
+    trials.map(trial).collect()
+}
+
+/// The paper's stress of the library (section 8.1): each split at the window's own boundary, with 2 to 6 executors, `toggles` each.
+pub(crate) fn paper_stress(window: u32, toggles: u64) -> Vec<Spec> {
+    let executors = |front| (2..=6).map(move |executors| (front, executors));
+    let spec = |(front, executors)| Spec {
+        boundary: window,
+        front,
+        executors,
+        kernel: Kernel::Opcode,
+        method: Method::Wordpatch,
+        toggles,
+        milliseconds: u32::MAX,
+        ..drawn(u64::from(front) << 8 | u64::from(executors))
+    };
+    (1..LENGTH).flat_map(executors).map(spec).collect()
 }
 
 /// Part 3.
@@ -167,43 +215,39 @@ pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
     if depth == Depth::Full {
         return paper(window);
     }
-    let executors: &[u8] = if depth == Depth::Quick { &[1, 3] } else { &[1, 2, 4] };
-    let mut specs = Vec::new();
-    let waits = (0..=LONGEST_WAIT).step_by(STEP as usize);
-    // Beyond the first thousand, every fourth.
-    for wait in waits.filter(|wait| *wait <= 1_000 || wait % (4 * STEP) == 0).chain(MORE_WAITS) {
-        protocol(&mut specs, window, wait, executors);
-    }
-    share(specs, depth.budget().coarse)
+    by_protocol_rounds(0..depth.rounds().coarse, window, &WAITS)
 }
 
-/// Part 4, when the smallest clean wait so far is `clean`: from half of it to the T_max that follows from it.
-pub fn fine(depth: Depth, window: u32, clean: u32) -> Vec<Spec> {
+/// Part 4, when the smallest clean wait so far is `clean`: from half of it to the T_max that follows from it. `repetition` counts
+/// from 0.
+pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spec> {
     let first = clean / 2;
     let last = (f64::from(clean) * SAFETY_FACTOR) as u32;
-    let mut specs = Vec::new();
-    for step in 0..FINE_STEPS {
+    let wait = |step| {
         // Closer together where they are small.
         let share = (f64::from(step) / f64::from(FINE_STEPS - 1)).powi(2);
-        let wait = first + (f64::from(last - first) * share) as u32;
-        protocol(&mut specs, window, wait, &[1, 2]);
-    }
-    share(specs, depth.budget().fine)
+        first + (f64::from(last - first) * share) as u32
+    };
+    let waits: Vec<u32> = (0..FINE_STEPS).map(wait).collect();
+    let rounds = depth.rounds();
+    // Other draws than those of part 3 and of the repetition before.
+    let first = rounds.coarse + rounds.fine * repetition as u64;
+    by_protocol_rounds(first..first + rounds.fine, window, &waits)
 }
 
 /// Section 8.1: 4 splits, 2 to 6 executors, 5 runs, 50 million toggles each, at each wait.
 fn paper(window: u32) -> Vec<Spec> {
-    const RUNS: usize = 5;
+    const RUNS: u64 = 5;
     const TOGGLES: u64 = 50_000_000;
     /// No trial takes as long; one that is starved of its processors must end.
     const LIMIT: u32 = 3_600_000;
     let mut specs = Vec::new();
-    for _ in 0..RUNS {
+    for run in 0..RUNS {
         for wait in (0..=LONGEST_WAIT).step_by(STEP as usize) {
             for front in 1..LENGTH {
                 for executors in 2..=6 {
-                    let drawn = drawn(specs.len());
                     specs.push(Spec {
+                        kernel: Kernel::Opcode,
                         boundary: window.min(CACHE_LINE),
                         front,
                         executors,
@@ -211,7 +255,7 @@ fn paper(window: u32) -> Vec<Spec> {
                         spacing: Spacing::BackToBack,
                         toggles: TOGGLES,
                         milliseconds: LIMIT,
-                        ..drawn
+                        ..drawn(run)
                     });
                 }
             }
@@ -220,62 +264,99 @@ fn paper(window: u32) -> Vec<Spec> {
     specs
 }
 
-/// About how long a trial takes, in milliseconds: its limit, or what its toggles take where that is less.
+/// Roughly how long a trial takes, in milliseconds: its limit, or what its toggles take where that is less.
 pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
     /// Of a toggle without its waits, under an executor.
     const TOGGLE: f64 = 300.0;
     /// Of one with its traps and its waits, under several.
     const PATCH: f64 = 30_000.0;
+    /// For the process and its threads, in milliseconds.
+    const START: f64 = 6.0;
     let toggle = match spec.method {
         Method::Protocol { wait } => TOGGLE + 2.0 * f64::from(wait),
         Method::Wordpatch => PATCH,
         Method::Store | Method::LockedStore => TOGGLE,
     };
     let by_toggles = spec.toggles as f64 * toggle / ticks_per_millisecond;
-    by_toggles.min(f64::from(spec.milliseconds)) as u64
+    (START + by_toggles.min(f64::from(spec.milliseconds))) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TICKS_PER_MILLISECOND: f64 = 2.6e6;
+
     #[test]
     fn no_locked_store_crosses_a_cache_line() {
         let locked = |spec: &&Spec| spec.method == Method::LockedStore;
-        let specs = window(Depth::Standard);
-        assert!(specs.iter().filter(locked).count() > 10);
+        let specs = [window(Depth::Standard), calls(Depth::Standard)].concat();
+        assert!(specs.iter().filter(locked).count() > 100);
         assert!(specs.iter().filter(locked).all(|spec| spec.boundary < CACHE_LINE));
     }
 
+    /// What makes one class a control for the others.
     #[test]
-    fn every_way_of_storing_is_tried_at_every_boundary() {
+    fn the_trials_of_a_round_differ_in_their_place_only() {
         let specs = window(Depth::Quick);
-        for boundary in CLASSES {
-            let of = |test: &dyn Fn(&Spec) -> bool| {
-                specs.iter().filter(|spec| class(spec.boundary) == boundary).any(test)
-            };
-            for kernel in [Kernel::Immediate, Kernel::Opcode] {
-                for mapping in [Mapping::Alias, Mapping::Direct] {
-                    assert!(of(&|spec| spec.mapping == mapping && spec.kernel == kernel), "{boundary}");
-                }
+        let inside: Vec<&Spec> =
+            specs.iter().filter(|spec| INSIDE_LINE.contains(&class(spec.boundary))).collect();
+        assert_eq!(inside.len() as u64, 3 * Depth::Quick.rounds().window);
+        for round in inside.chunks(3) {
+            let classes: Vec<u32> = round.iter().map(|spec| class(spec.boundary)).collect();
+            assert_eq!(classes, INSIDE_LINE);
+            for spec in round {
+                assert_eq!(
+                    Spec { boundary: 0, seed: 0, ..**spec },
+                    Spec { boundary: 0, seed: 0, ..*round[0] }
+                );
             }
-            assert!(of(&|spec| spec.load) && of(&|spec| !spec.pinned) && of(&|spec| spec.executors == 4));
-            assert!(boundary == CACHE_LINE || of(&|spec| spec.method == Method::LockedStore));
+            assert!(round[0].seed != round[1].seed && round[1].seed != round[2].seed);
+        }
+        for wait_round in coarse(Depth::Standard, 32).chunks(WAITS.len()) {
+            let method = Method::Store;
+            assert!(
+                wait_round.iter().all(|spec| Spec { method, ..*spec } == Spec { method, ..wait_round[0] })
+            );
         }
     }
 
     #[test]
+    fn every_way_of_storing_and_arriving_is_tried_at_every_class() {
+        let specs = window(Depth::Quick);
+        for boundary in INSIDE_LINE {
+            let of = |test: &dyn Fn(&Spec) -> bool| {
+                specs.iter().filter(|spec| class(spec.boundary) == boundary).any(test)
+            };
+            for mapping in [Mapping::Alias, Mapping::Direct] {
+                for kernel in [Kernel::Immediate, Kernel::Opcode] {
+                    assert!(of(&|spec| spec.mapping == mapping && spec.kernel == kernel), "{boundary}");
+                }
+            }
+            for placement in [Placement::Apart, Placement::Shared, Placement::Free] {
+                for approach in [Approach::Loop, Approach::Anew, Approach::Cold] {
+                    assert!(
+                        of(&|spec| spec.placement == placement && spec.approach == approach),
+                        "{boundary}"
+                    );
+                }
+                for executors in 2..=4 {
+                    assert!(of(&|spec| spec.placement == placement && spec.executors == executors));
+                }
+            }
+            assert!(of(&|spec| spec.load) && of(&|spec| spec.method == Method::Store));
+            assert!(of(&|spec| spec.method == Method::LockedStore));
+        }
+        // One executor is nearly blind, and an immediate on one side of the boundary shows no mixture.
+        assert!(specs.iter().all(|spec| spec.executors >= 2 && spec.front >= spec.kernel.first_front()));
+    }
+
+    #[test]
     fn the_parts_of_a_quick_run_take_less_than_a_minute() {
-        let parts = [
-            window(Depth::Quick),
-            calls(Depth::Quick),
-            coarse(Depth::Quick, 8),
-            fine(Depth::Quick, 8, 1_000),
-            fine(Depth::Quick, 8, 2_000),
-            fine(Depth::Quick, 8, 3_000),
-        ];
-        assert_eq!(parts.len(), 3 + FINE_ROUNDS);
-        let total: u32 = parts.iter().flatten().map(|spec| spec.milliseconds).sum();
+        let parts = [window(Depth::Quick), calls(Depth::Quick), coarse(Depth::Quick, 8)];
+        assert!(parts[2].is_empty(), "fine trials would follow");
+        let total: u64 =
+            parts.iter().flatten().map(|spec| expected_milliseconds(spec, TICKS_PER_MILLISECOND)).sum();
         assert!(total < 58_000, "{total}");
     }
 
@@ -288,7 +369,7 @@ mod tests {
 
     #[test]
     fn fine_trials_reach_from_below_the_clean_wait_to_the_claimed_one() {
-        let waits: Vec<u32> = fine(Depth::Standard, 64, 800)
+        let waits: Vec<u32> = fine(Depth::Standard, 64, 800, 0)
             .iter()
             .map(|spec| match spec.method {
                 Method::Protocol { wait } => wait,

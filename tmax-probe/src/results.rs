@@ -13,15 +13,16 @@ use crate::error::Error;
 use crate::estimate::{CONFIDENCE, Findings, SAFETY_FACTOR, TMaxVerdict, findings};
 use crate::kernel::usable_processors;
 use crate::surroundings::blind_spots;
+use crate::survey::VENDORS_WINDOW;
 use crate::trial::Trial;
 
-/// Version of the form.
-const VERSION: u32 = 1;
+/// Version of the format.
+const VERSION: u32 = 2;
 
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Of this form: 1.
+    /// Of this format: 2.
     pub version: u32,
     /// The program and its version.
     pub made_by: String,
@@ -33,13 +34,13 @@ pub struct Results {
     pub simulated: bool,
     /// The machine.
     pub host: Host,
-    /// The fetch window in bytes; null when the run could not tell.
+    /// The fetch window in bytes; null when it is not known.
     pub window_bytes: Option<u32>,
-    /// T_max in ticks, with its safety factor; null when the run could not tell.
+    /// T_max in ticks, with its safety factor; null when it is not known.
     pub t_max_ticks: Option<u32>,
     /// Level of every bound.
     pub confidence: f64,
-    /// By boundary and by wait, with what they say.
+    /// By class, by boundary and by wait, with what they say.
     pub tears: Findings,
     /// What things cost here; null in a simulated run.
     pub costs: Option<Costs>,
@@ -54,23 +55,23 @@ pub struct Results {
 /// What follows from T_max and the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The cheaper way to wait while other threads run.
+    /// The way to wait that is cheaper in its worse situation.
     pub wait: WaitPolicy,
-    /// What a wait costs that way, in ticks.
+    /// What a wait costs that way, in ticks, in its worse situation.
     pub wait_ticks: u64,
-    /// The other way, if there is one.
+    /// What it costs the other way, if there is one.
     pub other_ticks: Option<u64>,
-    /// From so many straddlers in a batch on, the stores cost more than the waits.
+    /// With more straddlers than this in a batch, the stores cost more than the waits.
     pub batch: u64,
 }
 
-/// A straddler's patch has so many waits, and as many stores and one.
+/// Waits and stores in the patch of a straddler.
 const WAITS: u64 = 2;
 const STORES: u64 = 3;
 
 impl Advice {
     fn new(t_max: Option<u32>, costs: &Costs) -> Self {
-        let membarrier = costs.membarrier_under_load();
+        let membarrier = costs.membarrier_at_worst();
         let (wait, wait_ticks, other_ticks) = match t_max.map(u64::from) {
             Some(t_max) if t_max < membarrier => (WaitPolicy::TMax, t_max, Some(membarrier)),
             t_max => (WaitPolicy::Membarrier, membarrier, t_max),
@@ -106,16 +107,21 @@ impl Results {
         }
     }
 
-    /// The calibration that follows, if a window was found on a machine that exists.
+    /// The calibration that follows, if the window or T_max is known on a machine that exists. A window that is not known is the
+    /// vendors'.
     pub fn calibration(&self) -> Option<Calibration> {
-        let window_bytes = self.window_bytes?;
         let wait = self.advice?.wait;
-        let inside = self.tears.inside(window_bytes);
+        if self.window_bytes.is_none() && self.t_max_ticks.is_none() {
+            return None;
+        }
+        let window_bytes = self.window_bytes.unwrap_or(VENDORS_WINDOW);
+        let inside = self.tears.weakest_inside(window_bytes);
+        let border = self.window_bytes.map(|window| self.tears.class(window));
         let clean_wait_ticks = match self.tears.t_max {
-            TMaxVerdict::Found { clean, .. } => clean,
-            TMaxVerdict::Blind | TMaxVerdict::NoBound | TMaxVerdict::NotTried => 0,
+            TMaxVerdict::Known { clean, .. } => clean,
+            _ => 0,
         };
-        let at_clean_waits = self.t_max_ticks.map(|_| self.tears.from_wait(clean_wait_ticks));
+        let clean = self.t_max_ticks.map(|_| self.tears.from_wait(clean_wait_ticks)).unwrap_or_default();
         Some(Calibration {
             version: calibration::VERSION,
             made_by: self.made_by.clone(),
@@ -124,11 +130,13 @@ impl Results {
             model: Model { window_bytes: window_bytes as usize, t_max_ticks: self.t_max_ticks, wait },
             evidence: Evidence {
                 confidence: CONFIDENCE,
-                toggles_inside_window: inside.toggles,
-                tears_per_million_below: inside.per_million_below(),
+                trials_inside_window: inside.trials,
+                torn_inside_at_most: inside.share_at_most(),
+                torn_at_border_at_least: border.map_or(0.0, |count| count.share_at_least()),
                 clean_wait_ticks,
                 safety_factor: SAFETY_FACTOR,
-                toggles_at_clean_waits: at_clean_waits.map_or(0, |count| count.toggles),
+                trials_at_clean_waits: clean.trials,
+                torn_at_clean_waits_at_most: clean.share_at_most(),
             },
         })
     }
@@ -151,7 +159,8 @@ impl Results {
         match value.get("version").and_then(serde_json::Value::as_u64) {
             Some(version) if version == u64::from(VERSION) => {}
             Some(version) => {
-                return Err(wrong(format!("results of version {version}; version {VERSION} is understood")));
+                let reason = format!("results of version {version}; version {VERSION} is understood");
+                return Err(wrong(reason));
             }
             None => return Err(wrong("no results of tmax-probe: no version".into())),
         }

@@ -1,105 +1,175 @@
-//! A simulated machine whose window and T_max are known: what the estimator must recover.
+//! Simulated machines whose window and T_max are known: what a run must never contradict.
 //!
-//! Time is a line of periods, one a toggle. An executor runs the site at random times. It reads each fetch window that the site
-//! touches as it was some *lag* ago, at most T_max (the paper's bounded staleness, section 3): one lag where both parts lie
-//! in one window; two where they do not, which are mostly equal, and now and then unrelated. Staleness is no uniform thing on
-//! real machines: long lags are rarer than short ones here as well.
+//! A machine tears as real ones were seen to: inside a cache line 0.1 to 20 times in a million toggles, in clusters (all tears of a
+//! hundred trials may come from four of them, and these may follow each other), and not at all with one executor. Across lines and
+//! pages a plain store tears almost always. Under the protocol, tears become rarer with the wait, and end at T_max.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::error::Error;
-use crate::trial::{CACHE_LINE, Machine, Method, Spec, Trial, class};
+use crate::plan::{CLASSES, INSIDE_LINE};
+use crate::trial::{CACHE_LINE, Kernel, Machine, Method, PAGE, Spacing, Spec, Trial, class};
 
-/// Executions that a trial simulates.
-const EXECUTIONS: u64 = 100_000;
-
-/// Ticks of a store, and of the gap between two toggles.
-const STORE: u64 = 20;
-const GAP: u64 = 60;
+/// How a machine tears.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tearing {
+    /// Tears in a million toggles by one store inside a cache line, on average over all trials.
+    pub per_million: f64,
+    /// Of each of 8, 16 and 32 in proportion to that, where the machine tears there at all.
+    pub by_class: [f64; INSIDE_LINE.len()],
+    /// Tears in a million toggles by the protocol without waits.
+    pub per_million_unwaited: f64,
+    /// The rate at a wait is that without waits times (1 - wait / T_max) to this power.
+    pub decline: f64,
+    /// The share of trials that tears come from.
+    pub hot: f64,
+    /// How many trials a period with or without tears lasts on average.
+    pub period: f64,
+    /// The share of a processor that a thread of a trial gets, because other processes run.
+    pub processor: f64,
+}
 
 /// A machine that does not exist.
+#[derive(Debug)]
 pub struct Simulated {
     /// Its fetch window in bytes.
     pub window: u32,
-    /// The longest lag, in ticks.
+    /// The longest staleness, in ticks.
     pub t_max: u32,
-    /// How many of a million executions of a straddler inside a cache line read its parts with unrelated lags. Across lines,
-    /// which come and go one by one, half of them do.
-    pub rarity: u32,
+    /// How it tears.
+    pub tearing: Tearing,
+    /// The window that `wordpatch::patch` assumes, in bytes.
+    pub assumed_window: u32,
+    is_hot: bool,
     random: SmallRng,
 }
 
-/// What an executor finds of one side of the site.
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Locked,
-    /// Even versions are the old form, odd ones the new.
-    Version(u64),
+/// Evenly between the logarithms of the two.
+fn log_uniform(random: &mut SmallRng, from: f64, to: f64) -> f64 {
+    random.random_range(from.ln()..=to.ln()).exp()
 }
 
 impl Simulated {
-    /// With these properties; the same seed gives the same trials.
-    pub fn new(window: u32, t_max: u32, rarity: u32, seed: u64) -> Self {
-        Self { window, t_max, rarity, random: SmallRng::seed_from_u64(seed) }
-    }
-
-    /// At most T_max; long ones are rare.
-    fn lag(&mut self) -> u64 {
-        let share: f64 = self.random.random();
-        (f64::from(self.t_max) * share.powi(3)) as u64
-    }
-
-    fn lags(&mut self, boundary: u32) -> (u64, u64) {
-        let first = self.lag();
-        let class = class(boundary);
-        let rarity = if class < CACHE_LINE { self.rarity } else { 500_000 };
-        let apart = class >= self.window && self.random.random_range(0..1_000_000) < rarity;
-        (first, if apart { self.lag() } else { first })
-    }
-
-    fn tears(&mut self, spec: &Spec) -> (u64, u64) {
-        // Where the back part is stored, and the front unlocked, after the beginning of a period.
-        let (back_at, front_at, locks) = match spec.method {
-            Method::Store | Method::LockedStore => (0, 0, false),
-            Method::Protocol { wait } => {
-                let step = STORE + u64::from(wait);
-                (step, 2 * step, true)
-            }
-            // With the waits that the library would make here.
-            Method::Wordpatch => {
-                let step = STORE + u64::from(self.t_max);
-                (step, 2 * step, true)
-            }
+    /// A machine that tears as the AMD Zen 5 did. The same seed gives the same trials.
+    pub fn new(window: u32, t_max: u32, seed: u64) -> Self {
+        let tearing = Tearing {
+            per_million: 20.0,
+            by_class: [1.0; INSIDE_LINE.len()],
+            per_million_unwaited: 50.0,
+            decline: 2.0,
+            hot: 0.5,
+            period: 1.0,
+            processor: 1.0,
         };
-        let period = front_at + STORE + GAP;
-        let (mut tears, mut locked) = (0, 0);
-        for _ in 0..EXECUTIONS {
-            // Far enough from the beginning for every lag.
-            let now = self.random.random_range(1_000 * period..2_000 * period) + u64::from(self.t_max);
-            let (front_lag, back_lag) = self.lags(spec.boundary);
-            let seen = |lag: u64, written_at: u64, locks: bool| {
-                let (number, phase) = ((now - lag) / period, (now - lag) % period);
-                match phase < written_at {
-                    true if locks => Side::Locked,
-                    true => Side::Version(number),
-                    false => Side::Version(number + 1),
-                }
-            };
-            match (seen(front_lag, front_at, locks), seen(back_lag, back_at, false)) {
-                (Side::Version(front), Side::Version(back)) if front % 2 != back % 2 => tears += 1,
-                (Side::Version(_), _) => {}
-                (Side::Locked, _) => locked += 1,
-            }
+        let random = SmallRng::seed_from_u64(seed);
+        Self { window, t_max, tearing, assumed_window: window, is_hot: false, random }
+    }
+
+    /// The machine with this number, with everything drawn at random from what real machines may be like.
+    pub fn drawn(number: u64) -> Self {
+        let mut random = SmallRng::seed_from_u64(number);
+        let window = CLASSES[random.random_range(1..CLASSES.len())];
+        let t_max = log_uniform(&mut random, 200.0, 3_000.0) as u32;
+        let tearing = Tearing {
+            per_million: log_uniform(&mut random, 0.1, 20.0),
+            by_class: std::array::from_fn(|_| log_uniform(&mut random, 0.25, 4.0)),
+            per_million_unwaited: log_uniform(&mut random, 1.0, 100.0),
+            decline: random.random_range(1.0..=4.0),
+            hot: log_uniform(&mut random, 0.04, 1.0),
+            period: log_uniform(&mut random, 1.0, 20.0),
+            processor: log_uniform(&mut random, 0.05, 1.0),
+        };
+        Self { tearing, ..Self::new(window, t_max, number) }
+    }
+
+    /// Whether the machine tears during the next trial: a chain with two states that is hot in the share `hot` of the time.
+    fn step(&mut self) {
+        let Tearing { hot, period, .. } = self.tearing;
+        if self.random.random_bool(1.0 / period) {
+            self.is_hot = self.random.random_bool(hot);
         }
-        (tears, locked)
+    }
+
+    /// Tears expected in a million toggles, on average over hot and other trials.
+    fn rate(&self, spec: &Spec) -> f64 {
+        /// A plain store across lines or pages.
+        const ALMOST_ALWAYS: f64 = 200_000.0;
+        let Tearing { per_million, by_class, per_million_unwaited, decline, .. } = self.tearing;
+        let is_inside_line = spec.boundary != PAGE && class(spec.boundary) < CACHE_LINE;
+        if class(spec.boundary) < self.window || (is_inside_line && spec.executors < 2) {
+            return 0.0;
+        }
+        match spec.method {
+            Method::Protocol { wait } if wait >= self.t_max => 0.0,
+            Method::Protocol { wait } => {
+                per_million_unwaited * (1.0 - f64::from(wait) / f64::from(self.t_max)).powf(decline)
+            }
+            Method::Wordpatch if class(spec.boundary) >= self.assumed_window => 0.0,
+            Method::Store | Method::LockedStore | Method::Wordpatch if is_inside_line => {
+                let number = INSIDE_LINE.iter().position(|class_of| *class_of == class(spec.boundary));
+                number.map_or(0.0, |number| per_million * by_class[number])
+            }
+            Method::Store | Method::LockedStore | Method::Wordpatch => ALMOST_ALWAYS,
+        }
+    }
+
+    /// How often the site is toggled, as counted on an AMD Zen 5.
+    fn toggles(&self, spec: &Spec) -> u64 {
+        const TICKS_PER_MILLISECOND: f64 = 2.6e6;
+        let pause = match spec.spacing {
+            Spacing::BackToBack => 0.0,
+            Spacing::Pairs => 325.0,
+            Spacing::Spread => 650.0,
+        };
+        let toggle = match spec.method {
+            Method::Store | Method::LockedStore => 50.0,
+            Method::Protocol { wait } => 150.0 + 2.0 * f64::from(wait),
+            Method::Wordpatch => 2_000.0,
+        };
+        let time = f64::from(spec.milliseconds) * TICKS_PER_MILLISECOND * self.tearing.processor;
+        spec.toggles.min((time / (toggle + pause)) as u64)
     }
 }
 
 impl Machine for Simulated {
     fn run(&mut self, spec: &Spec) -> Result<Trial, Error> {
-        let (tears, locked) = self.tears(spec);
-        let (toggles, executions, milliseconds) = (EXECUTIONS, EXECUTIONS, spec.milliseconds);
-        Ok(Trial { toggles, executions, locked, tears, milliseconds, ..Trial::nothing(spec) })
+        self.step();
+        let toggles = self.toggles(spec);
+        let expected =
+            if self.is_hot { self.rate(spec) * toggles as f64 / 1e6 / self.tearing.hot } else { 0.0 };
+        // Of a Poisson number, only whether it is 0 matters.
+        let tears = if self.random.random_bool((-expected).exp()) { 0 } else { expected.ceil() as u64 };
+        let tears = if spec.kernel == Kernel::Call { tears.min(1) } else { tears };
+        let (executions, milliseconds) = (toggles * u64::from(spec.executors), spec.milliseconds);
+        Ok(Trial { toggles, executions, tears, milliseconds, ..Trial::nothing(spec) })
+    }
+}
+
+/// What became of a number of simulated machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Outcomes {
+    /// How many machines there were.
+    pub machines: u64,
+    /// How many have a window inside a cache line (8, 16 or 32 bytes), and thus a control.
+    pub with_control: u64,
+    /// Of these, how many windows were found.
+    pub windows_known: u64,
+    /// How many T_max were found.
+    pub t_max_known: u64,
+    /// How many calibrations claim a larger window or a shorter T_max than the machine has.
+    pub unsafe_calibrations: u64,
+}
+
+impl Outcomes {
+    /// Adds what was found of `machine`.
+    pub fn add(&mut self, machine: &Simulated, window: Option<u32>, t_max: Option<u32>) {
+        self.machines += 1;
+        self.with_control += u64::from(machine.window < CACHE_LINE);
+        self.windows_known += u64::from(window.is_some());
+        self.t_max_known += u64::from(t_max.is_some());
+        let is_unsafe = window.is_some_and(|found| found > machine.window)
+            || t_max.is_some_and(|found| found < machine.t_max);
+        self.unsafe_calibrations += u64::from(is_unsafe);
     }
 }

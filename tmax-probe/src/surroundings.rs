@@ -1,11 +1,11 @@
-//! What a run on this machine cannot have seen.
+//! What a run on this machine could not see.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use wordpatch::calibration::Host;
 
-/// One line for each thing that may matter and was not there to be tried.
+/// One line for each thing that may matter and could not be tried.
 pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
     let mut lines = Vec::new();
     if usable_processors < 2 {
@@ -29,13 +29,16 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors:
     }
     if host.hypervisor != "none" {
         lines.push(format!(
-            "a virtual machine ({}): the hypervisor may move it to another processor model, hides the microcode, and stops \
-             virtual processors at will",
+            "a virtual machine ({}): the hypervisor may move it to another processor model, hide the microcode, and stop virtual \
+             processors at any time",
             host.hypervisor
         ));
     }
     lines.push(
-        "frequency and power states changed as they liked; T_max is in ticks of a clock that does not change with them".into(),
+        "frequency and power states were not controlled; T_max is in ticks of a clock that does not change with them".into(),
+    );
+    lines.push(
+        "tears under conditions that no trial had: a place is taken for whole because equal trials tear elsewhere in the line".into(),
     );
     lines.push(format!(
         "at most {most_executors} executors on {usable_processors} processors; more processors may take longer"

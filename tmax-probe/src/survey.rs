@@ -1,9 +1,14 @@
-//! A run: the parts of the plan in order, each founded on what the ones before have found.
+//! A run: the parts of the plan in order, each based on what the earlier ones have found.
+
+use wordpatch::FetchModel;
 
 use crate::error::Error;
-use crate::estimate::{TMaxVerdict, WindowVerdict, findings};
+use crate::estimate::{WindowVerdict, findings};
 use crate::plan::{self, Depth};
-use crate::trial::{CACHE_LINE, Machine, Spec, Trial};
+use crate::trial::{Machine, Spec, Trial};
+
+/// What the vendors promise, in bytes: in force where the window is not known.
+pub(crate) const VENDORS_WINDOW: u32 = FetchModel::VENDOR_GUARANTEE.window.bytes() as u32;
 
 /// Whoever follows a run.
 pub trait Observer {
@@ -15,6 +20,17 @@ pub trait Observer {
     /// # Errors
     /// [`Error::Interrupted`].
     fn trial(&mut self, trial: &Trial) -> Result<(), Error>;
+}
+
+/// An observer of nothing.
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    fn part(&mut self, _: &'static str, _: &[Spec]) {}
+
+    fn trial(&mut self, _: &Trial) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Makes the trials of one part, in order.
@@ -50,18 +66,18 @@ pub fn survey(
     };
     run("fetch window", plan::window(depth), &mut trials)?;
     run("calls", plan::calls(depth), &mut trials)?;
-    let window = match findings(&trials).window {
-        WindowVerdict::Found(bytes) => bytes,
-        // Waits are worth knowing all the same.
-        WindowVerdict::Blind => CACHE_LINE,
+    let seen = findings(&trials);
+    let window = match seen.window {
         WindowVerdict::NothingIsSafe => return Ok(trials),
+        // T_max must hold for every boundary that patches will wait at.
+        _ => seen.window_bytes().unwrap_or(VENDORS_WINDOW),
     };
     run("T_max", plan::coarse(depth, window), &mut trials)?;
     let mut tried = 0;
-    for _ in 0..plan::FINE_ROUNDS {
-        match findings(&trials).t_max {
-            TMaxVerdict::Found { clean, .. } if clean > tried => {
-                run("T_max, closer", plan::fine(depth, window, clean), &mut trials)?;
+    for repetition in 0..plan::FINE_ROUNDS {
+        match findings(&trials).t_max.clean() {
+            Some(clean) if clean > tried => {
+                run("T_max, closer", plan::fine(depth, window, clean, repetition), &mut trials)?;
                 tried = clean;
             }
             _ => break,

@@ -1,48 +1,61 @@
-//! One trial: a site that a patcher toggles while executors run it, and what they saw.
+//! One trial: a patcher toggles a site while executors run it and count what they saw.
 //!
-//! The site is one instruction of five bytes, [`LENGTH`], cut by a boundary behind its first `front` bytes. It is toggled
-//! between two forms. An execution that is neither is a *tear*.
+//! The site is one instruction of five bytes ([`LENGTH`]). A boundary cuts it after its first `front` bytes. It is toggled
+//! between two forms; an execution that is neither form is a *tear*.
+//!
+//! # The trial is the unit of evidence
+//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Tears of one trial are therefore not
+//! independent, and neither are its millions of chances. What is counted is whether a trial tore at all. To make trials as
+//! independent as a program can, each runs in a process of its own ([`crate::kernel`]): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Bytes of the toggled instruction.
+/// Length of the toggled instruction in bytes.
 pub const LENGTH: u8 = 5;
 
-/// Bytes of a cache line, on every x86-64 processor so far.
+/// Length of a cache line in bytes, on every x86-64 processor so far.
 pub const CACHE_LINE: u32 = 64;
 
-/// A page border is a boundary too: its two sides are looked up apart.
+/// A page border is a boundary too: the addresses of its two sides are translated separately.
 pub const PAGE: u32 = 4096;
 
 /// What the toggled instruction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
-    /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX.
+    /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX, unless all of the immediate
+    /// lies on one side of the boundary (`front` is 1).
     Immediate,
-    /// `mov eax, A` and `mov edx, B`: the opcode byte too. A mixture shows in the two registers.
+    /// `mov eax, A` and `mov edx, B`: the opcode byte differs too. A mixture shows in the two registers.
     Opcode,
-    /// The paper's: a CALL and a 5-byte NOP. A mixture crashes, so it runs in a process of its own.
+    /// The paper's kernel: a CALL and a 5-byte NOP. A mixture crashes the trial's process.
     Call,
+}
+
+impl Kernel {
+    /// The smallest `front` with which a mixture differs from both forms.
+    pub fn first_front(self) -> u8 {
+        if self == Self::Immediate { 2 } else { 1 }
+    }
 }
 
 /// How the site is toggled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// By one store of eight bytes, MOV.
+    /// By one MOV of eight bytes.
     Store,
-    /// By one store of eight bytes, XCHG: a locked one, as the library's.
+    /// By one XCHG of eight bytes: locked, as the library's stores are.
     LockedStore,
-    /// By the paper's three stores, with waits of so many ticks in between. The lock is not INT3 but another opcode whose
-    /// execution shows nothing: executors need no trap, and run a hundred times as often.
+    /// By the three stores of the paper's protocol, with a wait between them. The lock is not INT3 but another opcode whose
+    /// execution shows nothing, so executors do not trap and run a hundred times as often.
     Protocol {
-        /// Ticks.
+        /// The wait, in TSC ticks.
         wait: u32,
     },
-    /// By `wordpatch::patch` under the fetch model in force, INT3 and all.
+    /// By `wordpatch::patch` under the fetch model that is being verified, INT3 included.
     Wordpatch,
 }
 
@@ -50,9 +63,9 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
-    /// At once.
+    /// Immediately.
     BackToBack,
-    /// Two at once, then after a random pause.
+    /// Two immediately, then one after a random pause.
     Pairs,
     /// After a random pause.
     Spread,
@@ -62,26 +75,38 @@ pub enum Spacing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mapping {
-    /// The one it is executed in.
+    /// The mapping it is executed in.
     Direct,
-    /// Another one of the same pages, as the library's.
+    /// Another mapping of the same pages, as the library does.
     Alias,
 }
 
-/// How an executor comes to the site, again and again.
+/// How an executor arrives at the site, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approach {
     /// In a tight loop, which processors run from their caches of decoded instructions.
     Loop,
-    /// By a return that no processor predicts: the site is fetched for each execution, and not before.
+    /// By a return that no processor predicts: the site is fetched for each execution, and not earlier.
     Anew,
-    /// The same after the part behind the boundary was flushed from all caches: its two parts are fetched as far apart in time as
-    /// memory is away.
+    /// As `Anew`, after the part beyond the boundary was flushed from all caches: the two parts are fetched as far apart in time
+    /// as memory is away.
     Cold,
 }
 
-/// The largest power of two up to the cache line that a boundary is a multiple of: what a site that is cut there crosses.
+/// Which processors the threads of a trial run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// The patcher has a processor to itself; the executors share the others.
+    Apart,
+    /// The patcher has a processor that every second executor shares with it.
+    Shared,
+    /// Wherever the kernel puts them.
+    Free,
+}
+
+/// The largest power of two, up to the cache line, that a boundary is a multiple of: what a site that is cut there crosses.
 pub fn class(boundary: u32) -> u32 {
     1 << boundary.trailing_zeros().min(CACHE_LINE.trailing_zeros())
 }
@@ -91,7 +116,7 @@ pub fn class(boundary: u32) -> u32 {
 pub struct Spec {
     /// The instruction.
     pub kernel: Kernel,
-    /// Where it is cut: so many bytes behind the start of a cache line (a multiple of 4, up to its end), or at a [`PAGE`]'s end.
+    /// Where it is cut: bytes from the start of a cache line (a multiple of 4, up to its end), or [`PAGE`] for a page's end.
     pub boundary: u32,
     /// How many of its bytes lie before the boundary: 1 to 4.
     pub front: u8,
@@ -103,15 +128,17 @@ pub struct Spec {
     pub mapping: Mapping,
     /// How many threads execute it.
     pub executors: u8,
-    /// How they come to it.
+    /// How they arrive at it.
     pub approach: Approach,
-    /// Whether the patcher has a processor for itself, where there are two.
-    pub pinned: bool,
+    /// On which processors.
+    pub placement: Placement,
     /// Whether another thread works on memory meanwhile.
     pub load: bool,
-    /// It ends after so many toggles,
+    /// Chooses the cache line in the page, and the lengths of the loop around the site.
+    pub seed: u64,
+    /// It ends after this number of toggles,
     pub toggles: u64,
-    /// or after so many milliseconds.
+    /// or after this time.
     pub milliseconds: u32,
 }
 
@@ -126,13 +153,13 @@ pub struct Trial {
     pub executions: u64,
     /// How many of these met the lock.
     pub locked: u64,
-    /// How many were neither form; of [`Kernel::Call`], how many crashed.
+    /// How many were neither form. For [`Kernel::Call`], 1 if the process crashed.
     pub tears: u64,
     /// How long it took.
     pub milliseconds: u32,
 }
 
-/// Something that carries trials out: this machine, or a simulated one.
+/// Something that carries out trials: this machine, or a simulated one.
 pub trait Machine {
     /// Carries one out. Blocks for its time.
     ///
@@ -142,13 +169,8 @@ pub trait Machine {
 }
 
 impl Trial {
-    /// Nothing was seen yet.
+    /// A trial that has seen nothing yet.
     pub fn nothing(spec: &Spec) -> Self {
         Self { spec: *spec, toggles: 0, executions: 0, locked: 0, tears: 0, milliseconds: 0 }
-    }
-
-    /// How often a tear could have been seen: an execution without a toggle shows none, nor a toggle without an execution.
-    pub fn chances(&self) -> u64 {
-        self.toggles.min(self.executions)
     }
 }

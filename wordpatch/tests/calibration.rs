@@ -14,12 +14,14 @@ fn the_file_that_the_environment_names_is_put_in_force() {
         host: Host::here(),
         model: Model { window_bytes: 16, t_max_ticks: Some(1_000_000), wait: WaitPolicy::TMax },
         evidence: Evidence {
-            confidence: 0.95,
-            toggles_inside_window: 0,
-            tears_per_million_below: 1.0,
+            confidence: 0.99,
+            trials_inside_window: 600,
+            torn_inside_at_most: 0.01,
+            torn_at_border_at_least: 0.5,
             clean_wait_ticks: 500_000,
             safety_factor: 2.0,
-            toggles_at_clean_waits: 0,
+            trials_at_clean_waits: 0,
+            torn_at_clean_waits_at_most: 1.0,
         },
     };
     calibration.write(&path).unwrap();

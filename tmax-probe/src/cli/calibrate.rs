@@ -5,22 +5,19 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tmax_probe::costs;
 use tmax_probe::error::Error;
-use tmax_probe::estimate::TMaxVerdict;
+use tmax_probe::estimate::findings;
 use tmax_probe::journal::Journal;
 use tmax_probe::kernel::ThisMachine;
 use tmax_probe::plan::{self, Depth};
 use tmax_probe::report::{plot, text};
 use tmax_probe::results::Results;
-use tmax_probe::simulated::Simulated;
-use tmax_probe::survey::survey;
+use tmax_probe::simulated::{Outcomes, Simulated};
+use tmax_probe::survey::{Unobserved, survey};
 use tmax_probe::trial::CACHE_LINE;
-use wordpatch::calibration;
+use wordpatch::calibration::{self, Calibration, Model};
 
 use super::progress::Progress;
 use super::{Failure, code, print, program, say};
-
-/// Of a simulated machine: how many of a million executions inside a cache line may tear.
-const SIMULATED_RARITY: u32 = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Calibrate {
@@ -56,16 +53,24 @@ pub(super) struct Calibrate {
     #[arg(long)]
     no_save: bool,
 
-    /// Run against a simulated machine with this window (bytes) and T_max (ticks), and see whether both are recovered
+    /// Run against simulated machines instead of this one: against one with this window (bytes) and T_max (ticks), or against so
+    /// many that tear at rates and in clusters like real ones, and count unsafe results
     #[arg(
         long,
-        value_name = "WINDOW:T_MAX",
+        value_name = "WINDOW:T_MAX|MACHINES",
         num_args = 0..=1,
         default_missing_value = "32:800",
-        value_parser = simulated_machine,
+        value_parser = simulation,
         conflicts_with_all = ["full", "calibration"]
     )]
-    simulate: Option<(u32, u32)>,
+    simulate: Option<Simulation>,
+}
+
+/// What `--simulate` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Simulation {
+    One { window: u32, t_max: u32 },
+    Many { machines: u64 },
 }
 
 /// A file name that says which kind of picture it is to be.
@@ -75,14 +80,21 @@ pub(super) fn plot_path(name: &str) -> Result<PathBuf, String> {
     if known { Ok(path) } else { Err("the name must end in .svg or .png".into()) }
 }
 
-fn simulated_machine(text: &str) -> Result<(u32, u32), String> {
-    let (window, t_max) = text.split_once(':').ok_or("WINDOW:T_MAX is expected, such as 32:800")?;
+fn simulation(text: &str) -> Result<Simulation, String> {
+    let Some((window, t_max)) = text.split_once(':') else {
+        let machines = text.parse().ok().filter(|machines| (1..=100_000).contains(machines));
+        let machines = machines.ok_or("WINDOW:T_MAX such as 32:800, or 1 to 100000 machines, is expected")?;
+        return Ok(Simulation::Many { machines });
+    };
     let window: u32 = window.parse().map_err(|error| format!("window: {error}"))?;
     if !plan::CLASSES[1..].contains(&window) {
         return Err("the window is 8, 16, 32 or 64 bytes".into());
     }
     let t_max: u32 = t_max.parse().map_err(|error| format!("T_max: {error}"))?;
-    if (1..=2_000).contains(&t_max) { Ok((window, t_max)) } else { Err("T_max is 1 to 2000 ticks".into()) }
+    if !(1..=2_000).contains(&t_max) {
+        return Err("T_max is 1 to 2000 ticks".into());
+    }
+    Ok(Simulation::One { window, t_max })
 }
 
 pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
@@ -92,7 +104,10 @@ pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
         _ => Depth::Standard,
     };
     let results = match arguments.simulate {
-        Some(truth) => simulate(depth, truth)?,
+        Some(Simulation::Many { machines }) => return simulate_many(arguments, depth, machines),
+        Some(Simulation::One { window, t_max }) => {
+            Results::new(survey(&mut Simulated::new(window, t_max, 1), depth, &mut Unobserved)?, None)
+        }
         None => measure(depth, arguments.restart)?,
     };
     // Files first: a failed one must not cost the report, which may be all that is left of hours.
@@ -100,8 +115,8 @@ pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
     print(&if arguments.json { results.to_json() } else { text::render(&results) })?;
     written?;
     match arguments.simulate {
-        Some(truth) => recovered(&results, truth),
-        None => keep(arguments, &results),
+        Some(Simulation::One { window, t_max }) => Ok(recovered(&results, window, t_max)),
+        _ => keep(arguments, &results),
     }
 }
 
@@ -122,7 +137,7 @@ fn expected(depth: Depth, ticks_per_us: f64) -> u64 {
         plan::window(depth),
         plan::calls(depth),
         plan::coarse(depth, CACHE_LINE),
-        plan::fine(depth, CACHE_LINE, 500),
+        plan::fine(depth, CACHE_LINE, 500, 0),
     ];
     parts.iter().flatten().map(|spec| plan::expected_milliseconds(spec, ticks_per_us * 1e3)).sum()
 }
@@ -178,46 +193,123 @@ fn journal_path() -> Option<PathBuf> {
     Some(state.join("fastinst/tmax-probe.journal"))
 }
 
-fn simulate(depth: Depth, (window, t_max): (u32, u32)) -> Result<Results, Failure> {
-    let mut machine = Simulated::new(window, t_max, SIMULATED_RARITY, 1);
-    // Its trials take no time.
-    let mut progress = Progress::new(0, 0.0);
-    let trials = survey(&mut machine, depth, &mut progress);
-    progress.end();
-    Ok(Results::new(trials?, None))
-}
-
-fn recovered(results: &Results, (window, t_max): (u32, u32)) -> Result<u8, Failure> {
-    let bounded = match results.tears.t_max {
-        TMaxVerdict::Found { t_max: found, .. } => found >= t_max,
-        _ => false,
+/// Compares what was found with what the simulated machine is.
+fn recovered(results: &Results, window: u32, t_max: u32) -> u8 {
+    let windows_agree = results.window_bytes.map(|found| found == window);
+    let t_max_holds = results.t_max_ticks.map(|found| found >= t_max);
+    let word = |agrees| match agrees {
+        Some(true) => "recovered",
+        Some(false) => "WRONG",
+        None => "not known",
     };
-    let right = results.window_bytes == Some(window) && bounded;
     say(&format!(
-        "the simulated machine has a window of {window} bytes and a T_max of {t_max} ticks: {}",
-        if right { "recovered" } else { "NOT recovered" }
+        "the simulated machine has a window of {window} bytes ({}) and a T_max of {t_max} ticks ({})",
+        word(windows_agree),
+        word(t_max_holds)
     ));
-    Ok(if right { 0 } else { code::CHECK_FAILED })
+    match (windows_agree, t_max_holds) {
+        (Some(false), _) | (_, Some(false)) => code::CHECK_FAILED,
+        (Some(true), Some(true)) => 0,
+        _ => code::UNDECIDED,
+    }
 }
 
-/// Writes the calibration, if there is one.
+/// Runs against that number of machines, and counts what became of them.
+fn simulate_many(arguments: &Calibrate, depth: Depth, machines: u64) -> Result<u8, Failure> {
+    let mut outcomes = Outcomes::default();
+    for number in 0..machines {
+        let mut machine = Simulated::drawn(number);
+        let tears = findings(&survey(&mut machine, depth, &mut Unobserved)?);
+        outcomes.add(&machine, tears.window_bytes(), tears.t_max_ticks());
+    }
+    let Outcomes { with_control, windows_known, t_max_known, unsafe_calibrations, .. } = outcomes;
+    print(&if arguments.json {
+        serde_json::to_string_pretty(&outcomes).expect("numbers") + "\n"
+    } else {
+        format!(
+            "{machines} simulated machines: {unsafe_calibrations} unsafe results\n\
+             window         found of {windows_known}; not known of {} ({} of them tear inside a line, the others across lines only)\n\
+             T_max          found of {t_max_known}; not known of {}\n",
+            machines - windows_known,
+            with_control.saturating_sub(windows_known),
+            machines - t_max_known,
+        )
+    })?;
+    Ok(if unsafe_calibrations > 0 { code::CHECK_FAILED } else { 0 })
+}
+
+/// What becomes of the calibration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// The new calibration is written.
+    Write,
+    /// The file stays as it is: it knows more than this run.
+    Stay,
+    /// The file is removed: it does not hold, and nothing is known instead.
+    Remove,
+    /// There is nothing to write.
+    Nothing,
+}
+
+impl Action {
+    /// For a file that says `before` and is valid here, if there is one, and a run that has found `found`.
+    fn choose(before: Option<&Model>, refuted: bool, found: Option<&Model>) -> Self {
+        // A run that could not tell knows less than one that could, but a larger window is news.
+        let knows_more = |before: &Model, found: &Model| {
+            before.window_bytes > found.window_bytes
+                || (before.window_bytes == found.window_bytes
+                    && before.t_max_ticks.is_some()
+                    && found.t_max_ticks.is_none())
+        };
+        match (before, found) {
+            (Some(_), None) if refuted => Self::Remove,
+            (Some(before), Some(found)) if !refuted && knows_more(before, found) => Self::Stay,
+            (_, Some(_)) => Self::Write,
+            (Some(_), None) => Self::Stay,
+            (None, None) => Self::Nothing,
+        }
+    }
+}
+
+/// Keeps the calibration that follows from the results, if there is one, and removes one that they refute.
 fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
-    let Some(calibration) = results.calibration() else {
-        say(
-            "the run could not tell the fetch window: no calibration is written, and vendor guarantees stay in force",
-        );
-        return Ok(code::UNDECIDED);
-    };
+    let found = results.calibration();
+    let end = if found.is_some() { 0 } else { code::UNDECIDED };
     if arguments.no_save {
-        return Ok(0);
+        return Ok(end);
     }
     let Some(path) = arguments.calibration.clone().or_else(calibration::default_path) else {
         say(&format!("{}=none: no calibration is written", calibration::ENVIRONMENT));
-        return Ok(0);
+        return Ok(end);
     };
-    calibration.write(&path).map_err(|error| cannot_write(&path, &error))?;
-    say(&format!("calibration written to {}", path.display()));
-    Ok(0)
+    let before = Calibration::read(&path).ok().filter(|before| before.check_host(&results.host).is_ok());
+    let before = before.map(|before| before.model);
+    let refuted = before.is_some_and(|before| is_refuted(&before, results));
+    let place = path.display();
+    match Action::choose(before.as_ref(), refuted, found.as_ref().map(|found| &found.model)) {
+        Action::Write => {
+            let found = found.expect("there is one to write");
+            found.write(&path).map_err(|error| cannot_write(&path, &error))?;
+            say(&format!("calibration written to {place}"));
+        }
+        Action::Stay => say(&format!("the calibration in {place} knows more, was not refuted, and stays")),
+        Action::Remove => {
+            std::fs::remove_file(&path).map_err(|source| Error::File { path: path.clone(), source })?;
+            say(&format!(
+                "the calibration in {place} does NOT hold and was removed: the vendors' guarantees are in force"
+            ));
+        }
+        Action::Nothing => say(
+            "neither window nor T_max is known: no calibration is written, and the vendors' guarantees stay in force",
+        ),
+    }
+    Ok(end)
+}
+
+/// Whether the results show a tear that cannot be under this model.
+fn is_refuted(model: &Model, results: &Results) -> bool {
+    let t_max_tore = model.t_max_ticks.is_some_and(|t_max| results.tears.from_wait(t_max).torn_trials > 0);
+    results.tears.refutes(model.window_bytes as u32) || t_max_tore
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
@@ -227,4 +319,35 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
         calibration::ENVIRONMENT
     );
     Failure { code: code::FAILED, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use wordpatch::WaitPolicy;
+
+    use super::*;
+
+    #[test]
+    fn a_file_stays_if_it_knows_more_and_goes_if_it_is_refuted() {
+        let model = |window_bytes, t_max_ticks: Option<u32>| {
+            let wait = if t_max_ticks.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
+            Some(Model { window_bytes, t_max_ticks, wait })
+        };
+        let check = |before: Option<Model>, refuted, found: Option<Model>, expected| {
+            assert_eq!(Action::choose(before.as_ref(), refuted, found.as_ref()), expected);
+        };
+        check(None, false, None, Action::Nothing);
+        check(None, false, model(32, None), Action::Write);
+        // The same again, a shorter T_max, a larger window.
+        check(model(32, Some(900)), false, model(32, Some(800)), Action::Write);
+        check(model(8, Some(900)), false, model(32, None), Action::Write);
+        // A quick run, or one on a busy machine.
+        check(model(32, Some(900)), false, model(32, None), Action::Stay);
+        check(model(32, None), false, model(8, Some(900)), Action::Stay);
+        check(model(32, None), false, None, Action::Stay);
+        // It tore where the file says that it does not.
+        check(model(64, None), true, model(32, None), Action::Write);
+        check(model(64, Some(900)), true, None, Action::Remove);
+        check(model(64, Some(900)), true, model(8, Some(2_000)), Action::Write);
+    }
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tmax_probe::error::Error;
-use tmax_probe::kernel::crash;
+use tmax_probe::kernel::child;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,10 +22,12 @@ Examples:
   tmax-probe --quick                           the same in less than one
   tmax-probe --output run.json --plot run.svg  keep every trial, and draw the figures
   tmax-probe verify                            does the stored calibration still hold?
+  tmax-probe verify --watch                    check it for good, on idle processors
   tmax-probe report run.json                   the report of an earlier run";
 
 const AFTER: &str = "\
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the run could not tell (see the report); 4 a check failed; 130 interrupted.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: no calibration follows, or the check was blind; 4 a check failed; \
+130 interrupted.
 
 The calibration is written to, and read by wordpatch from, the first of: $FASTINST_CALIBRATION (none: use no calibration),
 $XDG_CONFIG_HOME/fastinst/calibration.toml (default ~/.config), /etc/fastinst/calibration.toml (read only; see --calibration).";
@@ -54,10 +56,10 @@ enum Verb {
     Show(show::Show),
     Verify(verify::Verify),
     Report(report::Report),
-    /// One trial that may crash, for the program itself.
-    #[command(name = crash::VERB, hide = true)]
-    CrashTrial {
-        spec: String,
+    /// One trial, for the program itself.
+    #[command(name = child::VERB, hide = true)]
+    Trial {
+        request: String,
     },
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Verb::Show(arguments)) => show::run(&arguments),
         Some(Verb::Verify(arguments)) => verify::run(&arguments),
         Some(Verb::Report(arguments)) => report::run(&arguments),
-        Some(Verb::CrashTrial { spec }) => crash::run_as_child(&spec).map(|()| 0).map_err(Failure::from),
+        Some(Verb::Trial { request }) => child::run_as_child(&request).map(|()| 0).map_err(Failure::from),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -147,7 +149,10 @@ mod tests {
         check("tmax-probe --quick show", "cannot be used with");
         check("tmax-probe --plot x.gif", ".svg or .png");
         check("tmax-probe --simulate 24:800", "8, 16, 32 or 64");
-        check("tmax-probe --simulate 32", "WINDOW:T_MAX");
+        check("tmax-probe --simulate 32:0", "1 to 2000");
+        check("tmax-probe --simulate many", "WINDOW:T_MAX");
+        check("tmax-probe --simulate 0", "1 to 100000");
+        check("tmax-probe verify --watch --window 64", "cannot be used with");
         check("tmax-probe verify --window 48", "8, 16, 32 or 64");
         check("tmax-probe report", "required");
         check("tmax-probe --restart", "--full");

@@ -17,6 +17,20 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
+/// Has SIGINT and SIGTERM set what [`is_interrupted`] tells.
+pub(super) fn end_at_signals() {
+    let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: the handler stores to an atomic. Where it is refused, the signal ends the program as always.
+        let _ = unsafe { sigaction(signal, &action) };
+    }
+}
+
+/// Whether one of these signals has come.
+pub(super) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// Follows a run on standard error.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
@@ -29,11 +43,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// For a run that takes about so many milliseconds. SIGINT ends it after the trial at hand.
+    /// For a run that takes about this time. SIGINT or SIGTERM ends it after the current trial.
     pub(super) fn new(milliseconds: u64, ticks_per_us: f64) -> Self {
-        let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler stores to an atomic. Where it is refused, SIGINT ends the program as always.
-        let _ = unsafe { sigaction(Signal::SIGINT, &action) };
+        end_at_signals();
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{prefix:14} [{bar:30}] {percent:>3} %, {msg}");
             let bar = ProgressBar::new(milliseconds).with_style(style.expect("a fixed template"));
@@ -81,6 +93,6 @@ impl Observer for Progress {
                 self.tears
             ));
         }
-        if INTERRUPTED.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+        if is_interrupted() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }

@@ -42,17 +42,32 @@ pub(super) fn run(arguments: &Show) -> Result<u8, Failure> {
 
 fn text(path: &str, calibration: &Calibration) -> String {
     let Calibration { made_by, made_unix_s, host, model, evidence, .. } = calibration;
+    let level = evidence.confidence * 100.0;
+    let percent = |share: f64| share * 100.0;
+    let window = if evidence.torn_at_border_at_least > 0.0 {
+        format!(
+            "of {} trials inside it none tore, {:.2} % at most; {:.1} % or more tear at its border ({level} %)",
+            evidence.trials_inside_window,
+            percent(evidence.torn_inside_at_most),
+            percent(evidence.torn_at_border_at_least)
+        )
+    } else {
+        "the vendors' promise; the run could not tell more".to_owned()
+    };
     let t_max = model.t_max_ticks.map_or("unknown".into(), |ticks| {
         format!(
-            "{ticks} ticks: {} times the smallest clean wait of {} ({} patches at it and above)",
-            evidence.safety_factor, evidence.clean_wait_ticks, evidence.toggles_at_clean_waits
+            "{ticks} ticks: {} times the smallest clean wait of {}; of {} trials from there on none tore, {:.2} % at most",
+            evidence.safety_factor,
+            evidence.clean_wait_ticks,
+            evidence.trials_at_clean_waits,
+            percent(evidence.torn_at_clean_waits_at_most)
         )
     });
     format!(
         "file           {path}\n\
          made           by {made_by}, {made_unix_s} seconds after 1970\n\
          host           {} (family {} model {} stepping {}, microcode {}), {} sockets, hypervisor {}, Linux {}\n\
-         fetch window   {} bytes: no tear in {} toggles inside it, below {:.2e} per million at {} %\n\
+         fetch window   {} bytes: {window}\n\
          T_max          {t_max}\n\
          wait           by {}\n",
         host.cpu_name,
@@ -64,9 +79,6 @@ fn text(path: &str, calibration: &Calibration) -> String {
         host.hypervisor,
         host.kernel,
         model.window_bytes,
-        evidence.toggles_inside_window,
-        evidence.tears_per_million_below,
-        evidence.confidence * 100.0,
         match model.wait {
             wordpatch::WaitPolicy::Membarrier => "membarrier",
             wordpatch::WaitPolicy::TMax => "T_max",

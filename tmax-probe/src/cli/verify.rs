@@ -1,24 +1,26 @@
 //! `tmax-probe verify`: whether the calibration still holds.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use tmax_probe::costs::ticks_per_us;
+use tmax_probe::error::Error;
 use tmax_probe::estimate::Count;
 use tmax_probe::kernel::ThisMachine;
+use tmax_probe::plan::expected_milliseconds;
 use tmax_probe::trial::Method;
-use tmax_probe::verify::{Effort, Verdict, Verification, verify};
+use tmax_probe::verify::{Effort, Verdict, Verification, parts, verify};
+use tmax_probe::watch::{End, run_when_idle, watch};
 use wordpatch::calibration::{Status, status};
 use wordpatch::{FetchModel, FetchWindow, TMax, WaitPolicy};
 
-use super::progress::Progress;
+use super::progress::{self, Progress};
 use super::{Failure, code, print, program, say};
 
-/// Milliseconds of each part of a short check.
-const SHORT: u32 = 6_000;
-
-/// Check by stress that the calibration in force holds here (or another model): some twenty seconds
+/// Try by stress to refute the calibration in force (or another model): some forty seconds
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// Toggle each of the 4 splits so often through wordpatch::patch, with 2 to 6 executors each. The paper's stress is 50000000
+    /// Toggle each of the 4 splits this often through wordpatch::patch, with 2 to 6 executors each. The paper's stress is 50000000
     #[arg(long, value_name = "N")]
     toggles: Option<u64>,
 
@@ -30,6 +32,11 @@ pub(super) struct Verify {
     #[arg(long, value_name = "TICKS")]
     t_max: Option<u32>,
 
+    /// Check until interrupted, on idle processors and a hundredth of the time only. A calibration that is refuted is set aside,
+    /// as FILE.refuted, and the program ends with code 4
+    #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
+    watch: bool,
+
     /// Print what was seen as JSON
     #[arg(long)]
     json: bool,
@@ -40,63 +47,131 @@ fn window(text: &str) -> Result<FetchWindow, String> {
     known.ok_or_else(|| "the window is 8, 16, 32 or 64 bytes".into())
 }
 
-pub(super) fn run(arguments: &Verify) -> Result<u8, Failure> {
+/// The model to check, and the file it comes from if it is the calibrated one.
+fn model(arguments: &Verify) -> Result<(FetchModel, Option<PathBuf>), Failure> {
+    let now = FetchModel::in_force();
     if arguments.window.is_some() || arguments.t_max.is_some() {
-        let now = FetchModel::in_force();
         let window = arguments.window.unwrap_or(now.window);
         let t_max = arguments.t_max.map(TMax).or(now.t_max);
-        // SAFETY: not known to hold, which is the question. All that this program patches are the trials' instructions, of
-        // which every mixture is a valid one.
-        unsafe { FetchModel::force(window, t_max, WaitPolicy::TMax) };
-    } else if !matches!(status(), Status::Loaded { .. }) {
-        let why = status().warning().unwrap_or("there is no calibration; run tmax-probe".into());
-        return Err(Failure { code: code::FAILED, message: why });
+        let wait = if t_max.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
+        return Ok((FetchModel { window, t_max, wait, ..now }, None));
     }
-    let model = FetchModel::in_force();
+    match status() {
+        Status::Loaded { path, .. } => Ok((now, Some(path.clone()))),
+        refused => {
+            let why = refused.warning().unwrap_or("there is no calibration; run tmax-probe".into());
+            Err(Failure { code: code::FAILED, message: why })
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Verify) -> Result<u8, Failure> {
+    let (model, path) = model(arguments)?;
+    let mut machine = ThisMachine::new(program())?.assuming(&model);
+    if arguments.watch {
+        return run_watch(arguments, &mut machine, &model, path.as_deref());
+    }
+    let effort = Effort { toggles: arguments.toggles, ..Effort::SHORT };
     let ticks_per_us = ticks_per_us();
-    let mut machine = ThisMachine::new(program())?;
-    let mut progress = Progress::new(u64::from(SHORT) * 3, ticks_per_us);
-    let effort = Effort { milliseconds: SHORT, toggles: arguments.toggles };
+    let specs = parts(&model, effort).into_iter().flat_map(|(_, specs)| specs);
+    let expected = specs.map(|spec| expected_milliseconds(&spec, ticks_per_us * 1e3)).sum();
+    let mut progress = Progress::new(expected, ticks_per_us);
     let seen = verify(&mut machine, &model, effort, &mut progress);
     progress.end();
     let seen = seen?;
-    print(&if arguments.json {
-        serde_json::to_string_pretty(&seen).expect("numbers and text") + "\n"
-    } else {
-        text(&seen)
-    })?;
+    show(arguments, &seen)?;
     Ok(match seen.verdict() {
         Verdict::Holds => 0,
         Verdict::Blind => {
-            say("not even a store across a cache line was seen torn: the check was blind");
+            say(
+                "nothing tore that must not, but nothing tore at the window's border either: the check was blind",
+            );
             code::UNDECIDED
         }
-        Verdict::Broken => {
+        Verdict::Refuted => {
             say("the model does NOT hold here; run tmax-probe");
             code::CHECK_FAILED
         }
     })
 }
 
+fn run_watch(
+    arguments: &Verify,
+    machine: &mut ThisMachine,
+    model: &FetchModel,
+    path: Option<&Path>,
+) -> Result<u8, Failure> {
+    run_when_idle()?;
+    progress::end_at_signals();
+    say("checking on idle processors until interrupted");
+    match watch(machine, model, |_| progress::is_interrupted()) {
+        Ok(End::Refuted(seen)) => {
+            show(arguments, &seen)?;
+            if let Some(path) = path {
+                let aside = set_aside(path)?;
+                say(&format!(
+                    "the calibration does NOT hold here and is now {}: new processes use the vendors' guarantees; restart those \
+                     that run, and run tmax-probe",
+                    aside.display()
+                ));
+            }
+            Ok(code::CHECK_FAILED)
+        }
+        Ok(End::Over(seen)) => {
+            show(arguments, &seen)?;
+            Ok(0)
+        }
+        // The signal reached the trial's process first.
+        Err(Error::Interrupted) => Ok(code::INTERRUPTED),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Renames a calibration that was refuted, so that no process reads it any more.
+fn set_aside(path: &Path) -> Result<PathBuf, Failure> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".refuted");
+    let aside = PathBuf::from(name);
+    std::fs::rename(path, &aside).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(aside)
+}
+
+fn show(arguments: &Verify, seen: &Verification) -> Result<(), Failure> {
+    print(&if arguments.json {
+        serde_json::to_string_pretty(seen).expect("numbers and names") + "\n"
+    } else {
+        text(seen)
+    })
+}
+
 fn text(seen: &Verification) -> String {
     let line = |what: &str, count: &Count| {
-        if count.toggles == 0 {
-            return format!("{what:<18} not tried\n");
+        if count.trials == 0 {
+            return format!("{what:<26} not tried\n");
         }
         format!(
-            "{what:<18} {:>9.1e} toggles, {:>9.1e} executions, {} torn (below {:.2e} per million at 95 %)\n",
-            count.toggles as f64,
-            count.executions as f64,
-            count.tears,
-            count.per_million_below()
+            "{what:<26} {} of {} trials tore ({:.1e} toggles, {:.1e} executions, {} torn)\n",
+            count.torn_trials, count.trials, count.toggles as f64, count.executions as f64, count.tears
         )
     };
     let t_max = seen.t_max_ticks.map_or("unknown".to_owned(), |ticks| format!("{ticks} ticks"));
-    let mut text = format!("checked            window {} bytes, T_max {t_max}\n", seen.window_bytes);
-    text += &line("control (tears)", &seen.control);
-    text += &line("one store", &seen.one_store);
-    text += &line("protocol", &seen.protocol);
+    let mut text = format!("checked                    window {} bytes, T_max {t_max}\n", seen.window_bytes);
+    text += &line("control, at the border", &seen.control);
+    for at in &seen.inside {
+        let place = match at.class {
+            4 => "inside a quadword".to_owned(),
+            class => format!("one store, across {class}"),
+        };
+        text += &line(&place, &at.count);
+    }
+    text += &line("protocol with T_max", &seen.protocol);
     text += &line("wordpatch::patch", &seen.wordpatch);
+    if seen.inside.iter().any(|at| at.class > 4) {
+        text += &format!(
+            "power                      a window that tears in one trial of 26 would have been refuted with {:.1} %\n",
+            seen.power * 100.0
+        );
+    }
     for trial in &seen.torn {
         let how = match trial.spec.method {
             Method::Store | Method::LockedStore => "one store",
@@ -104,7 +179,7 @@ fn text(seen: &Verification) -> String {
             Method::Wordpatch => "wordpatch::patch",
         };
         text += &format!(
-            "torn: {how}, cut {} bytes into the line behind byte {}, {} executors: {} of {} executions\n",
+            "torn: {how}, cut {} bytes into the line after its byte {}, {} executors: {} of {} executions\n",
             trial.spec.boundary, trial.spec.front, trial.spec.executors, trial.tears, trial.executions
         );
     }

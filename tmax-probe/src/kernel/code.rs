@@ -8,8 +8,10 @@
 //!         xor  eax, eax
 //!         xor  ecx, ecx
 //!         xor  edx, edx
+//!         padding                                       its length is the trial's own
 //! site:   mov  eax, A           or  mov eax, B  |  mov edx, B  |  locked: mov ecx, any
 //!         edx:eax is old or new -> fine; 0 -> locked; else -> a tear
+//!         padding
 //!         until stopped -> next
 //! ```
 //!
@@ -52,6 +54,15 @@ pub(super) struct Code {
     pub(super) lock: u8,
 }
 
+/// Lengths in bytes of what a loop contains besides its instructions, so that loops differ in shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Padding {
+    /// Before the site.
+    pub(super) before: usize,
+    /// After it.
+    pub(super) after: usize,
+}
+
 /// The type of the function.
 pub(super) type Executor = unsafe extern "sysv64" fn(*const Seen);
 
@@ -66,8 +77,14 @@ fn one(
     Ok(bytes.try_into().expect("each form has five bytes"))
 }
 
-/// The executor of a spec at `start`, with its site `site` bytes behind it. `target` is what a CALL leads to.
-pub(super) fn assemble(spec: &Spec, start: u64, site: usize, target: u64) -> Result<Code, IcedError> {
+/// The executor of a spec at `start`, with its site `site` bytes from there. `target` is the target of a CALL.
+pub(super) fn assemble(
+    spec: &Spec,
+    start: u64,
+    site: usize,
+    target: u64,
+    padding: Padding,
+) -> Result<Code, IcedError> {
     let kernel = spec.kernel;
     let place = start + site as u64;
     let old = match kernel {
@@ -105,7 +122,7 @@ pub(super) fn assemble(spec: &Spec, start: u64, site: usize, target: u64) -> Res
         emit(&mut assembler)?;
         Ok::<_, IcedError>(assembler.assemble(start)?.len())
     };
-    let before_site = length_of(&prologue)? + length_of(&clear)?;
+    let before_site = length_of(&prologue)? + length_of(&clear)? + padding.before;
 
     let mut asm = CodeAssembler::new(64)?;
     let (mut next, mut tear, mut done) = (asm.create_label(), asm.create_label(), asm.create_label());
@@ -113,6 +130,7 @@ pub(super) fn assemble(spec: &Spec, start: u64, site: usize, target: u64) -> Res
     asm.nops_with_size(site - before_site)?;
     asm.set_label(&mut next)?;
     clear(&mut asm)?;
+    asm.nops_with_size(padding.before)?;
     asm.db(&old)?;
     asm.inc(r10)?;
     if kernel != Kernel::Call {
@@ -130,6 +148,9 @@ pub(super) fn assemble(spec: &Spec, start: u64, site: usize, target: u64) -> Res
         asm.inc(r11)?;
     }
     asm.set_label(&mut done)?;
+    // A label must be followed by an instruction, and the padding may be empty.
+    asm.nop()?;
+    asm.nops_with_size(padding.after)?;
     asm.cmp(dword_ptr(rdi + offset_of!(Seen, stop)), 0)?;
     asm.je(next)?;
     asm.mov(qword_ptr(rdi + offset_of!(Seen, executions)), r10)?;
@@ -172,7 +193,7 @@ mod tests {
 
     fn code(kernel: Kernel) -> Code {
         let spec = Spec { kernel, ..plan::window(Depth::Quick)[0] };
-        assemble(&spec, 0x10_0000, 300, 0x1234_5678).unwrap()
+        assemble(&spec, 0x10_0000, 300, 0x1234_5678, Padding { before: 11, after: 3 }).unwrap()
     }
 
     /// The forms of the moving kernels, mixed at each place, must show in the registers.

@@ -1,47 +1,57 @@
 //! Trials on this machine.
 //!
-//! A trial writes an executor's loop around the site (`code`) into pages of its own (`text`), starts the executors, each on the
-//! same code, toggles (`patcher`), and adds up what the executors have counted. [`Kernel::Call`] crashes where it tears, so it
-//! runs in a child process (`crash`).
+//! A trial writes an executor's loop around the site (`code`) into pages of its own (`text`), starts the executors, all on the same
+//! code, toggles once all of them run (`patcher`), and adds up what the executors have counted. Each trial has a process of
+//! its own (`child`).
 
+pub mod child;
 mod code;
-pub mod crash;
 mod patcher;
 mod text;
 
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iced_x86::IcedError;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wordpatch::FetchModel;
+use wordpatch::calibration::Model;
 
 use crate::error::Error;
-use crate::trial::{Kernel, LENGTH, Machine, Mapping, PAGE, Spec, Trial};
-use code::{Executor, Seen, assemble};
+use crate::trial::{CACHE_LINE, Kernel, LENGTH, Machine, PAGE, Placement, Spec, Trial};
+use code::{Executor, Padding, Seen, assemble};
 use patcher::Patcher;
 use text::Text;
 
-/// Boundaries below a page lie behind this offset, a multiple of all of them, with room for the loop's beginning.
-const BASE: usize = 512;
+/// The first cache line that a site's boundary is in, from the start of the code: with room for the loop's beginning.
+const FIRST_LINE: usize = 512;
+
+/// How many cache lines a site's boundary may be in.
+const LINES: usize = 32;
+
+/// The longest padding in a loop, in bytes.
+const LONGEST_PADDING: usize = 24;
 
 /// How much memory the interfering thread works on: more than the caches that a core has for itself.
 const LOAD: usize = 16 << 20;
 
 /// This machine.
 pub struct ThisMachine {
-    direct: Option<Text>,
-    alias: Option<Text>,
     processors: Vec<usize>,
-    /// This program, for trials that crash; without it they run here.
+    /// This program, for processes of their own; without it, trials run here.
     program: Option<PathBuf>,
+    /// What patches of trials rely on; without it, what is in force.
+    model: Option<Model>,
 }
 
 impl ThisMachine {
-    /// This machine; trials that crash are run by `program`, which must be `tmax-probe`.
+    /// This machine; each trial is run by a process of `program`, which must be `tmax-probe`.
     ///
     /// # Errors
     /// The processors that this process may use are not known.
@@ -49,27 +59,24 @@ impl ThisMachine {
         Ok(Self { program: Some(program), ..Self::in_this_process()? })
     }
 
-    /// This machine; trials that crash, crash the caller.
+    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether it holds or not.
+    #[must_use]
+    pub fn assuming(self, model: &FetchModel) -> Self {
+        let FetchModel { window, t_max, wait, .. } = *model;
+        let t_max_ticks = t_max.map(|t_max| t_max.0);
+        Self { model: Some(Model { window_bytes: window.bytes(), t_max_ticks, wait }), ..self }
+    }
+
+    /// This machine; trials run in the calling process, which those of [`Kernel::Call`] crash.
     pub(crate) fn in_this_process() -> Result<Self, Error> {
-        Ok(Self { direct: None, alias: None, processors: usable_processors()?, program: None })
+        Ok(Self { processors: usable_processors()?, program: None, model: None })
     }
 
-    fn text(&mut self, mapping: Mapping) -> Result<&mut Text, Error> {
-        let place = match mapping {
-            Mapping::Direct => &mut self.direct,
-            Mapping::Alias => &mut self.alias,
-        };
-        match place {
-            Some(text) => Ok(text),
-            None => Ok(place.insert(Text::new(mapping)?)),
-        }
-    }
-
-    /// Runs a trial in this process. `progress` is told of the toggles now and then.
-    pub(crate) fn run_here(&mut self, spec: &Spec, progress: impl FnMut(u64) + Send) -> Result<Trial, Error> {
-        let processors = self.processors.clone();
-        let site = site_of(spec);
-        let text = self.text(spec.mapping)?;
+    /// Runs a trial in this process. `progress` is told the number of toggles now and then.
+    pub(crate) fn run_here(&self, spec: &Spec, progress: impl FnMut(u64) + Send) -> Result<Trial, Error> {
+        let processors = &self.processors;
+        let (site, padding) = shape_of(spec);
+        let mut text = Text::new(spec.mapping)?;
         let target = match spec.kernel {
             Kernel::Call => {
                 let end = text.start() + site + usize::from(LENGTH);
@@ -77,22 +84,25 @@ impl ThisMachine {
             }
             Kernel::Immediate | Kernel::Opcode => 0,
         };
-        let code = assemble(spec, text.start() as u64, site, target as u64);
+        let code = assemble(spec, text.start() as u64, site, target as u64, padding);
         let code = code.unwrap_or_else(|error: IcedError| unreachable!("fixed code: {error}"));
         text.write(&code.bytes);
-        // The pages held another trial's code.
+        // The addresses may have held other code.
         wordpatch::serialize_all_cores()?;
-        let patcher = Patcher::new(&code, site, usize::from(spec.front), text.view(), text.start());
+        let patcher = Patcher::new(&code, site, spec, text.view(), text.start());
         // SAFETY: a function of this signature was just written there.
         let executor: Executor = unsafe { std::mem::transmute(text.start()) };
         let seen: Vec<Seen> = (0..spec.executors).map(|_| Seen::default()).collect();
+        let running = AtomicUsize::new(0);
         let over = AtomicBool::new(false);
         let start = Instant::now();
         let toggles = thread::scope(|scope| {
             for (number, seen) in seen.iter().enumerate() {
-                let processor = processor_of_executor(&processors, number).filter(|_| spec.pinned);
+                let processor = processor_of_executor(processors, spec.placement, number);
+                let running = &running;
                 scope.spawn(move || {
                     pin(processor);
+                    running.fetch_add(1, Ordering::Release);
                     // SAFETY: the code stays mapped until the scope ends, and each of its forms is valid, or crashes on purpose.
                     unsafe { executor(seen) };
                 });
@@ -100,9 +110,13 @@ impl ThisMachine {
             if spec.load {
                 scope.spawn(|| interfere(&over));
             }
+            let running = &running;
             let patcher = scope.spawn(move || {
-                pin(processors.first().copied().filter(|_| spec.pinned));
-                let deadline = start + Duration::from_millis(spec.milliseconds.into());
+                pin(processors.first().copied().filter(|_| spec.placement != Placement::Free));
+                while running.load(Ordering::Acquire) < usize::from(spec.executors) {
+                    thread::yield_now();
+                }
+                let deadline = Instant::now() + Duration::from_millis(spec.milliseconds.into());
                 // SAFETY: the memory outlives the scope, and the executors use it as code only.
                 unsafe { patcher.toggle(spec, deadline, progress) }
             });
@@ -125,17 +139,20 @@ impl ThisMachine {
 
 impl Machine for ThisMachine {
     fn run(&mut self, spec: &Spec) -> Result<Trial, Error> {
-        match (&self.program, spec.kernel) {
-            (Some(program), Kernel::Call) => crash::run_in_child(program, spec),
-            _ => self.run_here(spec, |_| {}),
+        match &self.program {
+            Some(program) => child::run_in_child(program, spec, self.model),
+            None => self.run_here(spec, |_| {}),
         }
     }
 }
 
-/// Offset of the site in its code.
-fn site_of(spec: &Spec) -> usize {
-    let boundary = if spec.boundary == PAGE { PAGE as usize } else { BASE + spec.boundary as usize };
-    boundary - usize::from(spec.front)
+/// Offset of the site in its code, and the padding in its loop: the spec's boundary in a cache line that its seed chooses.
+fn shape_of(spec: &Spec) -> (usize, Padding) {
+    let mut random = SmallRng::seed_from_u64(spec.seed);
+    let line = FIRST_LINE + random.random_range(0..LINES) * CACHE_LINE as usize;
+    let boundary = if spec.boundary == PAGE { PAGE as usize } else { line + spec.boundary as usize };
+    let mut padding = || random.random_range(0..=LONGEST_PADDING);
+    (boundary - usize::from(spec.front), Padding { before: padding(), after: padding() })
 }
 
 /// The processors that this process may run on.
@@ -145,12 +162,15 @@ pub(crate) fn usable_processors() -> Result<Vec<usize>, Error> {
     Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
 }
 
-/// The first processor is the patcher's, the others are shared by the executors; of one processor there is nothing to share.
-fn processor_of_executor(processors: &[usize], number: usize) -> Option<usize> {
-    match processors {
-        [] => None,
-        [only] => Some(*only),
-        [_, others @ ..] => Some(others[number % others.len()]),
+/// The first processor is the patcher's. The executors share the others, or have it too ([`Placement`]); a single processor is
+/// everybody's.
+fn processor_of_executor(processors: &[usize], placement: Placement, number: usize) -> Option<usize> {
+    match (placement, processors) {
+        (Placement::Free, _) | (_, []) => None,
+        (_, [only]) => Some(*only),
+        (Placement::Shared, [first, ..]) if number % 2 == 1 => Some(*first),
+        (Placement::Shared, [_, others @ ..]) => Some(others[number / 2 % others.len()]),
+        (Placement::Apart, [_, others @ ..]) => Some(others[number % others.len()]),
     }
 }
 
@@ -180,7 +200,7 @@ fn interfere(over: &AtomicBool) {
 mod tests {
     use super::*;
     use crate::plan;
-    use crate::trial::{Approach, CACHE_LINE, Method, Spacing, class};
+    use crate::trial::{Approach, Mapping, Method, Spacing, class};
 
     fn spec(kernel: Kernel, method: Method) -> Spec {
         Spec {
@@ -192,8 +212,9 @@ mod tests {
             mapping: Mapping::Alias,
             executors: 2,
             approach: Approach::Loop,
-            pinned: false,
+            placement: Placement::Free,
             load: false,
+            seed: 1,
             toggles: 100_000,
             milliseconds: 10_000,
         }
@@ -203,14 +224,40 @@ mod tests {
     fn the_site_crosses_its_boundary_and_no_larger_one() {
         for boundary in plan::boundaries().chain([PAGE]) {
             for front in 1..LENGTH {
-                let site = site_of(&Spec { boundary, front, ..spec(Kernel::Opcode, Method::Store) });
-                let (first, last) = (site, site + usize::from(LENGTH) - 1);
-                let crosses = |size: usize| first / size != last / size;
-                let class = class(boundary) as usize;
-                assert!(crosses(class), "{boundary} {front}");
-                assert!(class == CACHE_LINE as usize || !crosses(2 * class), "{boundary} {front}");
+                for seed in 0..10 {
+                    let spec = Spec { boundary, front, seed, ..spec(Kernel::Opcode, Method::Store) };
+                    let site = shape_of(&spec).0;
+                    let (first, last) = (site, site + usize::from(LENGTH) - 1);
+                    let crosses = |size: usize| first / size != last / size;
+                    let class = class(boundary) as usize;
+                    assert!(crosses(class), "{boundary} {front}");
+                    assert!(class == CACHE_LINE as usize || !crosses(2 * class), "{boundary} {front}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn seeds_choose_the_line_and_the_shape_of_the_loop() {
+        let shape = |seed| shape_of(&Spec { seed, ..spec(Kernel::Opcode, Method::Store) });
+        let shapes: Vec<_> = (0..100).map(shape).collect();
+        let lines: std::collections::BTreeSet<_> = shapes.iter().map(|(site, _)| site).collect();
+        assert!(lines.len() > LINES / 2, "{lines:?}");
+        assert!((0..99).any(|i| shapes[i].1 != shapes[i + 1].1));
+        assert_eq!(shape(7), shapes[7]);
+    }
+
+    #[test]
+    fn of_shared_executors_one_has_the_patchers_processor() {
+        let on = |placement, processors: &[usize]| {
+            [0, 1, 2, 3].map(|number| processor_of_executor(processors, placement, number))
+        };
+        let some = |all: [usize; 4]| all.map(Some);
+        assert_eq!(on(Placement::Apart, &[3, 5, 7]), some([5, 7, 5, 7]));
+        assert_eq!(on(Placement::Shared, &[3, 5, 7]), some([5, 3, 7, 3]));
+        assert_eq!(on(Placement::Shared, &[3, 5]), some([5, 3, 5, 3]));
+        assert_eq!(on(Placement::Apart, &[3]), some([3; 4]));
+        assert_eq!(on(Placement::Free, &[3, 5]), [None; 4]);
     }
 
     /// What must hold on every machine: every toggle arrives, and inside an aligned quadword nothing tears.

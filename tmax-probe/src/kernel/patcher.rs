@@ -77,7 +77,8 @@ fn wait_from(start: u64, ticks: u64) {
 
 impl Patcher {
     /// For a site at `site`, both forms of which are in `code`, written through `view` and executed at `start`.
-    pub(super) fn new(code: &Code, site: usize, front: usize, view: *mut u8, start: usize) -> Self {
+    pub(super) fn new(code: &Code, site: usize, spec: &Spec, view: *mut u8, start: usize) -> Self {
+        let front = usize::from(spec.front);
         let word = |offset: usize| {
             let forms = [&code.old, &code.new].map(|form| {
                 let mut bytes = code.bytes.clone();
@@ -117,7 +118,7 @@ impl Patcher {
         deadline: Instant,
         mut progress: impl FnMut(u64),
     ) -> Result<u64, Error> {
-        let mut random = SmallRng::seed_from_u64(u64::from(spec.milliseconds) ^ self.address as u64);
+        let mut random = SmallRng::seed_from_u64(spec.seed);
         let mut toggles = 0;
         while toggles < spec.toggles && Instant::now() < deadline {
             for number in 0..BATCH {

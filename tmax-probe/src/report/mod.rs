@@ -1,4 +1,4 @@
-//! The forms of the results for people: text for a terminal, figures for a paper.
+//! The results for people: text for a terminal, figures for a paper.
 
 pub mod plot;
 pub mod text;
@@ -15,11 +15,11 @@ struct Line {
     front: u8,
 }
 
-/// Tears in a million chances at each of the places that `place` gives trials.
+/// The share of trials that tore, in percent, at each of the places that `place` gives trials.
 fn points<'a>(trials: impl Iterator<Item = &'a Trial>, place: impl Fn(&Trial) -> u32) -> Vec<(u32, f64)> {
     let mut at: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
     trials.for_each(|trial| at.entry(place(trial)).or_default().push(trial));
-    at.into_iter().map(|(place, trials)| (place, Count::of(trials).per_million())).collect()
+    at.into_iter().map(|(place, trials)| (place, 100.0 * Count::of(trials).torn_share())).collect()
 }
 
 /// By wait, for each line, as in the paper's Figure 9.
@@ -37,7 +37,7 @@ fn lines_by_wait(trials: &[Trial]) -> Vec<(Line, Vec<(u32, f64)>)> {
     lines.into_iter().map(|(line, trials)| (line, points(trials.into_iter(), wait))).collect()
 }
 
-/// By offset of the boundary, for each kernel; calls are told as crashes per million.
+/// By offset of the boundary, for each kernel. A call's tear is a crash.
 fn lines_by_boundary(trials: &[Trial]) -> Vec<(Kernel, Vec<(u32, f64)>)> {
     let one_store = |trial: &&Trial| matches!(trial.spec.method, Method::Store | Method::LockedStore);
     let line = |kernel| {

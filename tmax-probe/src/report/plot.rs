@@ -1,5 +1,5 @@
-//! The results as two figures in one picture: tears against the wait, as in the paper's Figure 9, and tears against the place of the
-//! cut.
+//! The results as two figures in one picture: the share of trials that tore against the wait (compare the paper's Figure 9), and
+//! against the place of the cut.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -62,8 +62,8 @@ type Lines = Vec<(String, Vec<(u32, f64)>)>;
 fn by_wait<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -> Result<(), String> {
     let machine = if results.simulated { "simulated machine" } else { &results.cpu };
     let caption = match results.t_max_ticks {
-        Some(t_max) => format!("Tears against the wait, T_max {t_max} ticks: {machine}"),
-        None => format!("Tears against the wait: {machine}"),
+        Some(t_max) => format!("Torn trials against the wait, T_max {t_max} ticks: {machine}"),
+        None => format!("Torn trials against the wait: {machine}"),
     };
     let lines = lines_by_wait(&results.trials).into_iter().map(|(line, points)| {
         let back = LENGTH - line.front;
@@ -75,8 +75,8 @@ fn by_wait<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -
 
 fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -> Result<(), String> {
     let caption = match results.window_bytes {
-        Some(bytes) => format!("Tears by one store, fetch window {bytes} bytes"),
-        None => "Tears by one store".to_owned(),
+        Some(bytes) => format!("Torn trials by one store, fetch window {bytes} bytes"),
+        None => "Torn trials by one store".to_owned(),
     };
     let lines = lines_by_boundary(&results.trials).into_iter().map(|(kernel, points)| {
         let name = match kernel {
@@ -90,8 +90,8 @@ fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift
     chart(area, &caption, &axis, lines.collect(), false)
 }
 
-/// Points over a logarithmic axis, joined by lines where there is something in between. No tear at all is drawn on the axis' lowest
-/// line.
+/// Points over a logarithmic axis, joined by lines where there is something in between. A share of none is drawn on the axis'
+/// lowest line.
 fn chart<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     caption: &str,
@@ -115,9 +115,9 @@ fn chart<B: DrawingBackend>(
     chart
         .configure_mesh()
         .x_desc(axis)
-        .y_desc("tears per million (lowest line: none)")
+        .y_desc("trials that tore, in percent (lowest line: none)")
         .label_style((FONT, 14))
-        .y_label_formatter(&|rate| if *rate < 1.0 { format!("{rate:e}") } else { format!("{rate:.0}") })
+        .y_label_formatter(&|share| if *share < 1.0 { format!("{share:e}") } else { format!("{share:.0}") })
         .draw()
         .map_err(text)?;
     for (number, (name, points)) in lines.iter().enumerate() {
@@ -146,16 +146,14 @@ fn chart<B: DrawingBackend>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{self, Depth};
+    use crate::plan::Depth;
     use crate::simulated::Simulated;
-    use crate::trial::Machine;
+    use crate::survey::{Unobserved, survey};
 
     #[test]
     fn both_formats_are_drawn_also_of_nothing_and_another_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let mut machine = Simulated::new(32, 800, 100, 3);
-        let specs = [plan::window(Depth::Quick), plan::coarse(Depth::Quick, 32)].concat();
-        let trials = specs.iter().map(|spec| machine.run(spec).unwrap()).collect();
+        let trials = survey(&mut Simulated::new(32, 800, 3), Depth::Standard, &mut Unobserved).unwrap();
         for (name, results) in
             [("full", Results::new(trials, None)), ("empty", Results::new(Vec::new(), None))]
         {

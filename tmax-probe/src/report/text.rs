@@ -7,7 +7,8 @@ use comfy_table::{CellAlignment, Table};
 use wordpatch::WaitPolicy;
 
 use crate::costs::Costs;
-use crate::estimate::{Count, Findings, SAFETY_FACTOR, TMaxVerdict, WindowVerdict};
+use crate::estimate::t_max::ENOUGH;
+use crate::estimate::{CONFIDENCE, Count, Findings, SAFETY_FACTOR, TMaxVerdict, WindowVerdict};
 use crate::results::{Advice, Results};
 use crate::trial::{CACHE_LINE, class};
 
@@ -44,9 +45,16 @@ fn write(out: &mut String, results: &Results) -> fmt::Result {
     if let (Some(advice), Some(costs)) = (&results.advice, &results.costs) {
         self::advice(out, advice, costs)?;
     }
-    writeln!(out, "\nTears by one store, by where the five-byte instruction is cut")?;
+    writeln!(
+        out,
+        "\nTrials that tore by one store, by where the five-byte instruction is cut (bounds at {} %)",
+        CONFIDENCE * 100.0
+    )?;
     writeln!(out, "{}", boundaries(tears))?;
-    writeln!(out, "\nTears under the protocol, by the wait between its stores (logarithmic)")?;
+    writeln!(
+        out,
+        "\nTrials that tore under the protocol, by the wait between its stores in ticks (logarithmic)"
+    )?;
     waits(out, tears)?;
     if let Some(costs) = &results.costs {
         writeln!(out, "\nCosts (median ticks; {:.0} ticks in a microsecond)", costs.ticks_per_us)?;
@@ -57,43 +65,68 @@ fn write(out: &mut String, results: &Results) -> fmt::Result {
 }
 
 fn window(out: &mut String, tears: &Findings) -> fmt::Result {
+    write!(out, "fetch window   ")?;
     match tears.window {
-        WindowVerdict::Found(bytes) => {
-            let inside = tears.inside(bytes);
-            writeln!(out, "fetch window   {bytes} bytes: {} inside it, {}", seen(&inside), bound(&inside))
+        WindowVerdict::Known { bytes } => {
+            let (border, inside) = (tears.class(bytes), tears.weakest_inside(bytes));
+            write!(out, "{bytes} bytes: at its border {} tore", of_trials(&border))?;
+            if inside.trials > 0 {
+                write!(out, "; inside it {}", of_trials(&inside))?;
+                write!(out, ", {} at most", percent(inside.share_at_most()))?;
+            }
+            writeln!(out)
         }
         WindowVerdict::Blind => writeln!(
             out,
-            "fetch window   not found: not even at cache lines was a tear seen, so the run was blind; try again on a quieter \
-             machine with two processors or more"
+            "not known: no tear was seen, not even across cache lines. Try again on a quieter machine with two processors or more; \
+             until then the vendors' 8 bytes stay in force"
+        ),
+        WindowVerdict::NoControl => writeln!(
+            out,
+            "not known: tears were seen across cache lines only, so nothing shows that a tear inside a line would have been seen; \
+             the vendors' 8 bytes stay in force"
+        ),
+        WindowVerdict::TooWeak { control, control_at_least, class, class_at_most } => writeln!(
+            out,
+            "not known: {} of trials or more tear at {control} bytes, but up to {} may at {class}, which is not well below. Try \
+             again on a quieter machine, or without --quick; until then the vendors' 8 bytes stay in force",
+            percent(control_at_least),
+            percent(class_at_most)
         ),
         WindowVerdict::NothingIsSafe => writeln!(
             out,
-            "fetch window   none: code tore inside an aligned quadword, against what vendors promise; do not patch running code \
-             on this machine"
+            "none: code tore inside an aligned quadword, where AMD promises that it does not and no Intel was ever seen to; do not \
+             patch running code on this machine"
         ),
     }
 }
 
 fn t_max(out: &mut String, tears: &Findings) -> fmt::Result {
+    write!(out, "T_max          ")?;
     match tears.t_max {
-        TMaxVerdict::Found { last_torn, clean, t_max } => {
-            let count = tears.from_wait(clean);
-            writeln!(
-                out,
-                "T_max          {t_max} ticks: the last tear at a wait of {last_torn}; from {clean} on {}, {}; times {SAFETY_FACTOR}",
-                seen(&count),
-                bound(&count)
-            )
-        }
-        TMaxVerdict::Blind => writeln!(
+        TMaxVerdict::Known { last_torn, clean, t_max, share_below, at_most } => writeln!(
             out,
-            "T_max          not found: no tear was seen at any wait, so the run was blind; waits stay with membarrier"
+            "{t_max} ticks: the longest wait that tore was {last_torn} ({} of trials just below it); from {clean} on none of {} trials, \
+             {} at most; times {SAFETY_FACTOR}",
+            percent(share_below),
+            tears.from_wait(clean).trials,
+            percent(at_most)
+        ),
+        TMaxVerdict::FewTears { torn_trials, .. } => writeln!(
+            out,
+            "not known: {torn_trials} trials tore, and {ENOUGH} are needed to say where tears end; waits stay with membarrier"
+        ),
+        TMaxVerdict::TooWeak { clean, share_below, at_most } => writeln!(
+            out,
+            "not known: none tore at waits of {clean} and more, but up to {} may, which is not well below the {} just below; waits \
+             stay with membarrier",
+            percent(at_most),
+            percent(share_below)
         ),
         TMaxVerdict::NoBound => {
-            writeln!(out, "T_max          not found: the longest waits tore too; waits stay with membarrier")
+            writeln!(out, "not known: the longest waits tore too; waits stay with membarrier")
         }
-        TMaxVerdict::NotTried => writeln!(out, "T_max          not tried"),
+        TMaxVerdict::NotTried => writeln!(out, "not tried"),
     }
 }
 
@@ -104,25 +137,25 @@ fn advice(out: &mut String, advice: &Advice, costs: &Costs) -> fmt::Result {
     };
     let other = match (advice.wait, advice.other_ticks) {
         (_, None) => String::new(),
-        (WaitPolicy::TMax, Some(ticks)) => format!(", against {ticks} by membarrier while others run"),
+        (WaitPolicy::TMax, Some(ticks)) => format!(", against {ticks} by membarrier"),
         (_, Some(ticks)) => format!(", against {ticks} by T_max"),
     };
-    writeln!(out, "wait           by {name}: {} ticks{other}", advice.wait_ticks)?;
+    writeln!(out, "wait           by {name}: {} ticks in the worse situation{other}", advice.wait_ticks)?;
     writeln!(
         out,
-        "batch          straddlers whenever there are several: two waits cost what the stores of {} sites do ({} ticks each)",
+        "batch          two waits cost as much as the stores of {} sites ({} ticks each)",
         advice.batch, costs.alias_store
     )
 }
 
-/// "0 of 4.1e8 chances".
-fn seen(count: &Count) -> String {
-    format!("{} of {:.1e} chances", count.tears, count.chances as f64)
+/// "12 of 40 trials".
+fn of_trials(count: &Count) -> String {
+    format!("{} of {} trials", count.torn_trials, count.trials)
 }
 
-/// "below 0.0073 per million at 95 %".
-fn bound(count: &Count) -> String {
-    format!("below {} per million at 95 %", significant(count.per_million_below()))
+/// A share of 0 to 1, as "3.8 %".
+fn percent(share: f64) -> String {
+    format!("{} %", significant(share * 100.0))
 }
 
 /// Two significant digits.
@@ -149,11 +182,13 @@ fn boundaries(tears: &Findings) -> String {
     let mut rows = table(&[
         "bytes into the line",
         "crosses",
+        "trials",
+        "torn",
+        "share",
+        "at most",
         "toggles",
         "executions",
-        "torn",
-        "per million",
-        "below",
+        "torn executions",
         "calls",
         "crashed",
     ]);
@@ -164,34 +199,40 @@ fn boundaries(tears: &Findings) -> String {
             class => class.to_string(),
         };
         let count = &at.mixtures;
+        let calls = |number: u64| if at.calls.trials == 0 { String::new() } else { number.to_string() };
         rows.add_row([
             at.boundary.to_string(),
             crosses,
+            count.trials.to_string(),
+            count.torn_trials.to_string(),
+            percent(count.torn_share()),
+            percent(count.share_at_most()),
             format!("{:.1e}", count.toggles as f64),
             format!("{:.1e}", count.executions as f64),
             count.tears.to_string(),
-            significant(count.per_million()),
-            significant(count.per_million_below()),
-            if at.calls.toggles == 0 { String::new() } else { format!("{:.1e}", at.calls.toggles as f64) },
-            if at.calls.toggles == 0 { String::new() } else { at.calls.tears.to_string() },
+            calls(at.calls.trials),
+            calls(at.calls.torn_trials),
         ]);
     }
     right_aligned(rows)
 }
 
 fn waits(out: &mut String, tears: &Findings) -> fmt::Result {
-    let rates = tears.waits.iter().map(|at| at.count.per_million());
-    let highest = rates.clone().fold(0.0, f64::max);
-    let lowest = rates.filter(|rate| *rate > 0.0).fold(highest, f64::min) / 2.0;
+    let shares = tears.waits.iter().map(|at| at.count.torn_share());
+    let highest = shares.clone().fold(0.0, f64::max);
+    let lowest = shares.filter(|share| *share > 0.0).fold(highest, f64::min) / 2.0;
     for at in &tears.waits {
-        let rate = at.count.per_million();
-        let share = if rate > 0.0 { (rate / lowest).ln() / (highest / lowest).ln() } else { 0.0 };
-        let bar = "█".repeat((share * BAR as f64).ceil() as usize);
-        let rate = if rate > 0.0 { significant(rate) } else { "0".into() };
+        let share = at.count.torn_share();
+        let length = if share > 0.0 { (share / lowest).ln() / (highest / lowest).ln() } else { 0.0 };
+        let bar = "█".repeat((length * BAR as f64).ceil() as usize);
         writeln!(
             out,
-            "  {:>5} {bar:<BAR$} {rate:>8} per million ({} of {:.1e})",
-            at.wait, at.count.tears, at.count.chances as f64
+            "  {:>5} {bar:<BAR$} {:>7}  {} of {} trials, at most {}",
+            at.wait,
+            percent(share),
+            at.count.torn_trials,
+            at.count.trials,
+            percent(at.count.share_at_most())
         )?;
     }
     Ok(())
@@ -204,16 +245,17 @@ fn costs(out: &mut String, costs: &Costs) -> fmt::Result {
     line(costs.mprotect_pair, "mprotect to writable and back")?;
     line(costs.int3_round_trip, "INT3 through a SIGTRAP handler and back")?;
     costs.membarrier.iter().try_for_each(|at| {
-        line(at.ticks, &format!("membarrier SYNC_CORE, {} other threads running", at.running))
+        let percentiles = format!("90 %: {}, 99 %: {}", at.p90, at.p99);
+        line(at.p50, &format!("membarrier SYNC_CORE, {} other threads running ({percentiles})", at.running))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{self, Depth};
+    use crate::plan::Depth;
     use crate::simulated::Simulated;
-    use crate::trial::Machine;
+    use crate::survey::{Unobserved, survey};
 
     #[test]
     fn two_digits_are_kept() {
@@ -223,13 +265,15 @@ mod tests {
 
     #[test]
     fn a_report_says_what_was_found_and_how_sure_that_is() {
-        let mut machine = Simulated::new(32, 800, 100, 3);
-        let specs = [plan::window(Depth::Quick), plan::coarse(Depth::Quick, 32)].concat();
-        let trials = specs.iter().map(|spec| machine.run(spec).unwrap()).collect();
+        let trials = survey(&mut Simulated::new(32, 800, 3), Depth::Standard, &mut Unobserved).unwrap();
         let text = render(&Results::new(trials, None));
-        for expected in
-            ["fetch window   32 bytes: 0 of", "T_max          ", "at 95 %", "What this run could not see"]
-        {
+        for expected in [
+            "fetch window   32 bytes: at its border",
+            "inside it 0 of 600 trials, 0.76 % at most",
+            "T_max          ",
+            "bounds at 99 %",
+            "What this run could not see",
+        ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }
     }
@@ -237,6 +281,6 @@ mod tests {
     #[test]
     fn a_report_of_nothing_says_so() {
         let text = render(&Results::new(Vec::new(), None));
-        assert!(text.contains("not found") && text.contains("not tried"), "{text}");
+        assert!(text.contains("not known") && text.contains("not tried"), "{text}");
     }
 }

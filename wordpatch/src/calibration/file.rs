@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::host::Host;
 use crate::fetch_model::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};
 
-/// The version that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+/// The version that is written, and the only one that is read. Version 1 counted tears instead of trials that tore, and could claim
+/// a window that was too large: its files are refused.
+pub const VERSION: u32 = 2;
 
 /// No T_max beyond this is believed, in ticks: it would be no bound but a mistake.
 const LONGEST_T_MAX: u32 = 10_000_000;
@@ -89,30 +90,44 @@ pub struct Calibration {
 /// What is to be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The largest aligned block inside which no tear was seen: 8, 16, 32 or 64 bytes.
+    /// The largest aligned block inside which a store is atomic for instruction fetch: 8, 16, 32 or 64 bytes.
     pub window_bytes: usize,
     /// The bound on staleness, in TSC ticks, with its safety margin. Absent when it could not be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_max_ticks: Option<u32>,
-    /// The cheaper way to wait.
+    /// The way to wait that is cheaper in its worse situation.
     pub wait: WaitPolicy,
 }
 
-/// What a calibration is founded on.
+/// What a calibration is based on. Its unit is the trial, a stress of some 50 ms in a process of its own, because tears come in
+/// clusters: what counts is whether a trial tore, not how often.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Level of the bound below.
+    /// Level of the bounds below, 0 to 1.
     pub confidence: f64,
-    /// Stores that crossed no window border; none of them tore.
-    pub toggles_inside_window: u64,
-    /// With this confidence, fewer of a million such stores tear.
-    pub tears_per_million_below: f64,
-    /// The smallest wait with no tear at it or above, in ticks.
+    /// Trials of stores that cross no window border, of the kind of place with the fewest. None tore.
+    pub trials_inside_window: u64,
+    /// With this confidence, no larger share of such trials tears.
+    pub torn_inside_at_most: f64,
+    /// With this confidence, no smaller share of equal trials tears at the window's own border. 0 where the window is what the
+    /// vendors promise, which needs no evidence.
+    pub torn_at_border_at_least: f64,
+    /// The smallest wait with no torn trial at it or above, in ticks.
     pub clean_wait_ticks: u32,
-    /// By how much T_max is larger.
+    /// T_max divided by that.
     pub safety_factor: f64,
-    /// Patches of straddlers with that wait or more; none of them tore.
-    pub toggles_at_clean_waits: u64,
+    /// Trials of the protocol with that wait or more. None tore.
+    pub trials_at_clean_waits: u64,
+    /// With this confidence, no larger share of such trials tears.
+    pub torn_at_clean_waits_at_most: f64,
+}
+
+impl Evidence {
+    /// Whether it supports a window that is larger than what the vendors promise: places inside the window tear surely more
+    /// rarely than its border does.
+    fn supports_window(&self) -> bool {
+        self.trials_inside_window > 0 && self.torn_inside_at_most < self.torn_at_border_at_least
+    }
 }
 
 /// Whether something is at `path`. What cannot be looked at for lack of rights counts as absent.
@@ -194,6 +209,10 @@ impl Calibration {
         if FetchWindow::from_bytes(window_bytes).is_none() {
             return invalid(format!("a fetch window of {window_bytes} bytes is not known"));
         }
+        let promised = FetchModel::VENDOR_GUARANTEE.window.bytes();
+        if window_bytes > promised && !self.evidence.supports_window() {
+            return invalid(format!("its evidence does not support a fetch window of {window_bytes} bytes"));
+        }
         match (t_max_ticks, wait) {
             (Some(ticks), _) if ticks > LONGEST_T_MAX => {
                 invalid(format!("a T_max of {ticks} ticks is beyond {LONGEST_T_MAX}"))
@@ -243,12 +262,14 @@ pub(super) mod tests {
             host,
             model: Model { window_bytes: 32, t_max_ticks: Some(1600), wait: WaitPolicy::TMax },
             evidence: Evidence {
-                confidence: 0.95,
-                toggles_inside_window: 400_000_000,
-                tears_per_million_below: 0.0075,
+                confidence: 0.99,
+                trials_inside_window: 600,
+                torn_inside_at_most: 0.0076,
+                torn_at_border_at_least: 0.4,
                 clean_wait_ticks: 800,
                 safety_factor: 2.0,
-                toggles_at_clean_waits: 3_000_000,
+                trials_at_clean_waits: 900,
+                torn_at_clean_waits_at_most: 0.0051,
             },
         }
     }
@@ -309,11 +330,30 @@ pub(super) mod tests {
             assert!(refusal.contains(expected) && !refusal.contains('\n'), "{refusal}");
         };
         assert!(Calibration::from_text(&with_body(|body| body)).is_ok());
-        check(&with_body(|body| body.replace("version = 1", "version = 2")), "version 2");
-        check(&with_body(|_| "version = 1\n".into()), "missing field");
+        check(&with_body(|body| body.replace("version = 2", "version = 1")), "version 1");
+        check(&with_body(|_| "version = 2\n".into()), "missing field");
         check(&with_body(|_| "version = \"x\"\n".into()), "invalid type");
         check(&with_body(|body| body.replace("window_bytes = 32", "window_bytes = 24")), "24 bytes");
         check(&with_body(|body| body.replace("= 1600", "= 4000000000")), "beyond");
         check(&with_body(|body| body.replace("t_max_ticks = 1600\n", "")), "not given");
+    }
+
+    #[test]
+    fn a_window_beyond_the_vendors_promise_needs_evidence() {
+        let with = |window: usize, trials: u64, inside: f64, border: f64| {
+            let mut calibration = sample(Host::here());
+            calibration.model.window_bytes = window;
+            calibration.evidence.trials_inside_window = trials;
+            calibration.evidence.torn_inside_at_most = inside;
+            calibration.evidence.torn_at_border_at_least = border;
+            Calibration::from_text(&calibration.to_text()).map_err(|refusal| refusal.to_string())
+        };
+        assert!(with(32, 120, 0.038, 0.16).is_ok());
+        // Nothing tore anywhere: the run was blind.
+        for blind in [with(64, 120, 0.038, 0.0), with(16, 0, 1.0, 0.5), with(32, 120, 0.2, 0.1)] {
+            let refusal = blind.expect_err("evidence that supports nothing");
+            assert!(refusal.contains("does not support"), "{refusal}");
+        }
+        assert!(with(8, 0, 1.0, 0.0).is_ok(), "the vendors' promise needs none");
     }
 }

@@ -1,0 +1,181 @@
+//! The T_max that the trials allow to claim.
+//!
+//! The *clean wait* is the smallest wait of the grid with no torn trial at it and at any longer one, over all splits, boundaries and
+//! executors. T_max is [`SAFETY_FACTOR`] times that, rounded up. It is claimed only where
+//!
+//! 1. at least [`ENOUGH`] trials tore at shorter waits, so the run could see what it looked for;
+//! 2. with [`CONFIDENCE`](super::CONFIDENCE), the share of trials that tear at the clean wait and beyond is below a sixth
+//!    ([`MARGIN`]) of the share just below it. Longer waits do not tear more often than shorter ones, so the bound holds at T_max.
+//!
+//! Otherwise T_max is not known, and waits are made by `membarrier`, which needs none.
+
+use serde::{Deserialize, Serialize};
+
+use super::count::Count;
+use crate::trial::{Method, Trial};
+
+/// T_max divided by the smallest clean wait. The paper's was 5 (600 ticks seen, 3,000 used), without trials that make the fetch of the
+/// second part slow. A larger factor makes patches of straddlers slower, a smaller one may crash a program.
+pub const SAFETY_FACTOR: f64 = 3.0;
+
+/// Torn trials that a T_max needs. With this and [`MARGIN`], none of 5,000 simulated machines got a T_max that was too short; with 20
+/// and 4, 13 did.
+pub const ENOUGH: u64 = 60;
+
+/// Torn trials from which the share just below the clean wait is taken.
+const JUST_BELOW: u64 = 12;
+
+/// How far the bound at the clean wait must lie below the share just below it.
+pub const MARGIN: f64 = 6.0;
+
+/// T_max is rounded up to a multiple of this number of ticks.
+const ROUND: u32 = 100;
+
+/// What was seen at one wait, by the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AtWait {
+    /// Ticks.
+    pub wait: u32,
+    /// Over all splits, boundaries and executors.
+    pub count: Count,
+}
+
+/// What the trials say about T_max.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TMaxVerdict {
+    /// It can be claimed.
+    Known {
+        /// The longest wait that tore, in ticks.
+        last_torn: u32,
+        /// The smallest clean one, in ticks.
+        clean: u32,
+        /// With the safety factor, in ticks.
+        t_max: u32,
+        /// The share of trials that tore just below the clean wait.
+        share_below: f64,
+        /// The share of trials that may tear at the clean wait and beyond.
+        at_most: f64,
+    },
+    /// Too few trials tore to say where tears end.
+    FewTears {
+        /// How many did.
+        torn_trials: u64,
+        /// The smallest clean wait so far, in ticks; none if the longest wait tore.
+        clean: Option<u32>,
+    },
+    /// Too few trials were made at clean waits.
+    TooWeak {
+        /// The smallest clean wait so far, in ticks.
+        clean: u32,
+        /// The share of trials that tore just below it.
+        share_below: f64,
+        /// The share of trials that may tear at the clean wait and beyond.
+        at_most: f64,
+    },
+    /// The longest waits tore too.
+    NoBound,
+    /// No trial was made.
+    NotTried,
+}
+
+impl TMaxVerdict {
+    /// The smallest clean wait, whether T_max is known or not.
+    pub fn clean(&self) -> Option<u32> {
+        match *self {
+            Self::Known { clean, .. } | Self::TooWeak { clean, .. } => Some(clean),
+            Self::FewTears { clean, .. } => clean,
+            Self::NoBound | Self::NotTried => None,
+        }
+    }
+}
+
+/// By wait, the shortest first.
+pub(super) fn by_wait(trials: &[Trial]) -> Vec<AtWait> {
+    let wait_of = |trial: &Trial| match trial.spec.method {
+        Method::Protocol { wait } => Some(wait),
+        Method::Store | Method::LockedStore | Method::Wordpatch => None,
+    };
+    let mut waits: Vec<u32> = trials.iter().filter_map(wait_of).collect();
+    waits.sort_unstable();
+    waits.dedup();
+    let at =
+        |wait| AtWait { wait, count: Count::of(trials.iter().filter(|trial| wait_of(trial) == Some(wait))) };
+    waits.into_iter().map(at).collect()
+}
+
+/// What follows from `waits`.
+pub(super) fn verdict(waits: &[AtWait]) -> TMaxVerdict {
+    if waits.is_empty() {
+        return TMaxVerdict::NotTried;
+    }
+    let sum = |waits: &[AtWait]| waits.iter().fold(Count::default(), |sum, at| sum.plus(&at.count));
+    let first_clean = waits.iter().rposition(|at| at.count.torn_trials > 0).map_or(0, |last| last + 1);
+    let (torn, clean) = waits.split_at(first_clean);
+    let torn_trials = sum(torn).torn_trials;
+    let clean_wait = clean.first().map(|at| at.wait);
+    if torn_trials < ENOUGH {
+        return TMaxVerdict::FewTears { torn_trials, clean: clean_wait };
+    }
+    let Some(clean_wait) = clean_wait else { return TMaxVerdict::NoBound };
+    // As many of the longest torn waits as it takes.
+    let from = (0..torn.len()).rev().find(|from| sum(&torn[*from..]).torn_trials >= JUST_BELOW);
+    let share_below = sum(&torn[from.unwrap_or(0)..]).torn_share();
+    let at_most = sum(clean).share_at_most();
+    if at_most * MARGIN > share_below {
+        return TMaxVerdict::TooWeak { clean: clean_wait, share_below, at_most };
+    }
+    let t_max = (f64::from(clean_wait) * SAFETY_FACTOR).ceil() as u32;
+    TMaxVerdict::Known {
+        last_torn: torn.last().map_or(0, |at| at.wait),
+        clean: clean_wait,
+        t_max: t_max.next_multiple_of(ROUND),
+        share_below,
+        at_most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each wait with its torn trials of `trials`.
+    fn at(trials: u64, waits: &[(u32, u64)]) -> TMaxVerdict {
+        let count = |torn_trials| Count { trials, torn_trials, ..Count::default() };
+        let waits: Vec<_> = waits.iter().map(|&(wait, torn)| AtWait { wait, count: count(torn) }).collect();
+        verdict(&waits)
+    }
+
+    #[track_caller]
+    fn check(verdict: TMaxVerdict, expected: &str) {
+        let found = format!("{verdict:?}");
+        assert!(found.starts_with(expected), "{found}, not {expected}");
+    }
+
+    #[test]
+    fn the_clean_wait_has_no_tear_at_it_or_above() {
+        let many = [(0, 60), (100, 40), (200, 0), (300, 0)];
+        check(
+            at(100, &many),
+            "Known { last_torn: 100, clean: 200, t_max: 600, share_below: 0.4, at_most: 0.02",
+        );
+        let gap = [(0, 60), (100, 0), (200, 20), (250, 0), (300, 0)];
+        check(at(100, &gap), "Known { last_torn: 200, clean: 250, t_max: 800");
+        check(at(100, &[(0, 60), (100, 1)]), "NoBound");
+        check(at(100, &[]), "NotTried");
+    }
+
+    /// Seven tears, as a quick run once had, are no ground for a bound; nor is a bound that is weaker than the share it bounds.
+    #[test]
+    fn few_tears_or_a_weak_bound_are_not_enough() {
+        check(at(100, &[(0, 0), (100, 0)]), "FewTears { torn_trials: 0, clean: Some(0) }");
+        check(at(100, &[(0, 5), (91, 2), (300, 0)]), "FewTears { torn_trials: 7, clean: Some(300) }");
+        check(at(100, &[(0, 59), (91, 0), (300, 0)]), "FewTears { torn_trials: 59");
+        check(
+            at(100, &[(0, 60), (91, 13), (300, 0)]),
+            "TooWeak { clean: 300, share_below: 0.13, at_most: 0.045",
+        );
+        // The share just below the clean wait counts, not that of no wait at all.
+        check(at(100, &[(0, 99), (50, 13), (91, 1), (300, 0)]), "TooWeak { clean: 300, share_below: 0.07");
+    }
+}

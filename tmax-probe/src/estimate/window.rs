@@ -1,0 +1,182 @@
+//! The fetch window that the trials allow to claim.
+//!
+//! 1. A tear inside an aligned quadword: nothing is safe on this machine.
+//! 2. The smallest class inside a cache line that tore is the *control*. Each smaller class must have had the power to tear: with
+//!    [`CONFIDENCE`](super::CONFIDENCE), fewer of its trials tear than a quarter ([`MARGIN`]) of the share that surely does at
+//!    the control. The trials of all classes are equal but for the place of the cut ([`crate::plan`]), which is what makes the one a
+//!    control for the others. Then the window is the control's class.
+//! 3. Where no class inside the line tore, there is no control of the same kind, and the window is not known. A tear across lines
+//!    says nothing about the power to see one inside a line: it is a hundred thousand times as frequent.
+//!
+//! Where the window is not known, the vendors' promise stays in force: 8 bytes.
+
+use serde::{Deserialize, Serialize};
+
+use super::count::Count;
+use crate::plan::{CLASSES, INSIDE_LINE, boundaries};
+use crate::trial::{CACHE_LINE, Kernel, Method, Trial, class};
+
+/// A class counts as whole if it tears less than this part of the control's share.
+pub const MARGIN: f64 = 4.0;
+
+/// What was seen of one class of boundaries, by one store.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AtClass {
+    /// What a site cut there crosses, in bytes; 4 for nothing.
+    pub class: u32,
+    /// By mixtures that show in registers.
+    pub mixtures: Count,
+    /// By calls that crash.
+    pub calls: Count,
+}
+
+/// What was seen at one boundary, by one store.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AtBoundary {
+    /// Bytes from the start of the cache line.
+    pub boundary: u32,
+    /// By mixtures that show in registers.
+    pub mixtures: Count,
+    /// By calls that crash.
+    pub calls: Count,
+}
+
+/// What the trials say about the window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowVerdict {
+    /// It has this number of bytes.
+    Known {
+        /// 8, 16 or 32.
+        bytes: u32,
+    },
+    /// No tear was seen, not even across cache lines.
+    Blind,
+    /// Tears were seen across cache lines only: no control tells whether one inside a line would have been seen.
+    NoControl,
+    /// A class tore, but a smaller one had too few trials to rule out the same there.
+    TooWeak {
+        /// The class that tore.
+        control: u32,
+        /// The share of its trials that surely tears.
+        control_at_least: f64,
+        /// The smaller class.
+        class: u32,
+        /// The share of its trials that may tear.
+        class_at_most: f64,
+    },
+    /// A tear was seen inside an aligned quadword, where AMD promises none and Intel was never seen to tear.
+    NothingIsSafe,
+}
+
+impl AtClass {
+    fn tore(&self) -> bool {
+        self.mixtures.torn_trials + self.calls.torn_trials > 0
+    }
+}
+
+fn by_one_store(trial: &Trial) -> bool {
+    matches!(trial.spec.method, Method::Store | Method::LockedStore)
+}
+
+/// Mixtures and calls by one store where `at` holds.
+fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
+    let of_kind = |is_call| {
+        let wanted = |trial: &&Trial| {
+            by_one_store(trial) && at(trial.spec.boundary) && (trial.spec.kernel == Kernel::Call) == is_call
+        };
+        Count::of(trials.iter().filter(wanted))
+    };
+    (of_kind(false), of_kind(true))
+}
+
+/// By class, the smallest first.
+pub(super) fn by_class(trials: &[Trial]) -> Vec<AtClass> {
+    let at = |wanted| {
+        let (mixtures, calls) = count(trials, |boundary| class(boundary) == wanted);
+        AtClass { class: wanted, mixtures, calls }
+    };
+    CLASSES.into_iter().map(at).filter(|at| at.mixtures.trials + at.calls.trials > 0).collect()
+}
+
+/// By boundary, the smallest first.
+pub(super) fn by_boundary(trials: &[Trial]) -> Vec<AtBoundary> {
+    let at = |wanted| {
+        let (mixtures, calls) = count(trials, |boundary| boundary == wanted);
+        AtBoundary { boundary: wanted, mixtures, calls }
+    };
+    boundaries().map(at).filter(|at| at.mixtures.trials + at.calls.trials > 0).collect()
+}
+
+/// What follows from `classes`.
+pub(super) fn verdict(classes: &[AtClass]) -> WindowVerdict {
+    let of = |wanted| classes.iter().find(|at| at.class == wanted);
+    let tore = |wanted| of(wanted).is_some_and(AtClass::tore);
+    if tore(CLASSES[0]) {
+        return WindowVerdict::NothingIsSafe;
+    }
+    let Some(control) = INSIDE_LINE.into_iter().find(|class| tore(*class)) else {
+        return if tore(CACHE_LINE) { WindowVerdict::NoControl } else { WindowVerdict::Blind };
+    };
+    // Calls that crash prove a tear too, but their trials are others than those of the smaller classes.
+    let control_at_least = of(control).map_or(0.0, |at| at.mixtures.share_at_least());
+    for class in INSIDE_LINE.into_iter().filter(|class| *class < control) {
+        let class_at_most = of(class).map_or(1.0, |at| at.mixtures.share_at_most());
+        if class_at_most * MARGIN > control_at_least {
+            return WindowVerdict::TooWeak { control, control_at_least, class, class_at_most };
+        }
+    }
+    WindowVerdict::Known { bytes: control }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_class(class: u32, trials: u64, torn_trials: u64) -> AtClass {
+        let mixtures = Count { trials, torn_trials, ..Count::default() };
+        AtClass { class, mixtures, calls: Count::default() }
+    }
+
+    /// Each class with its torn trials of 120.
+    #[track_caller]
+    fn check(torn: [u64; 5], expected: &str) {
+        let all: Vec<_> =
+            CLASSES.into_iter().zip(torn).map(|(class, torn)| at_class(class, 120, torn)).collect();
+        let found = format!("{:?}", verdict(&all));
+        assert!(found.starts_with(expected), "{torn:?}: {found}, not {expected}");
+    }
+
+    #[test]
+    fn the_smallest_class_that_tore_is_the_window_if_the_smaller_ones_had_the_power_to_tear() {
+        check([0, 0, 0, 60, 120], "Known { bytes: 32 }");
+        check([0, 0, 60, 60, 120], "Known { bytes: 16 }");
+        check([0, 60, 0, 60, 120], "Known { bytes: 8 }");
+        check([0, 1, 0, 0, 120], "Known { bytes: 8 }");
+        // At 99 %, 30 of 120 are 0.16 at least, and none of 120 is 0.038 at most: below a quarter of it; 29 are too few.
+        check([0, 0, 0, 30, 120], "Known { bytes: 32 }");
+        check([0, 0, 0, 24, 120], "TooWeak { control: 32");
+        check([0, 0, 0, 1, 120], "TooWeak { control: 32");
+        check([1, 0, 0, 60, 120], "NothingIsSafe");
+    }
+
+    #[test]
+    fn a_tear_across_lines_is_no_control_for_one_inside_a_line() {
+        check([0, 0, 0, 0, 120], "NoControl");
+        check([0, 0, 0, 0, 0], "Blind");
+        assert_eq!(verdict(&[]), WindowVerdict::Blind);
+    }
+
+    #[test]
+    fn a_class_without_trials_has_no_power() {
+        let some = [at_class(8, 120, 0), at_class(32, 120, 100)];
+        assert!(matches!(verdict(&some), WindowVerdict::TooWeak { class: 16, .. }));
+    }
+
+    #[test]
+    fn a_crash_counts_as_a_tear_but_not_as_power() {
+        let mut all: Vec<_> = CLASSES.map(|class| at_class(class, 120, u64::from(class >= 32) * 100)).into();
+        all[2].calls = Count { trials: 9, torn_trials: 1, ..Count::default() };
+        assert!(matches!(verdict(&all), WindowVerdict::TooWeak { control: 16, .. }), "{:?}", verdict(&all));
+    }
+}

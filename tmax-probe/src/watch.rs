@@ -1,0 +1,102 @@
+//! Checking a calibration for as long as a machine runs, at no cost to its programs.
+//!
+//! One round of [`crate::verify`] after the other, each with other draws, under the scheduling policy SCHED_IDLE: its threads run on
+//! processors that nobody else wants. Between two trials it sleeps, so that it takes a hundredth of the time at most. The
+//! evidence adds up, and a calibration that a short run got wrong is refuted sooner or later.
+
+use std::time::{Duration, Instant};
+
+use wordpatch::FetchModel;
+
+use crate::error::Error;
+use crate::trial::{Machine, Trial};
+use crate::verify::{Verification, must_not_tear, rounds};
+
+/// The share of the time that trials take at most.
+const DUTY: f64 = 0.01;
+
+/// Sleeps are no longer than this, so that an interrupt is noticed.
+const NAP: Duration = Duration::from_millis(200);
+
+/// Why watching ended.
+#[derive(Debug)]
+pub enum End {
+    /// Something tore that must not.
+    Refuted(Box<Verification>),
+    /// `is_over` said so; nothing had torn.
+    Over(Box<Verification>),
+}
+
+/// Gives the calling process and its children the processors that nobody else wants.
+///
+/// # Errors
+/// [`Error::System`].
+pub fn run_when_idle() -> Result<(), Error> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the parameters, which outlive the call.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } != 0 {
+        let source = std::io::Error::last_os_error();
+        return Err(Error::System { what: "sched_setscheduler(SCHED_IDLE)", source });
+    }
+    Ok(())
+}
+
+/// Checks `model` until it is refuted, or `is_over`, which is asked several times a second.
+///
+/// # Errors
+/// The machine's. A trial that got no processor is left out.
+pub fn watch(
+    machine: &mut dyn Machine,
+    model: &FetchModel,
+    mut is_over: impl FnMut(&[Trial]) -> bool,
+) -> Result<End, Error> {
+    let window = model.window.bytes() as u32;
+    let mut trials = Vec::new();
+    for number in 0.. {
+        for spec in rounds(model, number..number + 1).into_iter().flat_map(|(_, specs)| specs) {
+            let start = Instant::now();
+            match machine.run(&spec) {
+                Ok(trial) => trials.push(trial),
+                Err(Error::Starved { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if trials.last().is_some_and(|trial| trial.tears > 0 && must_not_tear(window, &trial.spec)) {
+                return Ok(End::Refuted(Box::new(Verification::of(model, &trials))));
+            }
+            let until = Instant::now() + start.elapsed().mul_f64(1.0 / DUTY - 1.0);
+            loop {
+                if is_over(&trials) {
+                    return Ok(End::Over(Box::new(Verification::of(model, &trials))));
+                }
+                match until.checked_duration_since(Instant::now()) {
+                    Some(left) if !left.is_zero() => std::thread::sleep(left.min(NAP)),
+                    _ => break,
+                }
+            }
+        }
+    }
+    unreachable!("numbers do not end")
+}
+
+#[cfg(test)]
+mod tests {
+    use wordpatch::{FetchWindow, Source, WaitPolicy};
+
+    use super::*;
+    use crate::simulated::Simulated;
+
+    fn watched(window: FetchWindow, trials: usize) -> End {
+        let mut machine = Simulated::new(32, 800, 5);
+        machine.assumed_window = window.bytes() as u32;
+        let model = FetchModel { window, t_max: None, wait: WaitPolicy::Membarrier, source: Source::Forced };
+        watch(&mut machine, &model, |seen| seen.len() >= trials).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_window_is_refuted_and_a_right_one_gathers_evidence() {
+        assert!(matches!(watched(FetchWindow::Bytes64, usize::MAX), End::Refuted(_)));
+        let End::Over(seen) = watched(FetchWindow::Bytes32, 300) else { panic!("refuted") };
+        assert!(seen.torn.is_empty() && seen.control.torn_trials > 0, "{seen:?}");
+        assert!(seen.inside.iter().any(|at| at.count.trials > 60), "{seen:?}");
+    }
+}
