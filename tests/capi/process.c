@@ -158,7 +158,7 @@ static void text_access(void) {
 
 /* How much memory the process's memory files hold: what a release gives back. */
 HELPER long shared_pages(void) {
-    long total, resident, shared;
+    long total = 0, resident = 0, shared = 0;
     FILE *statm = fopen("/proc/self/statm", "r");
     require(statm && fscanf(statm, "%ld %ld %ld", &total, &resident, &shared) == 3, "statm");
     fclose(statm);
