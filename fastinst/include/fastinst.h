@@ -386,9 +386,10 @@ typedef struct wordpatch_outstanding wordpatch_outstanding;
 
 /* How far a batch has come. */
 typedef enum {
-    /* The instructions are locked by INT3; the old ones are in force. */
+    /* Instructions that change on both sides of a window's boundary are locked by INT3, and the old
+       ones are in force. The others are patched; no other patch gets them before the wait is over. */
     WORDPATCH_FIRST_WAIT = 0,
-    /* Still locked and the old ones in force; what follows the first fetch window is written. */
+    /* Still locked, and the old ones in force; the bytes after the boundary are written. */
     WORDPATCH_SECOND_WAIT = 1,
     /* Nothing is left to be done. */
     WORDPATCH_FINISHED = 2

@@ -58,6 +58,18 @@ HELPER void finish_by_address(unsigned number) {
     CHECK(state == 1, "%u: %d", number, state);
 }
 
+/* One membarrier ends a wait, so each look is a step. */
+static void step_by_step(void) {
+    for (unsigned round = 0; round < 2; round++) {
+        wordpatch_outstanding *batch = start(!round);
+        GIVES(WORDPATCH_FIRST_WAIT, api.wordpatch_outstanding_state(batch));
+        GIVES(WORDPATCH_SECOND_WAIT, api.wordpatch_try_finish(batch));
+        CHECK(call(STRADDLER) == values[round], "the old instruction");
+        GIVES(WORDPATCH_FINISHED, api.wordpatch_try_finish(batch));
+        finish_all(batch);
+    }
+}
+
 static void by_looking(unsigned to) {
     wordpatch_outstanding *batch = start(to);
     GIVES(WORDPATCH_FIRST_WAIT, api.wordpatch_outstanding_state(batch));
@@ -84,6 +96,7 @@ static void at_once(unsigned to) { finish_all(start(to)); }
 static void detached(unsigned to) {
     wordpatch_outstanding *batch = start(to);
     api.wordpatch_detach(batch);
+    GIVES(FASTINST_ERROR_CONTENDED, api.wordpatch_patch(site_of(STRADDLER), forms[!to], other, 5));
     for (unsigned i = 0; i < SITES; i++)
         finish_by_address(i);
 }
@@ -257,6 +270,7 @@ int main(void) {
     }
     seal(pages, (SITES + 1) * SLOT);
     GIVES(0, api.wordpatch_force_fetch_model(8, NULL, WORDPATCH_WAIT_MEMBARRIER));
+    step_by_step();
     every_way_while_executing();
     refusals();
     wrong_arguments();
