@@ -248,10 +248,10 @@ fn patches_and_calls_work_under_the_profiler_too() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let options = format!("output={}", folder.path().join("%p.json").display());
     // The macro helpers are not instrumented, the rest is.
-    for source in ["patch.c", "calls.c"] {
+    for source in ["patch.c", "calls.c", "sites.c"] {
         check_with(source, &[], &USUAL[..1], &options, None);
     }
-    assert_eq!(tests::reports_in(folder.path()).len(), 4, "two programs, in two ways");
+    assert_eq!(tests::reports_in(folder.path()).len(), 6, "three programs, in two ways");
 }
 
 #[test]
