@@ -205,6 +205,11 @@ fn fetch_model_threads_children_and_text_of_the_process() {
 }
 
 #[test]
+fn patches_and_calls_where_the_kernel_refuses_membarrier() {
+    check("refused.c", &[], USUAL);
+}
+
+#[test]
 fn a_calibration_that_is_refused_is_named_with_its_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("calibration.toml");
