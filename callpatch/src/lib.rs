@@ -12,7 +12,11 @@
 //! be called from a signal handler or a probe function. Another core may still run the old form for T_max.
 //!
 //! [`retarget`] gives sites another target. Where the operand itself is cut by a window it takes two waits, paid
-//! once for a whole batch, and still no trap: while a site is inactive its operand is dead.
+//! once for a batch, and no trap: while a site is inactive its operand is dead.
+//!
+//! # Where to start
+//! `README.md` has an example, guarantees and obligations; `examples/` has programs that toggle and retarget a call under a running
+//! thread.
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
 
@@ -31,6 +35,11 @@ pub use error::Error;
 pub use retarget::retarget;
 pub use site::{CallSite, State, Toggle};
 pub use strategy::{Clobbers, Strategy};
+
+/// Compiles the programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
 
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the tests of wordpatch, which use all of it")]

@@ -5,8 +5,8 @@
 //!   call while it is off.
 //! * **Provider**: what knows where probes can be, and what their sites look like. The first is [`provider::cyg_profile`],
 //!   for programs compiled with `-finstrument-functions`.
-//! * **Discovery**: a provider registers a probe, it gets an id, and every callback is told ([`register_callback`]). Ids are
-//!   dense and never reused.
+//! * **Discovery**: a provider registers a probe, which gets an id, and every callback is called with it ([`register_callback`]). Ids
+//!   are dense and never reused.
 //!
 //! # What happens when a probe fires
 //! ```text
@@ -15,6 +15,10 @@
 //! ```
 //! [`activate`] stores the function into the stub's pointer, then toggles the site's code; [`deactivate`] toggles it back.
 //! Giving an active probe another function changes the pointer only: data, never code.
+//!
+//! # Where to start
+//! `README.md` has examples in Rust and C, guarantees and obligations; `examples/` has the programs; `include/fastinst.h` is the C
+//! interface.
 //!
 //! The interface is that of Figure 3 in "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86".
 
@@ -32,3 +36,8 @@ pub use probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
 pub use registry::{activate, activate_all, deactivate, deactivate_all, metadata, probe_count, toggle_count};
 pub use segments::Segments;
 pub use wordpatch::{TextAccess, text::set_access};
+
+/// Compiles the programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

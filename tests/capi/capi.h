@@ -30,15 +30,53 @@
 #define FUNCTIONS(_)                                                                                                   \
     _(fastinst_register_callback)                                                                                      \
     _(fastinst_activate)                                                                                               \
+    _(fastinst_activate_with_caller)                                                                                   \
     _(fastinst_deactivate)                                                                                             \
+    _(fastinst_activate_all)                                                                                           \
+    _(fastinst_deactivate_all)                                                                                         \
     _(fastinst_probe_count)                                                                                            \
+    _(fastinst_toggle_count)                                                                                           \
+    _(fastinst_metadata)                                                                                               \
+    _(fastinst_notes)                                                                                                  \
     _(fastinst_strerror)                                                                                               \
     _(wordpatch_patch)                                                                                                 \
     _(wordpatch_patch_all)                                                                                             \
     _(wordpatch_start_patch)                                                                                           \
     _(wordpatch_finish_patch)                                                                                          \
+    _(wordpatch_start_patch_all)                                                                                       \
+    _(wordpatch_outstanding_state)                                                                                     \
+    _(wordpatch_try_finish)                                                                                            \
+    _(wordpatch_wait)                                                                                                  \
+    _(wordpatch_finish_all)                                                                                            \
+    _(wordpatch_detach)                                                                                                \
+    _(wordpatch_start_finisher)                                                                                        \
+    _(wordpatch_take_over)                                                                                             \
+    _(wordpatch_stop_finisher)                                                                                         \
+    _(wordpatch_fetch_model_in_force)                                                                                  \
+    _(wordpatch_force_fetch_model)                                                                                     \
+    _(wordpatch_calibration_path)                                                                                      \
+    _(wordpatch_calibration_warning)                                                                                   \
+    _(wordpatch_serialize_all_cores)                                                                                   \
+    _(wordpatch_wait_for_visibility)                                                                                   \
+    _(wordpatch_check_sigtrap_unblocked)                                                                               \
+    _(wordpatch_unshare)                                                                                               \
+    _(wordpatch_is_shared_with_parent)                                                                                 \
+    _(wordpatch_copied_bytes)                                                                                          \
+    _(wordpatch_set_text_access)                                                                                       \
+    _(wordpatch_text_access)                                                                                           \
+    _(wordpatch_forget_text)                                                                                           \
+    _(wordpatch_release_text)                                                                                          \
     _(callpatch_activate_call)                                                                                         \
-    _(callpatch_deactivate_call)
+    _(callpatch_deactivate_call)                                                                                       \
+    _(callpatch_decode)                                                                                                \
+    _(callpatch_decode_nop)                                                                                            \
+    _(callpatch_activate)                                                                                              \
+    _(callpatch_deactivate)                                                                                            \
+    _(callpatch_state)                                                                                                 \
+    _(callpatch_is_stale)                                                                                              \
+    _(callpatch_describe)                                                                                              \
+    _(callpatch_retarget)                                                                                              \
+    _(callpatch_release)
 
 /* The interface: by the linker with -DLINKED, else by dlsym in a program that knows the header only. */
 static struct {

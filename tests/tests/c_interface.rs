@@ -1,7 +1,7 @@
 //! The C interface as C programs use it: linked with `-lfastinst`, and only preloaded.
 //!
 //! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for itself what is executed. They
-//! end with 0, or with 1 and one line that says what was not as it should be.
+//! end with 0, or with 1 and one line that says what is wrong.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -75,27 +75,44 @@ fn build(source: &str, (compiler, flags): Build, access: Access) -> PathBuf {
     compile(&format!("capi/{source}"), &all, compiler)
 }
 
-fn start(binary: &Path, args: &[&str], access: Access, options: &str) -> Run {
-    match access {
-        Access::Linked => run(bare(binary, args).env("FASTINST_OPTIONS", options)),
-        Access::Preloaded => run(&mut preloaded(binary, args, options)),
+/// Names the calibration file, or `none`.
+const CALIBRATION: &str = "FASTINST_CALIBRATION";
+
+fn start(binary: &Path, args: &[&str], access: Access, options: &str, calibration: Option<&str>) -> Run {
+    let mut command = match access {
+        Access::Linked => {
+            let mut command = bare(binary, args);
+            command.env("FASTINST_OPTIONS", options);
+            command
+        }
+        Access::Preloaded => preloaded(binary, args, options),
+    };
+    if let Some(calibration) = calibration {
+        command.env(CALIBRATION, calibration);
     }
+    run(&mut command)
 }
 
 /// Runs a program in each build and each way, without the profiler, and asserts that it ends well and silently. Returns
 /// what it has printed, the same each time.
 #[track_caller]
 fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
-    check_with(source, args, builds, "tool=none")
+    check_with(source, args, builds, "tool=none", None)
 }
 
 #[track_caller]
-fn check_with(source: &str, args: &[&str], builds: &[Build], options: &str) -> String {
+fn check_with(
+    source: &str,
+    args: &[&str],
+    builds: &[Build],
+    options: &str,
+    calibration: Option<&str>,
+) -> String {
     let mut printed = None;
     for access in BOTH {
         for &(compiler, flags) in builds {
             let binary = build(source, (compiler, flags), access);
-            let ran = start(&binary, args, access, options);
+            let ran = start(&binary, args, access, options, calibration);
             let what = format!("{source} {args:?}, {access:?}, by {compiler:?} {flags:?}, {options}");
             assert!(ran.status.success() && ran.stderr.is_empty(), "{what}: {}\n{}", ran.status, ran.stderr);
             let stdout = String::from_utf8(ran.stdout).expect("text");
@@ -112,7 +129,7 @@ fn probes_toggled_by_four_threads_fire_exactly_while_active() {
 
 #[test]
 fn probes_toggled_with_text_access_by_mprotect() {
-    check_with("toggle.c", &[], USUAL, "tool=none:text=mprotect");
+    check_with("toggle.c", &[], USUAL, "tool=none:text=mprotect", None);
 }
 
 #[test]
@@ -137,8 +154,11 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -11 the instruction crosses a fetch window and cannot be run out of line
 -12 a discovery callback must not register callbacks
 -13 the system refused a mapping, a protection, membarrier, a signal handler or a thread
+-14 a thread has SIGTRAP blocked; unblock it before patching
+-15 the code is shared with the parent process; call wordpatch_unshare
+-16 the patch or finisher belongs to the parent process
 1 unknown error
--14 unknown error
+-17 unknown error
 -2147483648 unknown error
 ";
     assert_eq!(check("errors.c", &[], USUAL), expected);
@@ -162,6 +182,50 @@ fn instructions_at_every_offset_of_mapped_pages_patched_while_executing() {
 #[test]
 fn instructions_patched_together_and_asynchronously_while_executing() {
     check("many_patches.c", &[], USUAL);
+}
+
+#[test]
+fn batches_finished_in_every_way_while_executing() {
+    check("batches.c", &[], USUAL);
+}
+
+#[test]
+fn probes_switched_together_their_metadata_and_callers() {
+    check("many_probes.c", &[], USUAL);
+}
+
+#[test]
+fn call_sites_by_handle_toggled_and_retargeted_while_executing() {
+    check("sites.c", &[], USUAL);
+}
+
+#[test]
+fn fetch_model_threads_children_and_text_of_the_process() {
+    check_with("process.c", &[], USUAL, "tool=none", Some("none"));
+}
+
+#[test]
+fn patches_and_calls_where_the_kernel_refuses_membarrier() {
+    check("refused.c", &[], USUAL);
+}
+
+#[test]
+fn a_calibration_that_is_refused_is_named_with_its_reason() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("calibration.toml");
+    fs::write(&file, "no calibration").expect("a file can be written");
+    let file = file.to_str().expect("a UTF-8 path");
+    let binary = build("calibration.c", USUAL[0], Access::Linked);
+    let ran = start(&binary, &[], Access::Linked, "tool=none", Some(file));
+    assert!(ran.status.success(), "{}\n{}", ran.status, ran.stderr);
+    let stdout = String::from_utf8(ran.stdout).expect("text");
+    let lines: Vec<&str> = stdout.lines().collect();
+    let [path, warning, model] = lines[..] else { panic!("{stdout}") };
+    assert_eq!(path, format!("path: {file}"));
+    assert_eq!(model, "window 8, source 1", "what the vendors guarantee");
+    // The library says the same at its start.
+    let warning = warning.strip_prefix("warning: ").expect("a warning");
+    assert!(warning.contains(file) && ran.stderr.contains(warning), "{warning}\n{}", ran.stderr);
 }
 
 #[test]
@@ -189,10 +253,10 @@ fn patches_and_calls_work_under_the_profiler_too() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let options = format!("output={}", folder.path().join("%p.json").display());
     // The macro helpers are not instrumented, the rest is.
-    for source in ["patch.c", "calls.c"] {
-        check_with(source, &[], &USUAL[..1], &options);
+    for source in ["patch.c", "calls.c", "sites.c"] {
+        check_with(source, &[], &USUAL[..1], &options, None);
     }
-    assert_eq!(tests::reports_in(folder.path()).len(), 4, "two programs, in two ways");
+    assert_eq!(tests::reports_in(folder.path()).len(), 6, "three programs, in two ways");
 }
 
 #[test]
@@ -239,7 +303,7 @@ fn print_of_example(source: &str, name: &str) -> String {
         .output()
         .expect("gcc can be started");
     assert!(output.status.success(), "{name}:\n{}", String::from_utf8_lossy(&output.stderr));
-    let ran = start(&binary, &[], Access::Linked, "tool=none");
+    let ran = start(&binary, &[], Access::Linked, "tool=none", None);
     assert!(ran.status.success() && ran.stderr.is_empty(), "{name}: {}\n{}", ran.status, ran.stderr);
     String::from_utf8(ran.stdout).expect("text")
 }

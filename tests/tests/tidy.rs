@@ -177,6 +177,7 @@ const RULES: &[(&str, Rule)] = &[
     ("a crate imports only from the layers below it", layers),
     ("no file is too long", lengths),
     ("nothing is left undone", left_undone),
+    ("no package registry is named by its host", registry_hosts),
 ];
 
 fn only_wordpatch(file: &File) -> Vec<String> {
@@ -276,6 +277,32 @@ fn left_undone(file: &File) -> Vec<String> {
             let word = format!("{front}{back}");
             if has_word(line, &word) {
                 found.push(format!("{}:{number}: {word}", file.path));
+            }
+        }
+    }
+    found
+}
+
+/// Where packages come from is the business of cargo, pip, npm and apt, and of their configuration.
+fn registry_hosts(file: &File) -> Vec<String> {
+    // Spelled in halves, so that this file may be looked at too.
+    let hosts = [
+        ("crates.", "io"),
+        ("py", "pi"),
+        ("npm", "js"),
+        ("debian", ".org"),
+        ("ubuntu", ".com"),
+        ("python", "hosted"),
+        ("proxy.", "golang"),
+        ("docs.", "rs"),
+    ];
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(file.text.lines()) {
+        let line = line.to_lowercase();
+        for (front, back) in hosts {
+            let host = format!("{front}{back}");
+            if line.contains(&host) {
+                found.push(format!("{}:{number}: {host}", file.path));
             }
         }
     }
@@ -395,6 +422,10 @@ fn every_rule_finds_a_planted_offence() {
         check("scripts/demo.sh", &format!("# {}\n", undone.replace(' ', "")), &["undone"]);
     }
     check("scripts/demo.sh", "mktemp /tmp/XXXXXX", &[]);
+    for host in ["crates. io", "Py PI", "registry.npm js", "deb.debian .org", "https://docs. rs/region"] {
+        check("tests/README.md", &format!("from {}\n", host.replace(' ', "")), &["registry"]);
+    }
+    check("README.md", "On a fresh Debian, cargo and npm fetch the packages.\n", &[]);
     // What does not count.
     check(
         product,

@@ -30,6 +30,10 @@
 //! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
 //! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.
 //!
+//! # Where to start
+//! `README.md` has an example, guarantees, obligations, and the status of each assumption about the processor; `examples/` has
+//! programs: one patch, a batch, patches that a finisher completes.
+//!
 //! # Checked
 //! By executing it (`tests/`), by searching every execution of the protocol under the paper's memory model (`tests/model`), and
 //! by running table, handler and asynchronous patches in every interleaving within a bound (`src/interleavings`).
@@ -75,6 +79,11 @@ pub use outstanding::{Outstanding, State, finish_patch, start_patch, start_patch
 pub use serialize::{serialize_all_cores, wait_for_visibility};
 pub use text::{TextAccess, TextRef};
 pub use trap::{check_sigtrap_unblocked, with_signals_blocked};
+
+/// Compiles the programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
 
 /// One patch of a batch: see [`patch`] for what the three mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

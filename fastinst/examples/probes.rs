@@ -1,0 +1,84 @@
+//! Discovers the probes of a C library, and counts calls of one of its functions.
+//!
+//! Run by
+//!
+//! ```sh
+//! gcc -O2 -fno-inline -shared -fPIC -finstrument-functions fastinst/examples/library.c -o target/library.so
+//! cargo run --release -p fastinst --example probes -- target/library.so
+//! ```
+//!
+//! Prints:
+//!
+//! ```text
+//! probe 0: entry of is_even
+//! probe 1: exit of is_even
+//! probe 2: entry of collatz
+//! probe 3: exit of collatz
+//! collatz(27) takes 111 steps; is_even was called 111 times
+//! collatz(27) takes 111 steps; is_even was called 0 times
+//! ```
+
+use std::error::Error;
+use std::ffi::{CString, c_int};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fastinst::provider::cyg_profile;
+use fastinst::{ProbeId, ProbeMetadata, ProbeType};
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+static PROBES: Mutex<Vec<ProbeMetadata>> = Mutex::new(Vec::new());
+
+/// What the active probe calls, wherever and on whatever thread its function runs.
+unsafe extern "C" fn count(_id: ProbeId, _return_address: usize, _function: usize) {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Loads the library, and gives its function `collatz`.
+fn load(path: &str) -> Result<extern "C" fn(c_int) -> c_int, Box<dyn Error>> {
+    let path = CString::new(path)?;
+    // SAFETY: the strings end with NUL; the library has no constructors.
+    let function = unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        if library.is_null() { library } else { libc::dlsym(library, c"collatz".as_ptr()) }
+    };
+    if function.is_null() {
+        return Err(format!("{path:?} is no library with a function collatz").into());
+    }
+    // SAFETY: `int collatz(int)` in library.c, which is never unloaded.
+    Ok(unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(c_int) -> c_int>(function) })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args().nth(1).ok_or("usage: probes LIBRARY")?;
+    let collatz = load(&path)?;
+
+    // Makes the instrumentation calls of all loaded objects probes, switched off.
+    cyg_profile::start()?;
+    fastinst::register_callback(|probe| PROBES.lock().expect("no panic").push(*probe))?;
+    let probes = PROBES.lock().expect("no panic").clone();
+    for probe in &probes {
+        let place = if probe.kind == ProbeType::Entry { "entry" } else { "exit" };
+        println!("probe {}: {place} of {}", probe.id.0, probe.function_name.to_str()?);
+    }
+
+    let is_entry =
+        |probe: &&ProbeMetadata| probe.kind == ProbeType::Entry && probe.function_name == c"is_even";
+    let id = probes.iter().find(is_entry).ok_or("is_even has no probe")?.id;
+    // SAFETY: `count` lives as long as the program, and calls nothing that is instrumented.
+    unsafe { fastinst::activate(id, count)? };
+    let steps = collatz(27);
+    println!(
+        "collatz(27) takes {steps} steps; is_even was called {} times",
+        CALLS.swap(0, Ordering::Relaxed)
+    );
+
+    // One store; from here on, the call is not made.
+    fastinst::deactivate(id)?;
+    let steps = collatz(27);
+    println!(
+        "collatz(27) takes {steps} steps; is_even was called {} times",
+        CALLS.swap(0, Ordering::Relaxed)
+    );
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Calls: by address, and by a handle that needs no lock.
+
+use std::ffi::{c_int, c_void};
+
+use callpatch::{CallSite, Clobbers, Shape, State, Strategy};
+
+use super::{Code, OK, code, elements, report};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_activate_call(address: *mut c_void, offset: u32) -> c_int {
+    if address.is_null() {
+        return Code::Argument as c_int;
+    }
+    // SAFETY: the header's conditions are those of `activate_call`.
+    code(unsafe { callpatch::activate_call(address.expose_provenance(), offset.cast_signed()) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_deactivate_call(address: *mut c_void) -> c_int {
+    if address.is_null() {
+        return Code::Argument as c_int;
+    }
+    // SAFETY: the header's conditions are those of `deactivate_call`.
+    code(unsafe { callpatch::deactivate_call(address.expose_provenance()) })
+}
+
+// A handle is a pointer to a `CallSite` of its own box. Any number of threads read it at the same time.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<CallSite>();
+};
+
+/// Gives a decoded site to the caller as a handle.
+///
+/// # Safety
+/// `handle` can be written.
+unsafe fn hand_out(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
+    let (site, code) = match decoded {
+        Ok(site) => (Box::into_raw(Box::new(site)), OK),
+        Err(error) => (std::ptr::null_mut(), Code::from(&error) as c_int),
+    };
+    // SAFETY: the caller's obligation.
+    unsafe { handle.write(site) };
+    code
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_decode(
+    address: *mut c_void,
+    clobbers: u32,
+    handle: *mut *mut CallSite,
+) -> c_int {
+    let clobbers = match clobbers {
+        0 => Clobbers::Nothing,
+        1 => Clobbers::CallerSaved,
+        _ => return Code::Argument as c_int,
+    };
+    if address.is_null() || handle.is_null() {
+        return Code::Argument as c_int;
+    }
+    // SAFETY: the header's conditions are those of `decode`, and it asks for room for a handle.
+    unsafe { hand_out(CallSite::decode(address.expose_provenance(), clobbers), handle) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_decode_nop(
+    address: *mut c_void,
+    target: *const c_void,
+    handle: *mut *mut CallSite,
+) -> c_int {
+    if address.is_null() || target.is_null() || handle.is_null() {
+        return Code::Argument as c_int;
+    }
+    // SAFETY: the header's conditions are those of `at_nop`, and it asks for room for a handle.
+    unsafe { hand_out(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_activate(site: *const CallSite) -> c_int {
+    // SAFETY: the header asks for a handle that is not released.
+    unsafe { site.as_ref() }.map_or(Code::Argument as c_int, |site| code(site.activate()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_deactivate(site: *const CallSite) -> c_int {
+    // SAFETY: the header asks for a handle that is not released.
+    unsafe { site.as_ref() }.map_or(Code::Argument as c_int, |site| code(site.deactivate()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_state(site: *const CallSite) -> c_int {
+    // SAFETY: the header asks for a handle that is not released.
+    let Some(site) = (unsafe { site.as_ref() }) else { return Code::Argument as c_int };
+    match site.state() {
+        Ok(State::Inactive) => 0,
+        Ok(State::Active) => 1,
+        Err(error) => Code::from(&error) as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_is_stale(site: *const CallSite) -> c_int {
+    // SAFETY: the header asks for a handle that is not released, of a site whose address is mapped.
+    unsafe { site.as_ref().map_or(Code::Argument as c_int, |site| site.is_stale().into()) }
+}
+
+/// `callpatch_site_description` of the header.
+#[repr(C)]
+struct Description {
+    address: *const c_void,
+    target: *const c_void,
+    displacement: i32,
+    shape: u32,
+    strategy: u32,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_describe(site: *const CallSite, description: *mut Description) -> c_int {
+    // SAFETY: the header asks for a handle that is not released.
+    let Some(site) = (unsafe { site.as_ref() }) else { return Code::Argument as c_int };
+    if description.is_null() {
+        return Code::Argument as c_int;
+    }
+    let described = Description {
+        address: std::ptr::without_provenance(site.address()),
+        target: std::ptr::without_provenance(site.target()),
+        displacement: site.displacement(),
+        shape: match site.shape() {
+            Shape::Call => 0,
+            Shape::Jump => 1,
+            Shape::IndirectCall => 2,
+            Shape::IndirectJump => 3,
+        },
+        strategy: match site.strategy() {
+            Strategy::Nop => 0,
+            Strategy::Skip => 1,
+            Strategy::RetIsland => 2,
+            Strategy::Load => 3,
+            Strategy::Ret => 4,
+        },
+    };
+    // SAFETY: the header asks for room for a description.
+    unsafe { description.write(described) };
+    OK
+}
+
+/// `callpatch_retarget_request` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Retarget {
+    site: *mut CallSite,
+    target: *const c_void,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_retarget(
+    requests: *const Retarget,
+    count: usize,
+    results: *mut c_int,
+) -> c_int {
+    // SAFETY: the header asks for `count` requests.
+    let Some(requests) = (unsafe { elements(requests, count) }) else { return Code::Argument as c_int };
+    let site_and_target = |request: &Retarget| {
+        // SAFETY: the header asks for handles that are not released.
+        let site = unsafe { request.site.as_ref() }?;
+        (!request.target.is_null()).then(|| (*site, request.target.addr()))
+    };
+    let Some(sites) = requests.iter().map(site_and_target).collect::<Option<Vec<_>>>() else {
+        return Code::Argument as c_int;
+    };
+    // SAFETY: the header's conditions are those of `retarget`.
+    let retargeted = unsafe { callpatch::retarget(&sites) };
+    let update = |(request, result): (&Retarget, Result<CallSite, callpatch::Error>)| {
+        // SAFETY: the header asks that nobody else uses the handle during the call.
+        code(result.map(|site| unsafe { request.site.write(site) }))
+    };
+    let codes: Vec<_> = requests.iter().zip(retargeted).map(update).collect();
+    // SAFETY: the header asks for room for `count` results.
+    unsafe { report(&codes, results) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn callpatch_release(site: *mut CallSite) {
+    if !site.is_null() {
+        // SAFETY: the header asks for a handle that is not released, and that nobody else uses.
+        drop(unsafe { Box::from_raw(site) });
+    }
+}

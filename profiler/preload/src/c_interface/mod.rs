@@ -1,0 +1,194 @@
+//! The C interface: `fastinst/include/fastinst.h` says what each function does.
+//!
+//! | module | part of the header |
+//! | --- | --- |
+//! | [`probes`] | `fastinst_`: probes and their discovery |
+//! | [`patches`] | `wordpatch_`: patches that are made, or begun, by address |
+//! | [`outstanding`] | `wordpatch_`: handles of batches that were begun, and the finisher |
+//! | [`process`] | `wordpatch_`: the fetch model, waits, threads, forked children, text that goes away |
+//! | [`calls`] | `callpatch_`: calls by address and by handle |
+//!
+//! No panic crosses the interface: the functions are `extern "C"`, which aborts instead.
+
+mod calls;
+mod outstanding;
+mod patches;
+mod probes;
+mod process;
+
+use std::ffi::{CStr, c_char, c_int};
+
+use fastinst::provider::cyg_profile;
+use profiler::error::Error;
+use profiler::options::Options;
+use profiler::session;
+use wordpatch::calibration;
+
+const OK: c_int = 0;
+
+/// The errors of the header: number and text.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Code {
+    Argument = -1,
+    NoProbe = -2,
+    Undiscovered = -3,
+    Unloaded = -4,
+    ForeignBytes = -5,
+    NotText = -6,
+    Contended = -7,
+    Layout = -8,
+    OutOfReach = -9,
+    NotACall = -10,
+    Immovable = -11,
+    InCallback = -12,
+    System = -13,
+    SigtrapBlocked = -14,
+    SharedWithParent = -15,
+    Forked = -16,
+}
+
+const TEXTS: [(Code, &CStr); 16] = [
+    (Code::Argument, c"an argument is null or out of range"),
+    (Code::NoProbe, c"there is no probe with this id"),
+    (Code::Undiscovered, c"the probe is not discovered before its site has been executed once"),
+    (Code::Unloaded, c"the library that holds the probe was unloaded"),
+    (Code::ForeignBytes, c"other bytes than expected stand at the address"),
+    (Code::NotText, c"the address is not mapped readable and executable"),
+    (Code::Contended, c"another thread is patching the same instruction; try again"),
+    (Code::Layout, c"a patch replaces 1 to 8 bytes, and each instruction by one of the same length"),
+    (Code::OutOfReach, c"the target, or memory for a stub, is out of reach of a 32-bit displacement"),
+    (Code::NotACall, c"no call that can be toggled stands at the address"),
+    (Code::Immovable, c"the instruction crosses a fetch window and cannot be run out of line"),
+    (Code::InCallback, c"a discovery callback must not register callbacks"),
+    (Code::System, c"the system refused a mapping, a protection, membarrier, a signal handler or a thread"),
+    (Code::SigtrapBlocked, c"a thread has SIGTRAP blocked; unblock it before patching"),
+    (Code::SharedWithParent, c"the code is shared with the parent process; call wordpatch_unshare"),
+    (Code::Forked, c"the patch or finisher belongs to the parent process"),
+];
+
+impl From<&wordpatch::Error> for Code {
+    fn from(error: &wordpatch::Error) -> Self {
+        use wordpatch::Error as E;
+        match error {
+            E::Length { .. }
+            | E::LayoutChanged { .. }
+            | E::SeveralInstructions { .. }
+            | E::Undecodable { .. } => Self::Layout,
+            E::Mismatch { .. } | E::ForeignBreakpoint { .. } => Self::ForeignBytes,
+            E::Contended { .. } | E::Overlap { .. } => Self::Contended,
+            E::NotMapped { .. } | E::NotExecutable { .. } | E::TextGone { .. } => Self::NotText,
+            E::Immovable { .. } => Self::Immovable,
+            E::OutOfReach { .. } => Self::OutOfReach,
+            E::SigtrapBlocked { .. } => Self::SigtrapBlocked,
+            E::SharedWithParent { .. } => Self::SharedWithParent,
+            E::Forked { .. } => Self::Forked,
+            _ => Self::System,
+        }
+    }
+}
+
+impl From<&callpatch::Error> for Code {
+    fn from(error: &callpatch::Error) -> Self {
+        use callpatch::Error as E;
+        match error {
+            E::NotACall { .. } | E::StraddlingNop { .. } => Self::NotACall,
+            E::OutOfReach { .. } => Self::OutOfReach,
+            E::Foreign { .. } => Self::ForeignBytes,
+            E::Text(error) => error.into(),
+            _ => Self::System,
+        }
+    }
+}
+
+impl From<&fastinst::Error> for Code {
+    fn from(error: &fastinst::Error) -> Self {
+        use fastinst::Error as E;
+        match error {
+            E::UnknownProbe { .. } => Self::NoProbe,
+            E::Undiscovered { .. } => Self::Undiscovered,
+            E::Unloaded { .. } => Self::Unloaded,
+            E::CalledFromCallback => Self::InCallback,
+            E::Call(error) => error.into(),
+            E::Text(error) => error.into(),
+            _ => Self::System,
+        }
+    }
+}
+
+fn code<T, E>(result: Result<T, E>) -> c_int
+where
+    for<'a> Code: From<&'a E>,
+{
+    result.map_or_else(|error| Code::from(&error) as c_int, |_| OK)
+}
+
+/// Reports the results of an array of requests: copies them to `results` unless it is null, and returns the first error, or 0.
+///
+/// # Safety
+/// `results` is null, or has room for as many numbers as there are `codes`.
+unsafe fn report(codes: &[c_int], results: *mut c_int) -> c_int {
+    if !results.is_null() {
+        // SAFETY: the caller's obligation.
+        unsafe { results.copy_from_nonoverlapping(codes.as_ptr(), codes.len()) };
+    }
+    codes.iter().copied().find(|code| *code != OK).unwrap_or(OK)
+}
+
+/// The `count` elements of an array of the caller's; `None` for a null pointer, unless it is an empty array.
+///
+/// # Safety
+/// `array` is null, or points to `count` elements that nobody changes while the result is used.
+unsafe fn elements<'a, T>(array: *const T, count: usize) -> Option<&'a [T]> {
+    if count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the caller's obligation.
+    (!array.is_null()).then(|| unsafe { std::slice::from_raw_parts(array, count) })
+}
+
+/// Gives text to a caller as `snprintf` does: as much as fits into `size` bytes with the final NUL, and returns the length of all of
+/// it.
+///
+/// # Safety
+/// `buffer` is null, or has room for `size` bytes.
+unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
+    if !buffer.is_null() && size > 0 {
+        let length = text.len().min(size - 1);
+        // SAFETY: `length + 1` is at most `size`, for which the caller has room.
+        unsafe {
+            buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+            buffer.add(length).write(0);
+        }
+    }
+    text.len()
+}
+
+/// Makes the sites of the loaded objects probes, switched off: the library without the profiler.
+pub(crate) fn start(options: &Options) -> Result<(), Error> {
+    fastinst::set_access(options.text.into());
+    cyg_profile::start().map_err(|source| Error::Start { source })?;
+    if let Some(warning) = calibration::status().warning() {
+        session::say(&warning);
+    }
+    wordpatch::text::follow_forks();
+    // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    Ok(())
+}
+
+/// A forked child's probes are its own from here on.
+extern "C" fn in_child() {
+    // SAFETY: the child has this one thread. A refusal shows in the calls that follow.
+    let _ = unsafe { wordpatch::text::unshare() };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fastinst_strerror(error: c_int) -> *const c_char {
+    if error == OK {
+        return c"success".as_ptr();
+    }
+    let text =
+        TEXTS.iter().find(|(code, _)| *code as c_int == error).map_or(c"unknown error", |(_, text)| text);
+    text.as_ptr()
+}

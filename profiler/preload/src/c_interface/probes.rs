@@ -1,0 +1,171 @@
+//! Probes: discovery, metadata, activation.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Once;
+
+use fastinst::provider::cyg_profile;
+use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+
+use super::{Code, OK, code, copy_text, elements, report};
+
+/// `fastinst_probe_metadata` of the header.
+#[repr(C)]
+struct Metadata {
+    probe_id: u32,
+    kind: ProbeType,
+    function_name: *const c_char,
+    function_address: *const c_void,
+    site_address: *const c_void,
+    object_path: *const c_char,
+    object_base: *const c_void,
+}
+
+impl From<&ProbeMetadata> for Metadata {
+    fn from(probe: &ProbeMetadata) -> Self {
+        Self {
+            probe_id: probe.id.0,
+            kind: probe.kind,
+            function_name: probe.function_name.as_ptr(),
+            function_address: std::ptr::without_provenance(probe.function_address),
+            site_address: std::ptr::without_provenance(probe.site_address),
+            object_path: probe.object_path.as_ptr(),
+            object_base: std::ptr::without_provenance(probe.object_base),
+        }
+    }
+}
+
+type Callback = unsafe extern "C" fn(*const Metadata, *mut c_void);
+
+/// `fastinst_probe_fn` of the header.
+type PlainFn = unsafe extern "C" fn(ProbeId);
+
+/// The probe function as the lower layer calls it, with two arguments more.
+fn with_all_arguments(function: PlainFn) -> ProbeFn {
+    // SAFETY: a function that takes fewer arguments may be called with more under the System V convention.
+    unsafe { std::mem::transmute::<PlainFn, ProbeFn>(function) }
+}
+
+/// The pointer that a callback gets back. The header says that it is used on other threads.
+#[derive(Clone, Copy)]
+struct UserData(*mut c_void);
+
+// SAFETY: it is only handed back to the caller's own callback.
+unsafe impl Send for UserData {}
+
+impl UserData {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user_data: *mut c_void) -> c_int {
+    static SERVICE: Once = Once::new();
+    let Some(callback) = callback else { return Code::Argument as c_int };
+    let user_data = UserData(user_data);
+    let registered = fastinst::register_callback(move |probe| {
+        // SAFETY: the header asks for a function that may be called with its user data, on any thread, for ever.
+        unsafe { callback(&Metadata::from(probe), user_data.get()) }
+    });
+    if registered.is_err() {
+        return code(registered);
+    }
+    let mut started = Ok(());
+    // Libraries that are loaded later are discovered by the service thread; the profiler has started one already.
+    SERVICE.call_once(|| {
+        if !profiler::session::is_running() {
+            started = fastinst::service::start(None);
+        }
+    });
+    code(started)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_activate(id: u32, function: Option<PlainFn>) -> c_int {
+    let Some(function) = function else { return Code::Argument as c_int };
+    // SAFETY: the header asks for a function that stays callable.
+    code(unsafe { fastinst::activate(ProbeId(id), with_all_arguments(function)) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_activate_with_caller(id: u32, function: Option<ProbeFn>) -> c_int {
+    let Some(function) = function else { return Code::Argument as c_int };
+    // SAFETY: the header asks for a function that stays callable.
+    code(unsafe { fastinst::activate(ProbeId(id), function) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fastinst_deactivate(id: u32) -> c_int {
+    code(fastinst::deactivate(ProbeId(id)))
+}
+
+/// `fastinst_activation` of the header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Activation {
+    id: u32,
+    function: Option<PlainFn>,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_activate_all(
+    activations: *const Activation,
+    count: usize,
+    results: *mut c_int,
+) -> c_int {
+    // SAFETY: the header asks for `count` activations.
+    let activations = unsafe { elements(activations, count) };
+    let with_function = |activation: &Activation| {
+        activation.function.map(|function| (ProbeId(activation.id), with_all_arguments(function)))
+    };
+    let Some(probes) = activations.and_then(|all| all.iter().map(with_function).collect::<Option<Vec<_>>>())
+    else {
+        return Code::Argument as c_int;
+    };
+    // SAFETY: the header asks for functions that stay callable.
+    let codes: Vec<_> = unsafe { fastinst::activate_all(&probes) }.into_iter().map(code).collect();
+    // SAFETY: the header asks for room for `count` results.
+    unsafe { report(&codes, results) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_deactivate_all(ids: *const u32, count: usize, results: *mut c_int) -> c_int {
+    // SAFETY: the header asks for `count` ids.
+    let Some(ids) = (unsafe { elements(ids, count) }) else { return Code::Argument as c_int };
+    let ids: Vec<_> = ids.iter().copied().map(ProbeId).collect();
+    let codes: Vec<_> = fastinst::deactivate_all(&ids).into_iter().map(code).collect();
+    // SAFETY: the header asks for room for `count` results.
+    unsafe { report(&codes, results) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fastinst_probe_count() -> usize {
+    fastinst::probe_count()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fastinst_toggle_count() -> u64 {
+    fastinst::toggle_count()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_metadata(id: u32, metadata: *mut Metadata) -> c_int {
+    if metadata.is_null() {
+        return Code::Argument as c_int;
+    }
+    match fastinst::metadata(ProbeId(id)) {
+        Some(known) => {
+            // SAFETY: the header asks for room for the metadata.
+            unsafe { metadata.write(Metadata::from(&known)) };
+            OK
+        }
+        None if (id as usize) < fastinst::probe_count() => Code::Undiscovered as c_int,
+        None => Code::NoProbe as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fastinst_notes(buffer: *mut c_char, size: usize) -> usize {
+    // SAFETY: the header asks for room for `size` bytes.
+    unsafe { copy_text(&cyg_profile::notes().join("\n"), buffer, size) }
+}

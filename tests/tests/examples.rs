@@ -1,0 +1,165 @@
+//! The examples of the crates: each is built and run as its first comment says, and prints what that says.
+//!
+//! The READMEs show some of them: what stands there is the example's own text.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::{bare, ensure_preload, repo_root, run, target_dir, target_release_dir};
+
+const CRATES: [&str; 3] = ["wordpatch", "callpatch", "fastinst"];
+
+/// The examples that are programs by themselves; `library.c` is what `probes.rs` loads.
+fn examples(extension: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = CRATES
+        .iter()
+        .flat_map(|name| {
+            fs::read_dir(repo_root().join(name).join("examples")).expect("every crate has examples")
+        })
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension() == Some(OsStr::new(extension)))
+        .filter(|path| path.file_stem() != Some(OsStr::new("library")))
+        .collect();
+    found.sort();
+    found
+}
+
+/// What the first comment of an example says that it prints: the block after "Prints:", without the comment's signs.
+fn promised(source: &str) -> String {
+    let comment = |line: &str| {
+        let line = line.strip_prefix("//!").or_else(|| line.strip_prefix(" *"))?;
+        Some(line.trim().to_owned())
+    };
+    let lines: Vec<String> = source.lines().skip_while(|line| *line == "/*").map_while(comment).collect();
+    let start =
+        lines.iter().position(|line| line.ends_with("Prints:")).expect("the comment says what is printed");
+    let is_text = |line: &&String| !line.is_empty() && !line.starts_with("```") && *line != "/";
+    let mut text: Vec<&str> = lines[start + 1..].iter().filter(is_text).map(String::as_str).collect();
+    text.push("");
+    text.join("\n")
+}
+
+#[track_caller]
+fn check(example: &Path, command: &mut Command) {
+    let source = fs::read_to_string(example).expect("an example can be read");
+    let ran = run(command.env("FASTINST_CALIBRATION", "none"));
+    let what = example.display();
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{what}: {}\n{}", ran.status, ran.stderr);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), promised(&source), "{what}");
+}
+
+/// Compiles C, without a warning by either compiler, as the example's comment says.
+fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
+    let include = repo_root().join("fastinst/include");
+    let output = Command::new(compiler)
+        .args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-std=gnu11", "-I"])
+        .arg(include)
+        .arg(source)
+        .args(flags)
+        .arg("-o")
+        .arg(binary)
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler} (scripts/install-packages.sh installs it): {error}"));
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && messages.is_empty(), "{compiler} {}:\n{messages}", source.display());
+}
+
+#[test]
+fn examples_in_rust_print_what_they_say() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--release", "--examples", "--target-dir"]).arg(target_dir());
+    CRATES.iter().for_each(|name| _ = build.args(["-p", name]));
+    assert!(build.current_dir(repo_root()).status().expect("cargo can be started").success());
+
+    let library = folder.path().join("library.so");
+    let flags = ["-fno-inline", "-shared", "-fPIC", "-finstrument-functions"];
+    compile("gcc", &repo_root().join("fastinst/examples/library.c"), &flags, &library);
+    let found = examples("rs");
+    assert!(found.len() >= 6, "{found:?}");
+    for example in found {
+        let name = example.file_stem().expect("a file has a name");
+        let mut command = bare(&target_release_dir().join("examples").join(name), &[]);
+        if name == "probes" {
+            command.arg(&library);
+        }
+        check(&example, &mut command);
+    }
+}
+
+#[test]
+fn examples_in_c_print_what_they_say() {
+    ensure_preload();
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let libraries = target_release_dir().canonicalize().expect("the library was built");
+    let libraries = libraries.to_str().expect("a UTF-8 path");
+    let path = format!("-Wl,-rpath,{libraries}");
+    let flags = ["-pthread", "-finstrument-functions", "-L", libraries, "-lfastinst", &path];
+    let found = examples("c");
+    assert!(found.len() >= 2, "{found:?}");
+    for example in found {
+        for compiler in ["gcc", "clang"] {
+            let binary = folder.path().join(compiler);
+            compile(compiler, &example, &flags, &binary);
+            check(&example, bare(&binary, &[]).env("FASTINST_OPTIONS", "tool=none"));
+        }
+    }
+}
+
+/// An example without its first comment.
+fn body(source: &str) -> String {
+    let is_comment =
+        |line: &&str| line.starts_with("//!") || line.starts_with("/*") || line.starts_with(" *");
+    let lines: Vec<&str> = source.lines().skip_while(is_comment).collect();
+    lines.join("\n").trim().to_owned()
+}
+
+/// Every program in a README is one of the crate's examples, which the tests above run.
+#[test]
+fn readmes_show_the_examples() {
+    for name in CRATES {
+        let readme =
+            fs::read_to_string(repo_root().join(name).join("README.md")).expect("every crate has a README");
+        let mut shown = 0;
+        for (language, extension) in [("rust", "rs"), ("c", "c")] {
+            let known: Vec<String> = examples(extension)
+                .iter()
+                .map(|path| body(&fs::read_to_string(path).expect("an example can be read")))
+                .collect();
+            for (_, block) in readme
+                .match_indices(&format!("```{language}"))
+                .map(|(at, fence)| readme[at..].split_at(fence.len()))
+            {
+                let (_, block) = block.split_once('\n').expect("a fence ends its line");
+                let (program, _) = block.split_once("\n```").expect("a block has an end");
+                assert!(
+                    known.iter().any(|example| example == program.trim()),
+                    "{name}/README.md:\n{program}"
+                );
+                shown += 1;
+            }
+        }
+        assert!(shown > 0, "{name}/README.md shows no program");
+    }
+}
+
+/// Every relative link in a README leads to a file.
+#[test]
+fn links_of_the_readmes_lead_somewhere() {
+    for name in CRATES {
+        let folder = repo_root().join(name);
+        let readme = fs::read_to_string(folder.join("README.md")).expect("every crate has a README");
+        let links: Vec<&str> = readme
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'))
+            .map(|(link, _)| link.split_once('#').map_or(link, |(path, _)| path))
+            .collect();
+        assert!(links.len() >= 3, "{name}/README.md links to {links:?}");
+        for link in links {
+            assert!(folder.join(link).exists(), "{name}/README.md: {link} leads nowhere");
+        }
+    }
+}
