@@ -1,5 +1,7 @@
 //! A run: the parts of the plan in order, each based on what the earlier ones have found.
 
+use std::time::{Duration, Instant};
+
 use wordpatch::FetchModel;
 
 use crate::error::Error;
@@ -33,16 +35,21 @@ impl Observer for Unobserved {
     }
 }
 
-/// Makes the trials of one part, in order.
+/// Makes the trials of one part, in order, as far as it comes in `limit`.
 pub(crate) fn run_part(
     machine: &mut dyn Machine,
     observer: &mut dyn Observer,
     name: &'static str,
     specs: &[Spec],
+    limit: Duration,
 ) -> Result<Vec<Trial>, Error> {
     observer.part(name, specs);
+    let start = Instant::now();
     let mut trials = Vec::with_capacity(specs.len());
     for spec in specs {
+        if start.elapsed() > limit {
+            break;
+        }
         let trial = machine.run(spec)?;
         observer.trial(&trial)?;
         trials.push(trial);
@@ -50,7 +57,24 @@ pub(crate) fn run_part(
     Ok(trials)
 }
 
-/// Makes all trials of a run. Blocks for its whole time.
+/// How long a part may take. On a busy machine trials take several times their time; the rounds that are left out cost power, and
+/// the verdict says so.
+fn limit(depth: Depth, specs: &[Spec]) -> Duration {
+    /// Of the time that the part takes on an idle machine.
+    const FACTOR: f64 = 1.5;
+    /// By which `expected_milliseconds` counts toggles, of which these trials have no limit.
+    const ANY: f64 = 1.0;
+    match depth {
+        Depth::Full => Duration::MAX,
+        Depth::Quick | Depth::Standard => {
+            let expected = specs.iter().map(|spec| plan::expected_milliseconds(spec, ANY)).sum();
+            Duration::from_millis(expected).mul_f64(FACTOR)
+        }
+    }
+}
+
+/// Makes all trials of a run. Blocks for its whole time; for `--quick` and standard runs, at most one and a half times what it is
+/// on an idle machine.
 ///
 /// # Errors
 /// The machine's or the observer's; the trials so far are lost unless the machine keeps them.
@@ -61,7 +85,7 @@ pub fn survey(
 ) -> Result<Vec<Trial>, Error> {
     let mut trials = Vec::new();
     let mut run = |name, specs: Vec<Spec>, trials: &mut Vec<Trial>| -> Result<(), Error> {
-        trials.extend(run_part(machine, observer, name, &specs)?);
+        trials.extend(run_part(machine, observer, name, &specs, limit(depth, &specs))?);
         Ok(())
     };
     run("fetch window", plan::window(depth), &mut trials)?;

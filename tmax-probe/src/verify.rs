@@ -10,6 +10,7 @@
 //! real machine) would have been refuted. The control must have torn, or the run was blind.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use wordpatch::FetchModel;
@@ -133,7 +134,8 @@ pub fn verify(
 ) -> Result<Verification, Error> {
     let mut trials = Vec::new();
     for (name, specs) in parts(model, effort) {
-        trials.extend(run_part(machine, observer, name, &specs)?);
+        // However busy the machine is: the power is stated.
+        trials.extend(run_part(machine, observer, name, &specs, Duration::MAX)?);
     }
     Ok(Verification::of(model, &trials))
 }
