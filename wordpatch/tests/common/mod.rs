@@ -3,6 +3,7 @@
 // Each test binary uses a part, as a module of its own.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod alone;
 pub mod generated;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
