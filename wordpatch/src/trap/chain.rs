@@ -68,6 +68,12 @@ pub(super) fn next(number: usize, passed: &mut u32) -> Option<&'static Entry> {
     CHAIN.next(number, passed)
 }
 
+/// The entries that a trap has passed already when it reaches us from a handler that the kernel has called: those bound to that
+/// handler, which is the one in force, unless a patch has covered it just now.
+pub(super) fn passed_by_handler() -> u32 {
+    Action::current().map_or(0, |action| CHAIN.bound_to(action.function))
+}
+
 /// The action that is installed for an entry. SA_SIGINFO: the handler changes the context. SA_ONSTACK: the site may run on a tiny
 /// stack. SA_NODEFER: a handler that we call may itself execute a locked site. SA_RESTART as the covered handler has it; where there
 /// is none, an interrupted system call should not notice.
@@ -97,6 +103,16 @@ impl Chain {
             candidate = (0..ENTRIES).filter(is_before).max_by_key(|other| self.0[*other].rank());
         }
         None
+    }
+
+    /// The entries bound to this function, or to the one that this entry is bound to; one bit each.
+    fn bound_to(&self, function: usize) -> u32 {
+        let function = entry::number(function).map_or(function, |number| self.0[number].action().function);
+        let bits = self.0.iter().enumerate().map(|(number, entry)| {
+            let action = entry.action();
+            u32::from(action.is_function() && action.function == function) << number
+        });
+        bits.sum()
     }
 
     /// The entry for an action that was found in force: an old one of its own, or a free one.
@@ -339,6 +355,21 @@ mod tests {
             process.actions(&[3, 2, 2]),
             [Some(Action { mask: 2, ..A }), Some(default(2)), Some(default(0))]
         );
+    }
+
+    #[test]
+    fn what_a_handler_in_force_has_had() {
+        let process = Process::new(Action::DEFAULT);
+        process.cover().unwrap();
+        process.install(A);
+        process.install(B);
+        process.install(Action { mask: 2, ..A });
+        assert_eq!(process.chain.bound_to(A.function), 0b1010);
+        assert_eq!(process.chain.bound_to(entry::function(2)), 0b100);
+        assert_eq!(process.chain.bound_to(C.function), 0);
+        assert_eq!(process.chain.bound_to(libc::SIG_DFL), 0);
+        let mut passed = 0b1010;
+        assert_eq!(process.chain.next(1, &mut passed).map(Entry::action), Some(Action::DEFAULT));
     }
 
     #[test]

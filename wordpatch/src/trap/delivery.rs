@@ -202,7 +202,11 @@ impl Delivery {
     /// The entry whose action gets the trap now that it has reached the entry `number`; none if no action is left.
     pub(super) fn next(&mut self, number: usize) -> (Option<&'static Entry>, u32) {
         let slot = self.slot();
-        let mut passed = slot.map_or(0, |slot| slot.passed.load(Ordering::Acquire));
+        let mut passed = match slot {
+            Some(slot) => slot.passed.load(Ordering::Acquire),
+            None if frame::is_call_by_kernel(self.context, self.stack) => 0,
+            None => chain::passed_by_handler(),
+        };
         let next = chain::next(number, &mut passed);
         if let Some(slot) = slot {
             slot.passed.store(passed, Ordering::Release);

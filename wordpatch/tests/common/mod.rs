@@ -5,6 +5,7 @@
 
 pub mod alone;
 pub mod generated;
+pub mod sigtrap;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
