@@ -5,6 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use common::alone::alone;
+use common::sigtrap::without_signal_stack;
 use common::{A, B, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use wordpatch::{FetchWindow, start_patch};
@@ -32,6 +33,7 @@ fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
         let (thread, stop) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                without_signal_stack();
                 thread.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
                 while !stop.load(Ordering::Relaxed) {
                     assert!([A, B].contains(&call(site)));
