@@ -14,9 +14,8 @@
 //! [`retarget`] gives sites another target. Where the operand itself is cut by a window it takes two waits, paid
 //! once for a whole batch, and still no trap: while a site is inactive its operand is dead.
 //!
-//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and RET, never imitated. An inactive site is
-//! a
-//! RET, a CALL of a RET, or an instruction that pushes nothing.
+//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and RET, never imitated, and an inactive
+//! site is a RET, a CALL of a RET, or an instruction that pushes nothing.
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
 
