@@ -18,6 +18,9 @@
 //! `README.md` has an example, guarantees and obligations; `examples/` has programs that toggle and retarget a call under a running
 //! thread.
 //!
+//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and RET, never imitated, and an inactive
+//! site is a RET, a CALL of a RET, or an instruction that pushes nothing.
+//!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
 
 mod by_address;

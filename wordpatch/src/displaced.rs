@@ -1,13 +1,24 @@
 //! Out-of-line copies of instructions: what a thread executes instead when it meets a site that is locked with INT3.
 //!
-//! A copy does what the instruction does at its own place, then jumps behind it. iced-x86 re-encodes what depends on the place
-//! (RIP-relative operands, relative branches). A CALL would push the wrong return address, so it becomes
+//! A copy does what the instruction does at its own place, then jumps to the instruction after it. iced-x86 re-encodes what depends on
+//! the place (RIP-relative operands, relative branches).
+//!
+//! # Calls
+//! A CALL in the copy would push an address in the copy. Callees look at their return address: `__cyg_profile_func_enter` is passed
+//! the one of its caller, unwinders look it up in
+//! tables. It would also keep the copy in use until the callee returns. So a CALL becomes
 //!
 //! ```text
 //! push imm32              ; low half of the return address, sign-extended
 //! mov dword [rsp+4], imm  ; high half
 //! jmp target
 //! ```
+//!
+//! With user shadow stacks enabled (CET), that is fatal: only CALL pushes to the shadow stack, so the callee's RET would raise a
+//! control-protection exception. A CALL is refused then. All other instructions are executed as what they are, RET included, and leave
+//! the shadow stack right. There is no way to push an address of one's choice: WRSS is reserved for runtimes that enable it.
+
+use std::arch::asm;
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, FlowControl, Instruction, InstructionBlock, MemoryOperand,
@@ -27,8 +38,27 @@ fn encodes(result: Result<Instruction, iced_x86::IcedError>) -> Instruction {
     result.expect("a fixed, valid operand combination")
 }
 
+/// Whether this thread has a shadow stack. The C library enables them for a process as a whole, when it starts.
+fn has_shadow_stack() -> bool {
+    let pointer: u64;
+    // SAFETY: reads the shadow stack pointer; without shadow stacks it is a NOP and leaves 0.
+    unsafe {
+        asm!(
+            "xor eax, eax",
+            // rdsspq rax
+            ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8",
+            out("rax") pointer,
+            options(nomem, nostack),
+        );
+    }
+    pointer != 0
+}
+
 /// The instructions that stand for `instruction` at another place.
-fn stand_in(instruction: &Instruction) -> Result<Vec<Instruction>, Error> {
+fn stand_in(instruction: &Instruction, has_shadow_stack: bool) -> Result<Vec<Instruction>, Error> {
+    if has_shadow_stack && (instruction.is_call_near() || instruction.is_call_near_indirect()) {
+        return Err(immovable(instruction, "it is a call, and shadow stacks are enabled in this process"));
+    }
     let behind = instruction.next_ip();
     let jump_behind = || encodes(Instruction::with_branch(Code::Jmp_rel32_64, behind));
     let push_return_address = || {
@@ -73,7 +103,7 @@ fn stand_in(instruction: &Instruction) -> Result<Vec<Instruction>, Error> {
 /// # Errors
 /// [`Error::Immovable`], perhaps only at this address.
 pub(crate) fn copy_at(instruction: &Instruction, address: usize) -> Result<Vec<u8>, Error> {
-    let instructions = stand_in(instruction)?;
+    let instructions = stand_in(instruction, has_shadow_stack())?;
     let place = InstructionBlock::new(&instructions, address as u64);
     let encoded = BlockEncoder::encode(64, place, BlockEncoderOptions::NONE)
         .map_err(|_| immovable(instruction, "it cannot be encoded at another address"))?;
@@ -88,10 +118,25 @@ mod tests {
 
     const IP: u64 = 0x7000_1234_5000;
 
+    fn decode(bytes: &[u8]) -> Instruction {
+        Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode()
+    }
+
+    /// What stands for the instruction, without and with shadow stacks.
     fn check(bytes: &[u8], expected: Option<&[Code]>) {
-        let instruction = Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode();
-        let codes = stand_in(&instruction).map(|copy| copy.iter().map(Instruction::code).collect::<Vec<_>>());
-        assert_eq!(codes.ok().as_deref(), expected, "{bytes:02x?}");
+        let instruction = decode(bytes);
+        let codes = |has_shadow_stack| {
+            let copy = stand_in(&instruction, has_shadow_stack);
+            copy.map(|copy| copy.iter().map(Instruction::code).collect::<Vec<_>>())
+        };
+        assert_eq!(codes(false).ok().as_deref(), expected, "{bytes:02x?}");
+        let pushes = expected.is_some_and(|codes| codes.contains(&Code::Pushq_imm32));
+        if pushes {
+            let refused = codes(true).unwrap_err().to_string();
+            assert!(refused.contains("shadow stacks"), "{bytes:02x?}: {refused}");
+        } else {
+            assert_eq!(codes(true).ok().as_deref(), expected, "{bytes:02x?}");
+        }
     }
 
     #[test]
@@ -102,9 +147,47 @@ mod tests {
         check(&[0xff, 0x15, 1, 0, 0, 0], Some(&[Pushq_imm32, Mov_rm32_imm32, Jmp_rm64]));
         check(&[0xff, 0xd3], Some(&[Pushq_imm32, Mov_rm32_imm32, Jmp_rm64]));
         check(&[0xff, 0x14, 0x24], None);
+        check(&[0xff, 0xd4], None);
+        check(&[0xff, 0x94, 0xc4, 8, 0, 0, 0], None);
         check(&[0xe9, 1, 0, 0, 0], Some(&[Jmp_rel32_64]));
+        check(&[0xff, 0xe3], Some(&[Jmp_rm64]));
         check(&[0x0f, 0x84, 1, 0, 0, 0], Some(&[Je_rel32_64, Jmp_rel32_64]));
         check(&[0xc3], Some(&[Retnq]));
+        // SYSCALL, far CALL, INT, UD2, XBEGIN.
         check(&[0x0f, 0x05], None);
+        check(&[0xff, 0x1b], None);
+        check(&[0xcd, 0x80], None);
+        check(&[0x0f, 0x0b], None);
+        check(&[0xc7, 0xf8, 0, 0, 0, 0], None);
+    }
+
+    /// The return address is that of the CALL at its own place, in whichever half its bits are.
+    #[test]
+    fn a_call_pushes_its_own_return_address() {
+        for ip in [IP, 0x1234_5678, 0x7fff_ffff_f000, 0x5555_8000_0000] {
+            let call = Decoder::with_ip(64, &[0xe8, 0x10, 0, 0, 0], ip, DecoderOptions::NONE).decode();
+            let copy = stand_in(&call, false).unwrap();
+            let (low, high) = (copy[0].immediate32to64() as u32, copy[1].immediate32());
+            assert_eq!(u64::from(high) << 32 | u64::from(low), ip + 5);
+            assert_eq!((copy[1].memory_base(), copy[1].memory_displacement64()), (Register::RSP, 4));
+            assert_eq!(copy[2].near_branch_target(), ip + 0x15);
+        }
+    }
+
+    #[test]
+    fn a_copy_goes_on_after_the_instruction() {
+        let copy = copy_at(&decode(&[0x0f, 0x1f, 0x44, 0, 0]), IP as usize + 0x1000).unwrap();
+        let mut decoder = Decoder::with_ip(64, &copy, IP + 0x1000, DecoderOptions::NONE);
+        assert_eq!(decoder.decode().code(), Code::Nop_rm32);
+        assert_eq!(decoder.decode().near_branch_target(), IP + 5);
+    }
+
+    /// The kernel says the same (proc(5)), where it knows of shadow stacks.
+    #[test]
+    fn the_shadow_stack_of_this_thread() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let features = status.lines().find_map(|line| line.strip_prefix("x86_Thread_features:"));
+        let enabled = features.is_some_and(|features| features.split_whitespace().any(|one| one == "shstk"));
+        assert_eq!(has_shadow_stack(), enabled);
     }
 }

@@ -206,6 +206,16 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The program has had more different actions for SIGTRAP than handlers of ours can take the place of. The one it installed last
+    /// stays in force.
+    #[error(
+        "the program has installed more than {limit} different SIGTRAP handlers; install one handler, before the first patch"
+    )]
+    TrapHandlersExhausted {
+        /// How many can be covered.
+        limit: usize,
+    },
+
     /// The kernel refused memory for generated code.
     #[error("no memory for generated code: {source}")]
     CodeMemory {
@@ -229,6 +239,7 @@ impl Error {
         let errno = |source: &io::Error| io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(0));
         match refusal {
             Self::TrapRefused { source } => Self::TrapRefused { source: errno(source) },
+            Self::TrapHandlersExhausted { limit } => Self::TrapHandlersExhausted { limit: *limit },
             Self::MembarrierRefused { source } => Self::MembarrierRefused { source: errno(source) },
             other => unreachable!("not a refusal of the whole batch: {other}"),
         }

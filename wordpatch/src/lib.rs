@@ -26,6 +26,9 @@
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
 //!
+//! SIGTRAP stays usable for the program: every trap that is not of a locked site has the effect of the action that the program had
+//! installed, whether that is a handler, a chain of handlers, SIG_IGN or SIG_DFL (`src/trap`).
+//!
 //! # Drivers
 //! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
 //! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.

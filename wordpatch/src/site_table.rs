@@ -313,6 +313,12 @@ pub(crate) enum Int3 {
     Foreign,
 }
 
+/// Whether the site was ever locked. For the trap handler, as all of the lookup.
+pub(crate) fn is_known(site: usize) -> bool {
+    // Records of nobody have the address 0.
+    site != 0 && find(site).is_some()
+}
+
 /// Tells whose the INT3 at `site` is; `is_int3` reads the site.
 ///
 /// INT3 stands there only while the record is locked. So an INT3 that is read while the record was not locked, and has not

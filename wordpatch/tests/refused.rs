@@ -2,28 +2,9 @@
 
 mod common;
 
-use std::process::Command;
-
+use common::alone::alone;
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, with_model, with_window};
 use wordpatch::{Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, start_patch, tsc};
-
-const IN_CHILD: &str = "WORDPATCH_TEST_IN_CHILD";
-
-/// Runs the test of this name alone in a new process, which `scenario` then runs in.
-#[track_caller]
-fn alone(name: &str, scenario: impl FnOnce()) {
-    if std::env::var_os(IN_CHILD).is_some() {
-        return scenario();
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(IN_CHILD, "1")
-        .output()
-        .unwrap();
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-}
 
 /// From now on, every thread's `membarrier` gives EPERM.
 fn refuse_membarrier() {

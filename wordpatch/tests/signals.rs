@@ -1,22 +1,17 @@
-//! SIGTRAP in a program that has its own use for it.
+//! SIGTRAP in a program that uses it itself. Each test in a process of its own: handlers and masks belong to the process.
 
 mod common;
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard};
 
+use common::alone::alone;
 use common::{A, B, STRADDLING, call, functions, mov_eax, text, with_window};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use wordpatch::{
     Error, FetchWindow, Finisher, Outstanding, State, check_sigtrap_unblocked, start_patch,
     with_signals_blocked,
 };
-
-/// The signal's handler and the threads' masks are the process's: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
 
 static FIRST: AtomicU32 = AtomicU32::new(0);
 static SECOND: AtomicU32 = AtomicU32::new(0);
@@ -48,69 +43,72 @@ fn start(site: usize) -> Outstanding {
 /// A locked site is ours, whatever handler was there first; a foreign INT3 and a raised signal are that handler's.
 #[test]
 fn handlers_installed_before_and_after_ours_get_what_is_theirs() {
-    let _alone = alone();
-    let _model = with_window(FetchWindow::Bytes8);
-    let sites = functions(2, STRADDLING);
-    let breakpoint = text(0, &[0xcc, 0xc3]);
-    // SAFETY: `int3; ret`.
-    let run_breakpoint: extern "C" fn() = unsafe { std::mem::transmute(breakpoint) };
-    install(SigHandler::Handler(first));
-    let outstanding = start(sites[0]);
-    assert_eq!(call(sites[0]), A);
-    assert_eq!(FIRST.load(Ordering::Relaxed), 0, "a locked site is nobody else's");
-    run_breakpoint();
-    raise(Signal::SIGTRAP).unwrap();
-    assert_eq!(FIRST.load(Ordering::Relaxed), 2);
-    outstanding.finish().unwrap();
+    alone("handlers_installed_before_and_after_ours_get_what_is_theirs", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let sites = functions(2, STRADDLING);
+        let breakpoint = text(0, &[0xcc, 0xc3]);
+        // SAFETY: `int3; ret`.
+        let run_breakpoint: extern "C" fn() = unsafe { std::mem::transmute(breakpoint) };
+        install(SigHandler::Handler(first));
+        let outstanding = start(sites[0]);
+        assert_eq!(call(sites[0]), A);
+        assert_eq!(FIRST.load(Ordering::Relaxed), 0, "a locked site is nobody else's");
+        run_breakpoint();
+        raise(Signal::SIGTRAP).unwrap();
+        assert_eq!(FIRST.load(Ordering::Relaxed), 2);
+        outstanding.finish().unwrap();
 
-    // Installed after ours: the next patch notices.
-    install(SigHandler::SigAction(second));
-    let outstanding = start(sites[1]);
-    assert_eq!(call(sites[1]), A);
-    assert_eq!(SECOND.load(Ordering::Relaxed), 0);
-    run_breakpoint();
-    assert_eq!((SECOND.load(Ordering::Relaxed), LAST_SITE.load(Ordering::Relaxed)), (1, breakpoint));
-    raise(Signal::SIGTRAP).unwrap();
-    assert_eq!((FIRST.load(Ordering::Relaxed), SECOND.load(Ordering::Relaxed)), (2, 2));
-    outstanding.finish().unwrap();
-    assert_eq!((call(sites[0]), call(sites[1])), (B, B));
+        // Installed after ours: the next patch notices.
+        install(SigHandler::SigAction(second));
+        let outstanding = start(sites[1]);
+        assert_eq!(call(sites[1]), A);
+        assert_eq!(SECOND.load(Ordering::Relaxed), 0);
+        run_breakpoint();
+        assert_eq!((SECOND.load(Ordering::Relaxed), LAST_SITE.load(Ordering::Relaxed)), (1, breakpoint));
+        raise(Signal::SIGTRAP).unwrap();
+        assert_eq!((FIRST.load(Ordering::Relaxed), SECOND.load(Ordering::Relaxed)), (2, 2));
+        outstanding.finish().unwrap();
+        assert_eq!((call(sites[0]), call(sites[1])), (B, B));
+    });
 }
 
 #[test]
 fn a_thread_that_blocks_the_trap_is_named() {
-    let _alone = alone();
-    check_sigtrap_unblocked().unwrap();
-    let (ready, done) = (Barrier::new(2), Barrier::new(2));
-    std::thread::scope(|scope| {
-        let blocking = scope.spawn(|| {
-            SigSet::all().thread_block().unwrap();
+    alone("a_thread_that_blocks_the_trap_is_named", || {
+        check_sigtrap_unblocked().unwrap();
+        let (ready, done) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let blocking = scope.spawn(|| {
+                SigSet::all().thread_block().unwrap();
+                ready.wait();
+                done.wait();
+                nix::unistd::gettid().as_raw()
+            });
             ready.wait();
+            let found = check_sigtrap_unblocked();
             done.wait();
-            nix::unistd::gettid().as_raw()
+            let id = blocking.join().unwrap();
+            assert!(
+                matches!(found, Err(Error::SigtrapBlocked { thread }) if thread == id),
+                "{found:?} is not {id}"
+            );
         });
-        ready.wait();
-        let found = check_sigtrap_unblocked();
-        done.wait();
-        let id = blocking.join().unwrap();
-        assert!(
-            matches!(found, Err(Error::SigtrapBlocked { thread }) if thread == id),
-            "{found:?} is not {id}"
-        );
     });
 }
 
 #[test]
 fn the_finisher_and_threads_made_like_it_can_run_through_a_locked_site() {
-    let _alone = alone();
-    let _model = with_window(FetchWindow::Bytes8);
-    let finisher = Finisher::start().unwrap();
-    check_sigtrap_unblocked().unwrap();
-    let site = functions(1, STRADDLING)[0];
-    let outstanding = start(site);
-    let seen = with_signals_blocked(|| std::thread::spawn(move || call(site))).join().unwrap();
-    assert_eq!(seen, A);
-    finisher.take_over(&outstanding).unwrap();
-    while outstanding.state() != State::Finished {
-        std::thread::yield_now();
-    }
+    alone("the_finisher_and_threads_made_like_it_can_run_through_a_locked_site", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let finisher = Finisher::start().unwrap();
+        check_sigtrap_unblocked().unwrap();
+        let site = functions(1, STRADDLING)[0];
+        let outstanding = start(site);
+        let seen = with_signals_blocked(|| std::thread::spawn(move || call(site))).join().unwrap();
+        assert_eq!(seen, A);
+        finisher.take_over(&outstanding).unwrap();
+        while outstanding.state() != State::Finished {
+            std::thread::yield_now();
+        }
+    });
 }

@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages};
-use crate::{Bytes, copies, outstanding, site_table};
+use crate::{Bytes, copies, outstanding, site_table, trap};
 
 /// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
 static STEPS: RwLock<()> = RwLock::new(());
@@ -26,6 +26,7 @@ pub(crate) fn step() -> RwLockReadGuard<'static, ()> {
 struct Held {
     _steps: RwLockWriteGuard<'static, ()>,
     _outstanding: outstanding::Hold,
+    _trap: trap::Hold,
     _copies: copies::Hold,
     mappings: MutexGuard<'static, Vec<TextMapping>>,
     _table: site_table::Hold,
@@ -54,6 +55,7 @@ extern "C" fn prepare() {
     let held = Held {
         _steps: steps,
         _outstanding: outstanding::hold(),
+        _trap: trap::hold(),
         _copies: copies::hold(),
         mappings: MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()),
         _table: site_table::hold(),

@@ -3,7 +3,9 @@
 // Each test binary uses a part, as a module of its own.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod alone;
 pub mod generated;
+pub mod sigtrap;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};

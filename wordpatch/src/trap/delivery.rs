@@ -1,0 +1,251 @@
+//! One delivery of the signal: its frame, and which entries it has passed.
+//!
+//! A delivery begins when it first reaches an entry and ends when that call returns, or by a non-local exit of a handler. Meanwhile a
+//! slot, found by the thread's id, has its state for the entries that are reached from there. A handler without SA_SIGINFO passes
+//! no pointers on: the slot has them.
+//!
+//! # When a slot is out of date
+//! After a non-local exit nobody clears it. So it counts only
+//! 1. for a call from deeper in the stack than the one that filled it;
+//! 2. if the frame it names carries our [`TAG`]: the kernel clears that word for each signal. This matters where the next signal finds
+//!    the stack at the same depth.
+//!
+//! A slot belongs to a thread until that thread's outermost delivery returns, or the thread ends. With all [`SLOTS`] in use by live
+//! threads, a delivery goes without: cycles of handlers are not broken then.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use super::chain::{self, Entry};
+use super::frame::{self, Context};
+
+/// Stands in the frame of a delivery that a slot describes.
+const TAG: u64 = u64::from_le_bytes(*b"int3 fwd");
+
+const SLOTS: usize = 128;
+
+/// How much stack a handler may use between two entries.
+const REACH: usize = 1 << 20;
+
+/// Changed by one thread, which may be interrupted at any instruction by a delivery that uses the same slot and restores it.
+struct Slot {
+    /// The thread's id, or 0.
+    thread: AtomicI32,
+    /// The stack pointer on entry to the first entry, or 0: the rest is not valid.
+    stack: AtomicUsize,
+    /// The frame, or null where nobody passed it.
+    context: AtomicUsize,
+    info: AtomicUsize,
+    /// Bit N: entry N was passed.
+    passed: AtomicU32,
+}
+
+static TABLE: [Slot; SLOTS] = [const { Slot::free() }; SLOTS];
+
+/// What a slot holds.
+#[derive(Clone, Copy)]
+struct State {
+    stack: usize,
+    context: usize,
+    info: usize,
+    passed: u32,
+}
+
+impl State {
+    const NONE: Self = Self { stack: 0, context: 0, info: 0, passed: 0 };
+
+    /// Whether a call at this stack pointer can be one that the delivery leads to.
+    fn encloses(&self, stack: usize) -> bool {
+        stack < self.stack && self.stack - stack <= REACH
+    }
+}
+
+impl Slot {
+    const fn free() -> Self {
+        Self {
+            thread: AtomicI32::new(0),
+            stack: AtomicUsize::new(0),
+            context: AtomicUsize::new(0),
+            info: AtomicUsize::new(0),
+            passed: AtomicU32::new(0),
+        }
+    }
+
+    fn load(&self) -> State {
+        State {
+            stack: self.stack.load(Ordering::Acquire),
+            context: self.context.load(Ordering::Acquire),
+            info: self.info.load(Ordering::Acquire),
+            passed: self.passed.load(Ordering::Acquire),
+        }
+    }
+
+    /// A delivery that interrupts this finds the slot empty, or complete.
+    fn store(&self, state: State) {
+        self.stack.store(0, Ordering::Release);
+        self.context.store(state.context, Ordering::Release);
+        self.info.store(state.info, Ordering::Release);
+        self.passed.store(state.passed, Ordering::Release);
+        self.stack.store(state.stack, Ordering::Release);
+    }
+}
+
+fn thread_id() -> libc::pid_t {
+    // SAFETY: async-signal-safe, and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
+}
+
+fn slot_of(thread: libc::pid_t) -> Option<&'static Slot> {
+    TABLE.iter().find(|slot| slot.thread.load(Ordering::Relaxed) == thread)
+}
+
+/// This thread's slot: the one that it has, a free one, or that of a thread that ended in the middle of a delivery.
+fn claim() -> Option<&'static Slot> {
+    let thread = thread_id();
+    let take = |slot: &&Slot, from| {
+        slot.thread.compare_exchange(from, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    slot_of(thread).or_else(|| TABLE.iter().find(|slot| take(slot, 0))).or_else(|| {
+        TABLE.iter().find(|slot| {
+            let owner = slot.thread.load(Ordering::Relaxed);
+            has_ended(owner) && {
+                let taken = take(slot, owner);
+                if taken {
+                    slot.store(State::NONE);
+                }
+                taken
+            }
+        })
+    })
+}
+
+fn has_ended(thread: libc::pid_t) -> bool {
+    // SAFETY: both are async-signal-safe; signal 0 only looks.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) != 0
+            && *libc::__errno_location() == libc::ESRCH
+    }
+}
+
+/// A delivery as an entry sees it.
+pub(super) struct Delivery {
+    info: *mut libc::siginfo_t,
+    context: *mut Context,
+    /// Whether the pointers are those of the kernel's frame.
+    is_known: bool,
+    stack: usize,
+}
+
+/// What [`Delivery::enter`] has changed.
+pub(super) struct Entered {
+    slot: &'static Slot,
+    before: State,
+}
+
+impl Delivery {
+    /// # Safety
+    /// The first three are the arguments that the entry was called with, `stack` the stack pointer then.
+    pub(super) unsafe fn identify(
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+        stack: usize,
+    ) -> Self {
+        let context = context.cast();
+        let is_known = frame::is_call_by_kernel(context, stack) || frame::is_frame(info, context);
+        let given = Self { info, context, is_known, stack };
+        if is_known {
+            return given;
+        }
+        let enclosing = slot_of(thread_id()).map(Slot::load).filter(|state| state.encloses(stack));
+        match enclosing.filter(|state| state.context != 0) {
+            Some(state) => Self {
+                info: std::ptr::with_exposed_provenance_mut(state.info),
+                context: std::ptr::with_exposed_provenance_mut(state.context),
+                is_known: true,
+                stack,
+            },
+            None => given,
+        }
+    }
+
+    pub(super) fn context(&mut self) -> Option<&mut Context> {
+        // SAFETY: the kernel's frame, on this thread's stack until the handler that it called has returned.
+        self.is_known.then(|| unsafe { &mut *self.context })
+    }
+
+    /// What the kernel says about the signal. Nothing where it called a handler without SA_SIGINFO: it leaves `info` as it was.
+    pub(super) fn info(&self) -> Option<libc::siginfo_t> {
+        // SAFETY: as in `context`.
+        let info = self.is_known.then(|| unsafe { self.info.read() });
+        info.filter(|info| info.si_signo == libc::SIGTRAP)
+    }
+
+    /// The signal's code, if it is known.
+    pub(super) fn code(&self) -> Option<libc::c_int> {
+        self.info().map(|info| info.si_code)
+    }
+
+    /// What to call a handler with.
+    pub(super) fn pointers(&self) -> (*mut libc::siginfo_t, *mut libc::c_void) {
+        (self.info, self.context.cast())
+    }
+
+    /// The slot that already has this delivery.
+    fn slot(&mut self) -> Option<&'static Slot> {
+        let slot = slot_of(thread_id())?;
+        let state = slot.load();
+        let context = if self.is_known { self.context.addr() } else { 0 };
+        let is_current = self.context().is_none_or(|context| context.link == TAG);
+        (state.encloses(self.stack) && state.context == context && is_current).then_some(slot)
+    }
+
+    /// The entry whose action gets the trap now that it has reached the entry `number`; none if no action is left.
+    pub(super) fn next(&mut self, number: usize) -> (Option<&'static Entry>, u32) {
+        let slot = self.slot();
+        let mut passed = match slot {
+            Some(slot) => slot.passed.load(Ordering::Acquire),
+            None if frame::is_call_by_kernel(self.context, self.stack) => 0,
+            None => chain::passed_by_handler(),
+        };
+        let next = chain::next(number, &mut passed);
+        if let Some(slot) = slot {
+            slot.passed.store(passed, Ordering::Release);
+        }
+        (next, passed)
+    }
+
+    /// Makes this delivery known to the entries that are reached before [`leave`](Self::leave), unless it is already.
+    pub(super) fn enter(&mut self, passed: u32) -> Option<Entered> {
+        if self.slot().is_some() {
+            return None;
+        }
+        let slot = claim()?;
+        let before = slot.load();
+        let (context, info) =
+            if self.is_known { (self.context, self.info) } else { (null_mut(), null_mut()) };
+        slot.store(State {
+            stack: self.stack,
+            context: context.expose_provenance(),
+            info: info.expose_provenance(),
+            passed,
+        });
+        if let Some(context) = self.context() {
+            context.link = TAG;
+        }
+        Some(Entered { slot, before })
+    }
+
+    /// The handler has returned.
+    pub(super) fn leave(&mut self, entered: Option<Entered>) {
+        let Some(Entered { slot, before }) = entered else { return };
+        if let Some(context) = self.context() {
+            context.link = 0;
+        }
+        if before.encloses(self.stack) {
+            slot.store(before);
+        } else {
+            slot.store(State::NONE);
+            slot.thread.store(0, Ordering::Release);
+        }
+    }
+}

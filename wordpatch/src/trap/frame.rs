@@ -1,0 +1,71 @@
+//! The kernel's signal frame, as the handlers that it calls find it on the stack.
+//!
+//! ```text
+//! struct rt_sigframe {        // arch/x86/include/asm/sigframe.h
+//!     char *pretcode;         // the handler's return address: rsp points here
+//!     struct ucontext uc;     // third argument
+//!     struct siginfo info;    // second argument
+//! };
+//! ```
+
+use std::mem::offset_of;
+
+/// What the kernel calls `struct ucontext`. The C library's is longer, and would overlap `info`.
+#[repr(C)]
+pub(super) struct Context {
+    flags: u64,
+    /// Written as 0 by the kernel for each signal, and not read again.
+    pub(super) link: u64,
+    stack: libc::stack_t,
+    pub(super) machine: libc::mcontext_t,
+    /// The signal mask in force once the handler returns.
+    pub(super) mask: u64,
+}
+
+const _: () = assert!(offset_of!(Context, machine) == offset_of!(libc::ucontext_t, uc_mcontext));
+const _: () = assert!(offset_of!(Context, mask) == offset_of!(libc::ucontext_t, uc_sigmask));
+
+/// Addresses below are never mapped (`vm.mmap_min_addr`).
+const LOWEST: usize = 1 << 16;
+
+/// Whether a handler that was entered with this stack pointer and this context was called by the kernel.
+pub(super) fn is_call_by_kernel(context: *const Context, stack: usize) -> bool {
+    context.addr() == stack + size_of::<usize>()
+}
+
+/// Whether the two pointers are of one frame, as far as their values tell: a handler without SA_SIGINFO that calls another leaves
+/// whatever it had in the registers of these arguments.
+pub(super) fn is_frame(info: *const libc::siginfo_t, context: *const Context) -> bool {
+    // The frame is aligned so that the stack is, as after a call.
+    let is_aligned = context.addr().is_multiple_of(16);
+    is_aligned && context.addr() >= LOWEST && info.addr() == context.addr().wrapping_add(size_of::<Context>())
+}
+
+#[cfg(test)]
+impl Context {
+    /// A frame's context at this address, with these registers; everything else is 0.
+    pub(super) fn at(instruction_pointer: usize, exception: i64) -> Self {
+        // SAFETY: all zero is valid.
+        let mut context: Self = unsafe { std::mem::zeroed() };
+        context.machine.gregs[libc::REG_RIP as usize] = instruction_pointer as i64;
+        context.machine.gregs[libc::REG_TRAPNO as usize] = exception;
+        context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_of_one_frame_are_told_from_others() {
+        use std::ptr::without_provenance;
+        let is_frame = |info, context| super::is_frame(without_provenance(info), without_provenance(context));
+        assert!(is_frame(0x7000_0010 + 304, 0x7000_0010));
+        assert!(!is_frame(0x7000_0010 + 312, 0x7000_0010));
+        assert!(!is_frame(0x7000_0008 + 304, 0x7000_0008), "not aligned");
+        assert!(!is_frame(304, 0), "never mapped");
+        assert!(is_call_by_kernel(std::ptr::without_provenance(0x7000_0010), 0x7000_0008));
+        assert!(!is_call_by_kernel(std::ptr::without_provenance(0x7000_0010), 0x7000_0010));
+    }
+}

@@ -1,0 +1,117 @@
+//! Threads that block SIGTRAP: which there are, and how not to become one.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+
+use crate::Error;
+
+/// Runs `act` with every signal blocked except SIGTRAP: for starting a thread that handlers of the program never run on, and
+/// that can still execute a locked site.
+pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
+    let mut mask = SigSet::all();
+    mask.remove(Signal::SIGTRAP);
+    let mut before = SigSet::empty();
+    let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), Some(&mut before));
+    let result = act();
+    if blocked.is_ok() {
+        // Cannot fail: the mask is one that was in force.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    }
+    result
+}
+
+/// How long a thread must block the signal to be reported: the C library blocks every signal while a thread starts and ends,
+/// which takes as long as the thread has to wait for a processor.
+const LONG_BLOCKED: Duration = Duration::from_millis(200);
+
+/// Checks that no thread of this process blocks SIGTRAP: the kernel would kill the process when such a thread executed a locked
+/// site. Reads `/proc/self/task`, which costs some ten microseconds for each thread, so patches do not call this; it takes
+/// 200 ms to report a thread. Threads that block the signal later are not noticed.
+///
+/// # Errors
+/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] when `/proc` cannot be read.
+pub fn check_sigtrap_unblocked() -> Result<(), Error> {
+    let unreadable = |source| Error::ThreadsUnknown { source };
+    for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
+        let task = task.map_err(unreadable)?;
+        let begin = Instant::now();
+        let is_long = || begin.elapsed() >= LONG_BLOCKED;
+        if stays_blocked(|| blocks_sigtrap(&task.path()), is_long).map_err(unreadable)? {
+            let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
+            return Err(Error::SigtrapBlocked { thread: thread.unwrap_or(0) });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the signal is blocked at each look until `is_long`.
+fn stays_blocked(
+    mut is_blocked: impl FnMut() -> io::Result<bool>,
+    is_long: impl Fn() -> bool,
+) -> io::Result<bool> {
+    while is_blocked()? {
+        if is_long() {
+            return Ok(true);
+        }
+        std::thread::yield_now();
+    }
+    Ok(false)
+}
+
+/// Whether the thread of this folder blocks the signal; a thread that has ended does not.
+fn blocks_sigtrap(folder: &Path) -> io::Result<bool> {
+    match std::fs::read_to_string(folder.join("status")) {
+        Ok(status) => mask_has_sigtrap(&status).ok_or_else(|| ErrorKind::InvalidData.into()),
+        Err(ended) if ended.kind() == ErrorKind::NotFound || ended.raw_os_error() == Some(libc::ESRCH) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether SIGTRAP is in the mask of blocked signals of a `status` file (proc(5)).
+fn mask_has_sigtrap(status: &str) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask & 1 << (libc::SIGTRAP - 1) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn the_mask_of_a_status_file() {
+        let with =
+            |mask: &str| mask_has_sigtrap(&format!("Name:\tx\nSigPnd:\t10\nSigBlk:\t{mask}\nSigIgn:\t10\n"));
+        assert_eq!(with("0000000000000010"), Some(true));
+        assert_eq!(with("fffffffffffbfeff"), Some(true));
+        assert_eq!(with("ffffffffffffffef"), Some(false));
+        assert_eq!(with("?"), None);
+        assert_eq!(mask_has_sigtrap("SigIgn:\t10\n"), None);
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_for_a_moment_is_not_reported() {
+        let looks = Cell::new(0);
+        let look = |blocked: fn(u32) -> bool| {
+            looks.set(looks.get() + 1);
+            Ok(blocked(looks.get()))
+        };
+        let is_long = || looks.get() >= 10;
+        assert!(!stays_blocked(|| look(|look| look < 10), is_long).unwrap());
+        looks.set(0);
+        assert!(stays_blocked(|| look(|_| true), is_long).unwrap());
+        assert_eq!(looks.get(), 10);
+        assert!(stays_blocked(|| Err(ErrorKind::PermissionDenied.into()), || true).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_blocks_nothing() {
+        assert!(!blocks_sigtrap(Path::new("/proc/self/task/0")).unwrap());
+    }
+}

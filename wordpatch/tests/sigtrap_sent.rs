@@ -1,0 +1,77 @@
+//! SIGTRAP that one thread sends to another, which executes locked sites.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use common::alone::alone;
+use common::sigtrap::without_signal_stack;
+use common::{A, B, STRADDLING, call, functions, mov_eax, with_window};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use wordpatch::{FetchWindow, start_patch};
+
+static SEEN: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    SEEN.fetch_add(1, Ordering::Relaxed);
+}
+
+fn send(thread: libc::pid_t) {
+    // SAFETY: the thread runs until the test is over.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGTRAP) };
+}
+
+/// Runs `act` with the id of a thread that calls the site, which gives A or B, in a process of its own. The program handles SIGTRAP.
+#[track_caller]
+fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
+    alone(name, || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let action = SigAction::new(SigHandler::Handler(count), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler adds to an atomic only.
+        unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
+        let site = functions(1, STRADDLING)[0];
+        let (thread, stop) = (AtomicI32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                without_signal_stack();
+                thread.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
+                while !stop.load(Ordering::Relaxed) {
+                    assert!([A, B].contains(&call(site)));
+                }
+            });
+            while thread.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            act(site, thread.load(Ordering::Relaxed));
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(SEEN.load(Ordering::Relaxed) > 0);
+        assert_eq!(call(site), B);
+    });
+}
+
+/// The kernel keeps one pending SIGTRAP for a thread. If it has been sent one when it executes INT3, the trap is dropped.
+#[test]
+fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
+    while_called("a_sent_signal_that_swallows_the_trap_of_a_locked_site", |site, thread| {
+        // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+        let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        (0..200_000).for_each(|_| send(thread));
+        outstanding.finish().unwrap();
+    });
+}
+
+/// As above; the patch may be over before the thread comes to the handler.
+#[test]
+fn a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished() {
+    while_called("a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished", |site, thread| {
+        let (mut old, mut new) = (A, B);
+        for _ in 0..30_001 {
+            // SAFETY: as above.
+            let outstanding = unsafe { start_patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
+            (0..5).for_each(|_| send(thread));
+            outstanding.finish().unwrap();
+            (old, new) = (new, old);
+        }
+    });
+}
