@@ -5,6 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
+use common::generated::{PAGE, map_pages, pages};
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
 use wordpatch::fault::{Point, set_hook};
 use wordpatch::text::{TwoForms, follow_forks, unshare};
@@ -145,4 +146,29 @@ fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
     });
     assert_eq!(status, 0);
     assert_eq!(call(site), A, "the child has patched its parent's text");
+}
+
+/// Something else was mapped over the first of two pages: the child gets the second, from where it is in the file.
+#[test]
+fn a_child_gets_the_part_of_its_text_that_is_left() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(2);
+    let site = start + PAGE;
+    // SAFETY: each site is one instruction; also below.
+    unsafe { patch(start, &mov_eax(A), &mov_eax(7)).unwrap() };
+    // SAFETY: as above.
+    unsafe { patch(site, &mov_eax(A), &mov_eax(B)).unwrap() };
+    map_pages(start, 1);
+    let status = fork(|| {
+        // SAFETY: as above; the child has one thread.
+        unsafe {
+            unshare().is_ok()
+                && call(site) == B
+                && patch(site, &mov_eax(B), &mov_eax(A)).is_ok()
+                && call(site) == A
+        }
+    });
+    assert_eq!(status, 0);
+    assert_eq!(call(site), B);
 }

@@ -134,3 +134,32 @@ fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
         assert_eq!(status, Ok(expected));
     }
 }
+
+/// Text of a file that may not be written: the kernel refuses the access. The next patch elsewhere gets it.
+#[test]
+fn a_page_that_cannot_be_made_writable_keeps_nobody_out() {
+    set_access(TextAccess::Mprotect);
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, INSIDE)[0];
+    let file =
+        nix::sys::memfd::memfd_create(c"sealed", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    let code = [mov_eax(A).as_slice(), &[common::RET], &[0xcc; 4090]].concat();
+    nix::unistd::write(&file, &code).unwrap();
+    let seal = nix::fcntl::FcntlArg::F_ADD_SEALS(nix::fcntl::SealFlag::F_SEAL_WRITE);
+    nix::fcntl::fcntl(&file, seal).unwrap();
+    let (protection, flags) = (
+        nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_EXEC,
+        nix::sys::mman::MapFlags::MAP_SHARED,
+    );
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let sealed =
+        unsafe { nix::sys::mman::mmap(None, 4096.try_into().unwrap(), protection, flags, &file, 0) }.unwrap();
+    let sealed = sealed.as_ptr() as usize;
+    // SAFETY: nobody executes the texts meanwhile.
+    unsafe {
+        let refused = patch(sealed, &mov_eax(A), &mov_eax(B));
+        assert!(matches!(refused, Err(wordpatch::Error::ProtectRefused { .. })), "{refused:?}");
+        patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+    }
+    assert_eq!((call(sealed), call(site)), (A, B));
+}

@@ -31,12 +31,11 @@ fn alone(name: &str, scenario: impl FnOnce()) {
 
 /// From now on, every thread's `membarrier` gives EPERM.
 fn refuse_membarrier() {
-    refuse_commands(None);
+    refuse_system_call(libc::SYS_membarrier, None);
 }
 
-/// From now on, this command of every thread's `membarrier` gives EPERM; or all commands.
-fn refuse_commands(command: Option<libc::c_int>) {
-    const NUMBER: u32 = libc::SYS_membarrier as u32;
+/// From now on, this system call of every thread gives EPERM; always, or with this first argument.
+fn refuse_system_call(number: libc::c_long, first_argument: Option<libc::c_int>) {
     /// Where the first argument stands in seccomp_data; the system call's number is its first word.
     const FIRST_ARGUMENT: u32 = 16;
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
@@ -48,9 +47,9 @@ fn refuse_commands(command: Option<libc::c_int>) {
         jf: 0,
         k,
     };
-    let mut filter = vec![load(0), goes_on_if(NUMBER), allow];
-    if let Some(command) = command {
-        filter.extend([load(FIRST_ARGUMENT), goes_on_if(command as u32), allow]);
+    let mut filter = vec![load(0), goes_on_if(number as u32), allow];
+    if let Some(argument) = first_argument {
+        filter.extend([load(FIRST_ARGUMENT), goes_on_if(argument as u32), allow]);
     }
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
@@ -137,7 +136,7 @@ fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instr
 #[test]
 fn a_process_that_may_register_but_not_synchronize_is_refused() {
     alone("a_process_that_may_register_but_not_synchronize_is_refused", || {
-        refuse_commands(Some(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE));
+        refuse_system_call(libc::SYS_membarrier, Some(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE));
         for _ in 0..2 {
             assert!(matches!(serialize_all_cores(), Err(Error::MembarrierRefused { .. })));
         }
@@ -163,5 +162,17 @@ fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
             assert!(start(site).is_err());
         }
         assert_eq!(STORES.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// Whether text is still there is asked of the kernel by a system call that some filters refuse: then it counts as there.
+#[test]
+fn text_that_cannot_be_looked_at_counts_as_there() {
+    alone("text_that_cannot_be_looked_at_counts_as_there", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        refuse_system_call(libc::SYS_process_vm_readv, None);
+        let site = functions(1, STRADDLING)[0];
+        start(site).unwrap().finish().unwrap();
+        assert_eq!(call(site), B);
     });
 }

@@ -2,37 +2,14 @@
 
 mod common;
 
-use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{A, B, INSIDE, RET, call, functions, mov_eax, with_window};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use common::generated::{PAGE, mappings, pages};
+use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
+use nix::sys::mman::munmap;
 use wordpatch::text::{self, TwoForms};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
-
-const PAGE: usize = 4096;
-
-/// Pages of text of the test's own, with an inaccessible page on either side, and `mov eax, A; ret` at the start of each.
-fn pages(count: usize) -> usize {
-    let size = |pages: usize| NonZeroUsize::new(pages * PAGE).unwrap();
-    let private = MapFlags::MAP_PRIVATE;
-    // SAFETY: new mappings, the second inside the first; nobody else knows them.
-    unsafe {
-        let around = mmap_anonymous(None, size(count + 2), ProtFlags::PROT_NONE, private).unwrap();
-        let start = around.addr().get() + PAGE;
-        let place = NonZeroUsize::new(start).unwrap();
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let text =
-            mmap_anonymous(Some(place), size(count), protection, private | MapFlags::MAP_FIXED).unwrap();
-        for page in 0..count {
-            let code = [mov_eax(A).as_slice(), &[RET]].concat();
-            std::ptr::copy_nonoverlapping(code.as_ptr(), (start + page * PAGE) as *mut u8, code.len());
-        }
-        mprotect(text, count * PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
-        start
-    }
-}
 
 /// Where the text at the address is written.
 fn view(address: usize) -> usize {
@@ -159,9 +136,9 @@ fn unshare_changes_nothing_in_a_process_that_shares_nothing() {
     // SAFETY: no other thread uses the text.
     unsafe {
         patch(start, &mov_eax(A), &mov_eax(B)).unwrap();
-        let mapped = common::generated::mappings(&(start..start + PAGE));
+        let mapped = mappings(&(start..start + PAGE));
         text::unshare().unwrap();
-        assert_eq!(common::generated::mappings(&(start..start + PAGE)), mapped, "the text was replaced");
+        assert_eq!(mappings(&(start..start + PAGE)), mapped, "the text was replaced");
         assert_eq!(view(start), before);
         let place = TextRef::resolve(start, 5).unwrap();
         place.compare_exchange(FetchWindow::Bytes8, 0, &b, &a).unwrap();
@@ -179,4 +156,33 @@ fn the_bytes_that_unshare_would_copy_are_those_of_copied_text() {
     assert_eq!(text::copied_bytes(), before + 3 * PAGE);
     text::forget(&(start..start + 1));
     assert_eq!(text::copied_bytes(), before);
+}
+
+/// Text that was replaced by text which differs in a single byte.
+#[test]
+fn text_that_differs_in_its_last_byte_is_stale() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(1);
+    // SAFETY: the page is the test's own, and stays mapped.
+    let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
+    let is_stale = || {
+        // SAFETY: as above.
+        unsafe { place.is_stale(5) }
+    };
+    assert!(!is_stale());
+    let again = common::generated::map_pages(start, 1);
+    assert!(!is_stale(), "the same bytes");
+    // SAFETY: mapped writable, and nobody executes it.
+    unsafe { again.add(4).write(B as u8) };
+    assert!(is_stale());
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn forms_of_different_lengths_are_refused() {
+    let start = pages(1);
+    // SAFETY: the page is the test's own, and stays mapped.
+    let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
+    let [long, short] = [5, 4].map(|length| Bytes::new(&mov_eax(A)[..length]).unwrap());
+    TwoForms::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
