@@ -157,9 +157,19 @@ class Builder:
         self.tree = work / "tree"
         self.target = work / "target"
         self.timeout = timeout
+        self.programs = {}
+
+    def source_has_changed(self):
+        """To be called after each change of the copy."""
+        self.programs = {}
 
     def build(self, suite):
         """The suite's test programs with their folders, or None when it does not compile."""
+        if suite not in self.programs:
+            self.programs[suite] = self.compile(suite)
+        return self.programs[suite]
+
+    def compile(self, suite):
         package, target = suite.split(":")
         command = [CARGO, "test", "--release", "--no-run", "--message-format=json", "--package", package]
         environment = dict(os.environ, CARGO_PROFILE_RELEASE_DEBUG="0", CARGO_TARGET_DIR=str(self.target))
@@ -233,6 +243,7 @@ def test(mutant, builder, repeat):
     path = builder.tree / mutant["file"]
     original = path.read_text()
     path.write_text(mutated)
+    builder.source_has_changed()
     begin = time.monotonic()
     try:
         for _ in range(repeat):
@@ -246,6 +257,7 @@ def test(mutant, builder, repeat):
             result["by"] = by or result["by"]
     finally:
         path.write_text(original)
+        builder.source_has_changed()
         result["seconds"] = round(time.monotonic() - begin, 1)
     if "equivalent" in mutant:
         result["verdict"] = "equivalent" if result["kills"] == 0 else "killed"

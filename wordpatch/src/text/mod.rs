@@ -247,6 +247,8 @@ impl TextMapping {
         let (writable, copied) = if mapping.is_writable() {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
+            // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
+            atfork::follow();
             (None, false)
         } else if mapping.is_shared() {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
