@@ -97,7 +97,7 @@ fn an_operand_that_cannot_be_stored_as_a_whole_is_taken_back() {
     assert_eq!(site.strategy(), Strategy::Load);
     // Differs from the old target in every byte of the displacement.
     let target = site.target() ^ 0x0111_1110;
-    let old = function.write(4, !function.bytes()[4]);
+    let old = function.write(4, 0x77);
     let operand = function.bytes()[1..].to_vec();
     let refused = retarget_all(&[(site, target)]).pop().unwrap();
     assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
@@ -118,4 +118,25 @@ fn foreign_bytes_in_an_active_site_are_reported_and_left_alone() {
     let refused = retarget_all(&[(site, function.targets[1])]).pop().unwrap();
     assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
     assert_eq!(function.bytes(), before);
+}
+
+/// The callees of the other tests are eight bytes apart, so their displacements differ in one byte or two.
+#[test]
+fn an_operand_that_differs_in_every_byte_is_stored_as_a_whole() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for shape in SHAPES {
+        for offset in 0..8 {
+            for clobbers in [Clobbers::Nothing, Clobbers::CallerSaved] {
+                let function = function(shape, offset);
+                let site = decode(&function, clobbers);
+                let displacement = site.displacement() ^ 0x1111_1111;
+                let target = (function.site + shape.len()).wrapping_add_signed(displacement as isize);
+                let led = retarget_all(&[(site, target)]).pop().unwrap().unwrap();
+                assert_eq!((led.target(), led.state().unwrap()), (target, State::Inactive));
+                led.activate().unwrap();
+                let bytes = function.bytes();
+                assert_eq!(bytes[shape.len() - 4..], displacement.to_le_bytes(), "{led:?}");
+            }
+        }
+    }
 }

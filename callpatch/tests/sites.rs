@@ -4,7 +4,7 @@ mod common;
 
 use callpatch::{CallSite, Clobbers, Error, Shape, State, Strategy, Toggle};
 use common::{SHAPES, force, function, functions, with_window};
-use wordpatch::{FetchWindow, WaitPolicy};
+use wordpatch::{Bytes, FetchWindow, TextRef, WaitPolicy};
 
 fn decode(address: usize, clobbers: Clobbers) -> Result<CallSite, Error> {
     // SAFETY: text of the test's own, right with and without its calls.
@@ -165,4 +165,27 @@ fn a_call_at_the_end_of_its_mapping_is_decoded() {
         assert_eq!(site.target(), start + 4096);
         assert_eq!(site.deactivate().unwrap(), Toggle::Changed);
     }
+}
+
+/// A call whose operand goes on in the next page.
+#[test]
+fn a_call_across_pages_is_decoded() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let functions = functions(&[(Shape::IndirectCall, 0); 40]);
+    let end_of_page = functions[1].site.next_multiple_of(4096);
+    let before = functions.iter().rev().find(|function| function.site < end_of_page).unwrap();
+    // Nobody executes this function any more: its last bytes become the call.
+    let site = end_of_page - 3;
+    assert_eq!(before.site, end_of_page - 128);
+    // SAFETY: text of the test's own.
+    let text = unsafe { TextRef::resolve(site, 8) }.unwrap();
+    for (offset, byte) in [0xff, 0x15, 1, 2, 3, 4].into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe {
+            let old = text.read(offset, 1);
+            text.compare_exchange(FetchWindow::Bytes8, offset, &old, &Bytes::new(&[byte]).unwrap()).unwrap();
+        }
+    }
+    let site = decode(site, Clobbers::Nothing).unwrap();
+    assert_eq!((site.shape(), site.displacement()), (Shape::IndirectCall, 0x0403_0201));
 }
