@@ -9,14 +9,14 @@ use std::arch::asm;
 
 use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
-/// Where the eight bytes of the store begin: the aligned quadword if it holds the patch, else the last
-/// place in the window that does.
-fn base_of(window: FetchWindow, address: usize, length: usize) -> usize {
+/// Where the eight bytes of the store begin: at the aligned quadword if it holds the patch, else at the patch. One that
+/// crosses from a quadword into the next begins before the last quadword of its window, so eight bytes from there do not leave
+/// the window either.
+fn base_of(address: usize, length: usize) -> usize {
     if FetchWindow::Bytes8.split(address, length) == Split::Inside {
         address & !(MAX_PATCH - 1)
     } else {
-        let end = (address & !(window.bytes() - 1)) + window.bytes();
-        address.min(end - MAX_PATCH)
+        address
     }
 }
 
@@ -36,7 +36,7 @@ impl Quadword {
     /// When they cross a boundary of `window`.
     pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
         assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
-        let back = address - base_of(window, address, length);
+        let back = address - base_of(address, length);
         let shift = back as u32 * 8;
         Self { back, mask: (u64::MAX >> (64 - length * 8)) << shift, shift }
     }
@@ -154,7 +154,7 @@ mod tests {
                 for address in
                     (0x1000..=0x1040 - length).filter(|at| window.split(*at, length) == Split::Inside)
                 {
-                    let base = base_of(window, address, length);
+                    let base = base_of(address, length);
                     let what = format!("{window:?}, {length} bytes at {address:#x}: base {base:#x}");
                     assert!(base <= address && address + length <= base + 8, "{what}");
                     assert_eq!(window.split(base, 8), Split::Inside, "{what}");
