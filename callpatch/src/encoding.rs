@@ -201,5 +201,6 @@ mod tests {
         check(&[0xc2, 8, 0, RET], &[0x1003]);
         // After a byte that begins no instruction, nothing is known.
         check(&[0x06, RET], &[]);
+        check(&[RET, 0x06, 0x90, RET], &[0x1000]);
     }
 }

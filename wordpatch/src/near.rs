@@ -70,6 +70,11 @@ fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<u
     (place >= start).then_some(place)
 }
 
+/// What every byte of the text can reach, and is reached from.
+fn reach_of(text: &Range<usize>) -> Range<usize> {
+    text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
+}
+
 /// Maps `length` bytes at `place`, read-write. None when something is mapped there, or the kernel reserves the range.
 fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error> {
     let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
@@ -97,7 +102,7 @@ impl NearBlock {
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
     pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
         let length = pages(code) + pages(data);
-        let reach = text.end.saturating_sub(REACH)..text.start.saturating_add(REACH);
+        let reach = reach_of(text);
         let gaps = gaps()?;
         let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
         for gap in below.iter().rev().chain(above.iter().rev()) {
@@ -168,6 +173,10 @@ mod tests {
     #[test]
     fn every_byte_of_a_block_is_in_reach_of_every_byte_of_its_text() {
         let text = (1 << 46)..(1 << 46) + (1 << 30);
+        let reach = reach_of(&text);
+        for (end, text) in [(reach.start, text.end), (reach.end, text.start)] {
+            assert!((1 << 30..1 << 31).contains(&end.abs_diff(text)), "{end:#x} and {text:#x}");
+        }
         let block = NearBlock::allocate(&text, 1 << 20, 0).unwrap();
         let ends = [block.code_address(), block.code_address() + (1 << 20)];
         for (end, text) in ends.into_iter().flat_map(|end| [(end, text.start), (end, text.end)]) {
