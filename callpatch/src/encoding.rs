@@ -186,4 +186,21 @@ mod tests {
             }
         }
     }
+
+    /// Where the RETs are that an inactive call may be led to: one byte long, in instructions that follow each other.
+    #[test]
+    fn rets_are_found_where_an_instruction_starts() {
+        let check = |code: &[u8], expected: &[usize]| {
+            assert_eq!(rets(code, 0x1000).collect::<Vec<_>>(), expected, "{code:02x?}");
+        };
+        check(&[RET], &[0x1000]);
+        check(&[0x90, RET, 0x90, RET], &[0x1001, 0x1003]);
+        // In an operand; with a prefix; with an operand of its own.
+        check(&[0xb0, RET, RET], &[0x1002]);
+        check(&[0xf3, RET, RET], &[0x1002]);
+        check(&[0xc2, 8, 0, RET], &[0x1003]);
+        // After a byte that begins no instruction, nothing is known.
+        check(&[0x06, RET], &[]);
+        check(&[RET, 0x06, 0x90, RET], &[0x1000]);
+    }
 }

@@ -63,6 +63,17 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     code[71..73].copy_from_slice(&[0xff, 0x15]);
     code[73..77].copy_from_slice(&0xb3_i32.to_le_bytes());
     code[77] = 0xc3;
+    // At 0x200: jmp *callee. At 96: sub rsp, 8; (at 103, crossing 104) call 0; jmp over; (at 110) jmp 0x200, a tail call; add rsp, 8; ret.
+    code[96..100].copy_from_slice(&[0x48, 0x83, 0xec, 8]);
+    code[103] = 0xe8;
+    code[104..108].copy_from_slice(&(-108_i32).to_le_bytes());
+    code[108..110].copy_from_slice(&[0xeb, 5]);
+    // Its displacement can be decoded as instructions, when its first byte is RET: lea eax, [rcx]; add [rax], al.
+    code[110] = 0xe9;
+    code[111..115].copy_from_slice(&(0x200_i32 - 115).to_le_bytes());
+    code[0x200..0x206].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
+    code[0x206..0x20e].copy_from_slice(&(callee as *const () as usize).to_le_bytes());
+    code[115..120].copy_from_slice(&[0x48, 0x83, 0xc4, 8, 0xc3]);
     // SAFETY: the pages are new, writable, and executed only afterwards.
     unsafe {
         std::ptr::copy_nonoverlapping(code.as_ptr(), pages.as_ptr().cast(), code.len());
@@ -83,6 +94,21 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     site.activate().expect("switched on");
     function();
     assert_eq!(CALLS.load(Ordering::Relaxed), 2);
+
+    // The first RET behind this site is an inactive tail call, which becomes a jump again: the next one is taken.
+    // SAFETY: as above.
+    let (tail_call, site) = unsafe {
+        let tail_call = CallSite::decode(start + 110, Clobbers::Nothing).expect("a tail call");
+        tail_call.deactivate().expect("switched off");
+        (tail_call, CallSite::decode(start + 103, Clobbers::Nothing).expect("a call"))
+    };
+    assert_eq!(site.strategy(), Strategy::RetIsland);
+    // SAFETY: the code at 96 is a function without arguments.
+    let function: extern "C" fn() = unsafe { std::mem::transmute(start + 96) };
+    site.deactivate().expect("switched off");
+    tail_call.activate().expect("switched on");
+    function();
+    assert_eq!(CALLS.load(Ordering::Relaxed), 2, "the site was led to a tail call");
 
     // A call through a pointer needs a pointer to a RET, for which the program has none to lend.
     // SAFETY: as above.

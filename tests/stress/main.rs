@@ -8,6 +8,7 @@
 
 mod asynchronous;
 mod batches;
+mod boundaries;
 mod contention;
 mod defect;
 mod executor;
@@ -39,8 +40,9 @@ use run::Run;
 type Scenario = fn(&Run);
 
 /// Every scenario, by name; the last is all others at once.
-const SCENARIOS: [(&str, Scenario); 9] = [
+const SCENARIOS: [(&str, Scenario); 10] = [
     ("paper", paper::run),
+    ("boundaries", boundaries::run),
     ("neighbours", neighbours::run),
     ("contention", contention::run),
     ("batches", batches::run),

@@ -33,6 +33,27 @@ fn paper() {
 }
 
 #[test]
+fn boundaries() {
+    check("boundaries");
+}
+
+/// With a window that may not be this processor's, single stores tear where it is not: then nothing else must go wrong, and where the
+/// processor does not tear, nothing at all.
+#[test]
+fn boundaries_of_a_window_that_may_be_too_large() {
+    let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
+    let (code, total, said) = stress(&arguments);
+    for count in ["lost", "hung", "other"] {
+        assert_eq!(total[count], 0, "{total}: {said}");
+    }
+    let torn = total["torn"].as_u64().expect("a count");
+    assert_eq!(code, Some(i32::from(torn > 0)), "{said}");
+    if torn == 0 {
+        eprintln!("this run has not seen this machine tear inside a line");
+    }
+}
+
+#[test]
 fn neighbours() {
     check("neighbours");
 }
@@ -94,5 +115,9 @@ fn planted_defects_are_found() {
 fn what_is_no_scenario_is_refused() {
     let run = run(Command::new(env!("CARGO_BIN_EXE_stress")).args(["--scenario", "calm"]));
     assert_eq!(run.status.code(), Some(2));
-    assert!(run.stderr.contains("no scenario calm; there are paper, neighbours"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("no scenario calm; there are paper, boundaries, neighbours"),
+        "{}",
+        run.stderr
+    );
 }

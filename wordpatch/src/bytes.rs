@@ -70,5 +70,10 @@ mod tests {
         let bytes = Bytes::new(&[0xe8, 1, 2, 3, 4]).unwrap();
         assert_eq!(&*bytes, &[0xe8, 1, 2, 3, 4]);
         assert_eq!(bytes.to_string(), "e8 01 02 03 04");
+        assert_eq!(format!("{bytes:?}"), "[e8 01 02 03 04]");
+        let all = [1, 2, 3, 4, 5, 6, 7, 8];
+        for length in 1..=MAX_PATCH {
+            assert_eq!(Bytes::new(&all[..length]).unwrap().as_slice(), &all[..length]);
+        }
     }
 }

@@ -160,10 +160,45 @@ pub(crate) fn is_here(copy: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn copy(address: usize, code: &[u8]) -> usize {
+    fn original(address: usize, code: &[u8]) -> Original {
         let mut bytes = [0; MAX_INSTRUCTION];
         bytes[..code.len()].copy_from_slice(code);
-        copy_of(&Original { address, length: code.len(), bytes }).unwrap()
+        Original { address, length: code.len(), bytes }
+    }
+
+    fn copy(address: usize, code: &[u8]) -> usize {
+        copy_of(&original(address, code)).unwrap()
+    }
+
+    /// A forked child and its parent share a page of copies, and each has its own idea of how much of it is used up.
+    #[test]
+    fn a_place_that_the_other_process_has_used_is_not_written() {
+        let site = a_place_that_the_other_process_has_used_is_not_written as *const () as usize;
+        let (ours, theirs) = (original(site, &[0xb8, 1, 1, 1, 1]), original(site, &[0xb9, 2, 2, 2, 2]));
+        let mut page = Page::new(&ours).unwrap();
+        let mut of_the_other = Page { text: page.text, used: page.used };
+        let first = page.write(&ours.decode()).unwrap();
+        let second = of_the_other.write(&theirs.decode()).unwrap();
+        assert_ne!(first, second);
+        for (copy, original) in [(first, ours), (second, theirs)] {
+            // SAFETY: the copies are sealed text.
+            let code = unsafe { std::slice::from_raw_parts(copy as *const u8, 5) };
+            assert_eq!(code, &original.bytes[..5]);
+        }
+    }
+
+    #[test]
+    fn a_full_page_takes_nothing_more() {
+        let site = a_full_page_takes_nothing_more as *const () as usize;
+        let mov = original(site, &[0xb8, 1, 1, 1, 1]);
+        let page = Page::new(&mov).unwrap();
+        let with_room_for =
+            |room: usize| Page { text: page.text, used: PAGE_OF_COPIES - room }.write(&mov.decode());
+        assert_eq!(with_room_for(displaced::MAX_COPY - 1), None);
+        assert_eq!(
+            with_room_for(displaced::MAX_COPY),
+            Some(page.text.address() + PAGE_OF_COPIES - displaced::MAX_COPY)
+        );
     }
 
     /// One test: the pool is the process's.

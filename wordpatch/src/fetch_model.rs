@@ -188,9 +188,60 @@ impl FetchModel {
     }
 }
 
+/// The model is global: unit tests that force one run one at a time.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod in_tests {
+    use std::sync::{Mutex, MutexGuard};
+
+    use super::{FetchModel, FetchWindow, TMax, WaitPolicy};
+
+    pub(crate) fn forced(
+        window: FetchWindow,
+        t_max: Option<TMax>,
+        wait: WaitPolicy,
+    ) -> MutexGuard<'static, ()> {
+        static MODEL: Mutex<()> = Mutex::new(());
+        let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: unit tests execute no text that they patch.
+        unsafe { FetchModel::force(window, t_max, wait) };
+        guard
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the first call of [`FetchModel::in_force`] does when another thread forces a model while the file is read.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_model_that_was_forced_while_the_file_was_read_stays() {
+        let _model = in_tests::forced(FetchWindow::Bytes16, Some(TMax(7)), WaitPolicy::Both);
+        let forced = FetchModel {
+            window: FetchWindow::Bytes16,
+            t_max: Some(TMax(7)),
+            wait: WaitPolicy::Both,
+            source: Source::Forced,
+        };
+        assert_eq!(FetchModel::put_in_force(), forced);
+        assert_eq!(FetchModel::in_force(), forced);
+    }
+
+    #[test]
+    fn the_vendors_promise_eight_bytes_and_no_t_max() {
+        let FetchModel { window, t_max, wait, source } = FetchModel::VENDOR_GUARANTEE;
+        assert_eq!((window.bytes(), t_max, wait), (8, None, WaitPolicy::Membarrier));
+        assert_eq!(source, Source::VendorGuarantee);
+    }
+
+    #[test]
+    fn sizes_are_those_of_all_windows_and_no_others() {
+        for bytes in 0..=128 {
+            let expected = FetchWindow::ALL.into_iter().find(|window| window.bytes() == bytes);
+            assert_eq!(FetchWindow::from_bytes(bytes), expected);
+        }
+        assert_eq!(FetchWindow::ALL.map(FetchWindow::bytes), [8, 16, 32, 64]);
+    }
 
     #[test]
     fn a_model_is_what_was_packed() {

@@ -68,6 +68,8 @@ pub mod protocol;
 mod serialize;
 mod site_table;
 mod store;
+#[cfg(test)]
+mod test_processors;
 pub mod text;
 mod trap;
 pub mod tsc;

@@ -70,6 +70,30 @@ fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<u
     (place >= start).then_some(place)
 }
 
+/// What every byte of the text can reach, and is reached from.
+fn reach_of(text: &Range<usize>) -> Range<usize> {
+    text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
+}
+
+/// Maps `length` bytes at `place`, read-write. None when something is mapped there, or the kernel reserves the range.
+fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error> {
+    let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
+        return Ok(None);
+    };
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping; FIXED refuses an address where something is mapped.
+    match unsafe { mmap_anonymous(Some(address), size, protection, MapFlags::MAP_PRIVATE | FIXED) } {
+        Ok(start) if start.as_ptr() as usize == place => Ok(Some(start.cast())),
+        Ok(elsewhere) => {
+            // SAFETY: the mapping is ours and nobody knows it.
+            let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
+            Ok(None)
+        }
+        Err(Errno::EEXIST | Errno::EPERM | Errno::EINVAL) => Ok(None),
+        Err(errno) => Err(Error::MemoryMap { address: place, source: errno.into() }),
+    }
+}
+
 impl NearBlock {
     /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach of every address in
     /// `text` and the reverse.
@@ -78,29 +102,16 @@ impl NearBlock {
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
     pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
         let length = pages(code) + pages(data);
-        let reach = text.end.saturating_sub(REACH)..text.start.saturating_add(REACH);
+        let reach = reach_of(text);
         let gaps = gaps()?;
         let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
         for gap in below.iter().rev().chain(above.iter().rev()) {
             let Some(place) = place_in(gap, &reach, length) else { continue };
-            let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
-                continue;
-            };
-            let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-            // SAFETY: a new mapping; FIXED refuses an address where something is mapped.
-            match unsafe { mmap_anonymous(Some(address), size, protection, MapFlags::MAP_PRIVATE | FIXED) } {
-                Ok(start) if start.as_ptr() as usize == place => {
-                    let mut block = Self { start: start.cast(), code: pages(code) };
-                    block.code_mut().fill(INT3);
-                    return Ok(block);
-                }
-                Ok(elsewhere) => {
-                    // SAFETY: the mapping is ours and nobody knows it.
-                    let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
-                }
-                // Another thread mapped something there meanwhile, or the kernel keeps the range: the next gap.
-                Err(Errno::EEXIST | Errno::EPERM | Errno::EINVAL) => {}
-                Err(errno) => return Err(Error::MemoryMap { address: place, source: errno.into() }),
+            // Another thread may have mapped something there meanwhile: the next gap.
+            if let Some(start) = map_if_free(place, length)? {
+                let mut block = Self { start, code: pages(code) };
+                block.code_mut().fill(INT3);
+                return Ok(block);
             }
         }
         Err(Error::OutOfReach { address: text.start, length })
@@ -149,13 +160,40 @@ mod tests {
         check(0x10000..0x12000, 0..0x100000, 0x1000, None);
     }
 
+    /// What happens when another thread has mapped something in a gap since the gaps were listed.
+    #[test]
+    fn a_place_that_is_taken_is_left_alone() {
+        let mut taken = NearBlock::allocate(&(1 << 40..1 << 40), 1, 0).unwrap();
+        taken.code_mut().fill(7);
+        assert!(map_if_free(taken.code_address(), PAGE).unwrap().is_none());
+        assert!(taken.code_mut().iter().all(|byte| *byte == 7), "the mapping was replaced");
+    }
+
+    /// The rel32 of an instruction at either end of the text, to either end of the block.
+    #[test]
+    fn every_byte_of_a_block_is_in_reach_of_every_byte_of_its_text() {
+        let text = (1 << 46)..(1 << 46) + (1 << 30);
+        let reach = reach_of(&text);
+        for (end, text) in [(reach.start, text.end), (reach.end, text.start)] {
+            assert!((1 << 30..1 << 31).contains(&end.abs_diff(text)), "{end:#x} and {text:#x}");
+        }
+        let block = NearBlock::allocate(&text, 1 << 20, 0).unwrap();
+        let ends = [block.code_address(), block.code_address() + (1 << 20)];
+        for (end, text) in ends.into_iter().flat_map(|end| [(end, text.start), (end, text.end)]) {
+            assert!(end.abs_diff(text) < 1 << 31, "{end:#x} is out of reach of {text:#x}");
+        }
+    }
+
     #[test]
     fn a_block_is_near_writable_and_then_executable() {
         let text = a_block_is_near_writable_and_then_executable as fn() as usize;
         let mut block = NearBlock::allocate(&(text..text + 1), 100, 8).unwrap();
         assert!(block.code_address().abs_diff(text) < 1 << 31);
+        assert!(block.code_mut().iter().all(|byte| *byte == INT3), "unwritten code must trap");
         block.code_mut()[..6].copy_from_slice(&[0xb8, 42, 0, 0, 0, 0xc3]);
+        let data = block.data_address();
         let sealed = block.seal().unwrap();
+        assert_eq!((sealed.data, data), (sealed.code + PAGE, sealed.code + PAGE));
         // SAFETY: the code is `mov eax, 42; ret`.
         let function: extern "C" fn() -> i32 = unsafe { std::mem::transmute(sealed.code) };
         assert_eq!(function(), 42);

@@ -83,3 +83,31 @@ pub(crate) fn may_wait() -> Result<(), Error> {
     GRANTED.store(true, Ordering::Relaxed);
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::FetchWindow;
+    use crate::fetch_model::in_tests::forced;
+
+    /// As if another core had stored just now, whose counter is far ahead of this one's.
+    fn in_the_future() -> u64 {
+        tsc::now() + (1 << 40)
+    }
+
+    #[test]
+    fn t_max_has_not_passed_for_a_store_that_was_just_made() {
+        for wait in [WaitPolicy::TMax, WaitPolicy::Both] {
+            let _model = forced(FetchWindow::Bytes8, Some(TMax(1)), wait);
+            assert!(!is_visible_since(in_the_future()).unwrap(), "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn t_max_has_passed_for_a_store_that_was_made_long_ago() {
+        for wait in [WaitPolicy::TMax, WaitPolicy::Both, WaitPolicy::Membarrier] {
+            let _model = forced(FetchWindow::Bytes8, Some(TMax(1_000)), wait);
+            assert!(is_visible_since(0).unwrap(), "{wait:?}");
+        }
+    }
+}

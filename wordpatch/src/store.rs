@@ -9,14 +9,14 @@ use std::arch::asm;
 
 use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
-/// Where the eight bytes of the store begin: the aligned quadword if it holds the patch, else the last
-/// place in the window that does.
-fn base_of(window: FetchWindow, address: usize, length: usize) -> usize {
+/// Where the eight bytes of the store begin: at the aligned quadword if it holds the patch, else at the patch. One that
+/// crosses from a quadword into the next begins before the last quadword of its window, so eight bytes from there do not leave
+/// the window either.
+fn base_of(address: usize, length: usize) -> usize {
     if FetchWindow::Bytes8.split(address, length) == Split::Inside {
         address & !(MAX_PATCH - 1)
     } else {
-        let end = (address & !(window.bytes() - 1)) + window.bytes();
-        address.min(end - MAX_PATCH)
+        address
     }
 }
 
@@ -36,7 +36,7 @@ impl Quadword {
     /// When they cross a boundary of `window`.
     pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
         assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
-        let back = address - base_of(window, address, length);
+        let back = address - base_of(address, length);
         let shift = back as u32 * 8;
         Self { back, mask: (u64::MAX >> (64 - length * 8)) << shift, shift }
     }
@@ -111,6 +111,8 @@ pub(crate) unsafe fn compare_exchange(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
     use super::*;
 
     #[repr(align(64))]
@@ -144,25 +146,125 @@ mod tests {
         }
     }
 
+    /// Where the patch fits into an aligned quadword, that quadword: AMD promises nothing for any other eight bytes.
     #[test]
-    fn neighbours_five_bytes_apart_lose_no_update() {
-        const ROUNDS: usize = 200_000;
+    fn the_eight_bytes_hold_the_patch_and_stay_inside_the_window() {
+        for window in FetchWindow::ALL {
+            for length in 1..=8 {
+                for address in
+                    (0x1000..=0x1040 - length).filter(|at| window.split(*at, length) == Split::Inside)
+                {
+                    let base = base_of(address, length);
+                    let what = format!("{window:?}, {length} bytes at {address:#x}: base {base:#x}");
+                    assert!(base <= address && address + length <= base + 8, "{what}");
+                    assert_eq!(window.split(base, 8), Split::Inside, "{what}");
+                    if FetchWindow::Bytes8.split(address, length) == Split::Inside {
+                        assert!(base.is_multiple_of(8), "{what}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a store must not cross a fetch window")]
+    fn bytes_that_cross_the_window_are_refused() {
+        Quadword::of(FetchWindow::Bytes32, 0x101e, 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "left == right")]
+    fn forms_of_different_lengths_are_refused() {
+        let mut line = Line([0; 64]);
+        let (old, new) = (Bytes::new(&[0; 4]).unwrap(), Bytes::new(&[1; 5]).unwrap());
+        // SAFETY: `line` is a whole writable cache line, and is its own executed address.
+        let _ = unsafe { compare_exchange(FetchWindow::Bytes64, line.0.as_mut_ptr(), &old, &new) };
+    }
+
+    #[inline(never)]
+    unsafe fn exchange_for_disassembly(
+        quadword: &Quadword,
+        base: *mut u64,
+        old: u64,
+        new: u64,
+    ) -> Result<(), u64> {
+        // SAFETY: the caller's obligation.
+        unsafe { quadword.exchange(base, old, new) }
+    }
+
+    /// A lost update shows only where two processors meet in the same few cycles; the instruction can be looked at anywhere.
+    #[test]
+    fn the_store_is_a_locked_compare_exchange() {
+        use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+        let start = exchange_for_disassembly as *const () as usize;
+        // SAFETY: the function and what the linker puts after it are mapped text; this test module alone is longer.
+        let code = unsafe { std::slice::from_raw_parts(start as *const u8, 256) };
+        let found = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE)
+            .into_iter()
+            .find(|instruction| instruction.mnemonic() == Mnemonic::Cmpxchg);
+        let store = found.expect("a CMPXCHG among the first instructions of `exchange`");
+        assert!(store.has_lock_prefix(), "{store} at {:#x}", store.ip());
+    }
+
+    /// Two sites of one quadword, each toggled by a thread on a processor of its own: a thread that does not find its own last
+    /// update has lost it. What makes the test strong is not its length but how often the two meet, so that is what ends it.
+    #[test]
+    fn neighbours_on_two_processors_lose_no_update() {
+        /// Rounds of either thread that found the neighbour's bytes changed since the round before.
+        const MEETINGS: u64 = 300_000;
+        let Some(processors) = crate::test_processors::two() else { return };
         let mut line = Line([0; 64]);
         let start = line.0.as_mut_ptr() as usize;
-        std::thread::scope(|scope| {
-            for site in [1_usize, 6, 11] {
-                scope.spawn(move || {
-                    let at = (start + site) as *mut u8;
-                    let forms = [Bytes::new(&[0; 5]).unwrap(), Bytes::new(&[site as u8; 5]).unwrap()];
-                    for round in 0..ROUNDS {
-                        let (old, new) = (&forms[round % 2], &forms[(round + 1) % 2]);
-                        // SAFETY: the line outlives the scope and is its own executed address.
-                        unsafe { compare_exchange(FetchWindow::Bytes64, at, old, new) }
-                            .expect("an update was lost");
-                    }
-                });
+        let met = [const { AtomicU64::new(0) }; 2];
+        let has_failed = AtomicBool::new(false);
+        // One quadword; and eight bytes that cross quadwords, inside the line.
+        for (window, sites) in [(FetchWindow::Bytes8, [0, 3]), (FetchWindow::Bytes64, [22, 27])] {
+            met.iter().for_each(|met| met.store(0, Ordering::Relaxed));
+            std::thread::scope(|scope| {
+                for number in 0..2 {
+                    let (met, has_failed) = (&met, &has_failed);
+                    scope.spawn(move || {
+                        crate::test_processors::pin(processors[number]);
+                        let (own, other) =
+                            ((start + sites[number]) as *mut u8, (start + sites[1 - number]) as *const u8);
+                        let _failed = SetIfPanicking(has_failed);
+                        let length = if window == FetchWindow::Bytes8 { 3 } else { 5 };
+                        let form = |value| Bytes::new(&[value; 5][..length]).unwrap();
+                        let (mut old, mut neighbour) = (form(0), 0);
+                        for round in 1_u64.. {
+                            let new = form((round % 251) as u8);
+                            // SAFETY: the line outlives the scope and is its own executed address.
+                            unsafe { compare_exchange(window, own, &old, &new) }.expect("an update was lost");
+                            old = new;
+                            // SAFETY: as above.
+                            let seen = unsafe { other.read_volatile() };
+                            if seen != neighbour {
+                                neighbour = seen;
+                                met[number].fetch_add(1, Ordering::Relaxed);
+                            }
+                            let enough = round % 64 == 0
+                                && met.iter().all(|met| met.load(Ordering::Relaxed) >= MEETINGS);
+                            if enough || has_failed.load(Ordering::Relaxed) {
+                                break;
+                            }
+                        }
+                        // SAFETY: as above.
+                        unsafe { compare_exchange(window, own, &old, &form(0)) }.expect("an update was lost");
+                    });
+                }
+            });
+            assert_eq!(line.0, [0; 64]);
+        }
+    }
+
+    /// Keeps the other thread from waiting for one that has failed.
+    struct SetIfPanicking<'a>(&'a AtomicBool);
+
+    impl Drop for SetIfPanicking<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                self.0.store(true, Ordering::Relaxed);
             }
-        });
-        assert_eq!(line.0, [0; 64]);
+        }
     }
 }

@@ -43,3 +43,26 @@ mod in_loom {
         now()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+    #[inline(never)]
+    fn now_for_disassembly() -> u64 {
+        super::now_after_all()
+    }
+
+    /// Without the fence, the time of a store may be read before the store is visible: by how much, no test can tell on all
+    /// processors.
+    #[test]
+    fn the_counter_is_read_after_a_fence() {
+        let start = now_for_disassembly as *const () as usize;
+        // SAFETY: the function and what the linker puts after it are mapped text.
+        let code = unsafe { std::slice::from_raw_parts(start as *const u8, 128) };
+        let first = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE)
+            .into_iter()
+            .find(|instruction| matches!(instruction.mnemonic(), Mnemonic::Lfence | Mnemonic::Rdtsc));
+        assert_eq!(first.map(|instruction| instruction.mnemonic()), Some(Mnemonic::Lfence));
+    }
+}

@@ -2,26 +2,38 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use common::alone::alone;
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, patches, with_model, with_window};
-use wordpatch::{Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, start_patch, tsc};
+use wordpatch::fault::{Point, set_hook};
+use wordpatch::{
+    Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, serialize_all_cores, start_patch, tsc,
+};
 
 /// From now on, every thread's `membarrier` gives EPERM.
 fn refuse_membarrier() {
-    const NUMBER: u32 = libc::SYS_membarrier as u32;
+    refuse_system_call(libc::SYS_membarrier, None);
+}
+
+/// From now on, this system call of every thread gives EPERM; always, or with this first argument.
+fn refuse_system_call(number: libc::c_long, first_argument: Option<libc::c_int>) {
+    /// Where the first argument stands in seccomp_data; the system call's number is its first word.
+    const FIRST_ARGUMENT: u32 = 16;
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let mut filter = [
-        // The system call's number is the first word of seccomp_data.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        libc::sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 1,
-            k: NUMBER,
-        },
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
+    let load = |offset: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
+    let allow = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
+    let goes_on_if = |k: u32| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 1,
+        jf: 0,
+        k,
+    };
+    let mut filter = vec![load(0), goes_on_if(number as u32), allow];
+    if let Some(argument) = first_argument {
+        filter.extend([load(FIRST_ARGUMENT), goes_on_if(argument as u32), allow]);
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the filter is valid for the call; the process is the test's own.
     unsafe {
@@ -99,5 +111,50 @@ fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instr
         assert!(matches!(outstanding.finish(), Err(Error::MembarrierRefused { .. })));
         assert_eq!((first_byte(site), call(site)), (0xcc, A));
         assert!(matches!(start(site), Err(Error::Contended { .. })));
+    });
+}
+
+/// Registering for the command is not executing it.
+#[test]
+fn a_process_that_may_register_but_not_synchronize_is_refused() {
+    alone("a_process_that_may_register_but_not_synchronize_is_refused", || {
+        refuse_system_call(libc::SYS_membarrier, Some(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE));
+        for _ in 0..2 {
+            assert!(matches!(serialize_all_cores(), Err(Error::MembarrierRefused { .. })));
+        }
+    });
+}
+
+#[test]
+fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
+    alone("a_wait_that_will_be_refused_is_found_before_the_first_store", || {
+        static STORES: AtomicU32 = AtomicU32::new(0);
+        let _model = with_window(FetchWindow::Bytes8);
+        refuse_membarrier();
+        set_hook(Some(|_, point| {
+            if matches!(point, Point::Made(_)) {
+                STORES.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let site = functions(1, STRADDLING)[0];
+        for _ in 0..2 {
+            // SAFETY: nobody executes the text.
+            let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(B)) };
+            assert!(matches!(refused, Err(Error::MembarrierRefused { .. })), "{refused:?}");
+            assert!(start(site).is_err());
+        }
+        assert_eq!(STORES.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// Whether text is still there is asked of the kernel by a system call that some filters refuse: then it counts as there.
+#[test]
+fn text_that_cannot_be_looked_at_counts_as_there() {
+    alone("text_that_cannot_be_looked_at_counts_as_there", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        refuse_system_call(libc::SYS_process_vm_readv, None);
+        let site = functions(1, STRADDLING)[0];
+        start(site).unwrap().finish().unwrap();
+        assert_eq!(call(site), B);
     });
 }

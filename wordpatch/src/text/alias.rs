@@ -94,8 +94,24 @@ unsafe fn map_over_text(file: &OwnedFd, offset: usize, range: &Range<usize>) -> 
     moved.map(drop)
 }
 
+/// How many reads in a row must agree before bytes count as not being written: with two, a site that is toggled as fast as a
+/// processor can reads torn twice in the same way every few thousand times.
+const AGREEING_READS: usize = 16;
+
+/// Reads until [`AGREEING_READS`] reads in a row give the same.
+fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
+    let mut seen = read();
+    let mut agreeing = 1;
+    while agreeing < AGREEING_READS {
+        let again = read();
+        agreeing = if again == seen { agreeing + 1 } else { 1 };
+        seen = again;
+    }
+    seen
+}
+
 /// Copies `length` bytes of text that another process may be patching through the same pages: each cache line is read
-/// again until it reads the same twice, so that no half of a store is copied.
+/// until it is settled, so that no half of a store is copied.
 ///
 /// # Safety
 /// Both ranges must be mapped, page-aligned, disjoint, `from` readable and `to` writable.
@@ -105,40 +121,25 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, length: usize) {
         // SAFETY: inside the mapped ranges, and aligned because they are.
         unsafe {
             let line = from.add(offset).cast::<Line>();
-            let mut seen = line.read_volatile();
-            loop {
-                let again = line.read_volatile();
-                if again == seen {
-                    break;
-                }
-                seen = again;
-            }
-            to.add(offset).cast::<Line>().write(seen);
+            to.add(offset).cast::<Line>().write(settled(|| line.read_volatile()));
         }
     }
 }
 
-/// Up to eight bytes that another process may be writing, read until they are the same twice.
+/// Up to eight bytes that another process may be writing, read until they are settled.
 ///
 /// # Safety
 /// They must be mapped.
 unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
-    let read = || {
+    let bytes = settled(|| {
         let mut bytes = [0; MAX_PATCH];
         for (i, byte) in bytes[..length].iter_mut().enumerate() {
             // SAFETY: the caller's obligation.
             *byte = unsafe { start.add(i).read_volatile() };
         }
         bytes
-    };
-    let mut seen = read();
-    loop {
-        let again = read();
-        if again == seen {
-            return Bytes::new(&seen[..length]).expect("1 to 8 bytes");
-        }
-        seen = again;
-    }
+    });
+    Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
 }
 
 /// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and returns the file's
@@ -268,4 +269,89 @@ unsafe fn duplicate(
         return Err(errno);
     }
     Ok(copy.cast())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{FetchWindow, store, test_processors};
+
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+
+    /// Offset of the bytes that change: they cross a quadword, so reading the line word by word can cut them.
+    const SITE: usize = 28;
+    const LENGTH: usize = 8;
+
+    /// Calls `copy` while another processor toggles eight bytes between all 0 and all 255 as fast as it can; `copy` gives what it
+    /// has read of them. Stops after as many copies as have found the two values, each `CHANGES` times after the other.
+    fn while_toggled(copy: impl Fn(*const u8) -> [u8; LENGTH] + Sync) {
+        const CHANGES: u64 = 20_000;
+        let Some([one, other]) = test_processors::two() else { return };
+        let mut page = Page([0; 4096]);
+        let stop = AtomicBool::new(false);
+        let changes = AtomicU64::new(0);
+        let start = page.0.as_mut_ptr() as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                test_processors::pin(one);
+                let forms = [Bytes::new(&[0; LENGTH]).unwrap(), Bytes::new(&[255; LENGTH]).unwrap()];
+                for round in 0.. {
+                    let (old, new) = (&forms[round % 2], &forms[(round + 1) % 2]);
+                    let site = (start + SITE) as *mut u8;
+                    // SAFETY: the page outlives the scope and is its own executed address.
+                    unsafe { store::compare_exchange(FetchWindow::Bytes64, site, old, new) }.unwrap();
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let reader = scope.spawn(|| {
+                test_processors::pin(other);
+                let mut last = 0;
+                while changes.load(Ordering::Relaxed) < CHANGES {
+                    let copied = copy(start as *const u8);
+                    if copied.iter().any(|byte| *byte != copied[0]) {
+                        return Err(copied);
+                    }
+                    changes.fetch_add(u64::from(copied[0] != last), Ordering::Relaxed);
+                    last = copied[0];
+                }
+                Ok(())
+            });
+            let result = reader.join().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(result, Ok(()), "half of a store was copied");
+        });
+    }
+
+    #[test]
+    fn a_line_is_copied_with_whole_stores_only() {
+        while_toggled(|page| {
+            let mut copy = Page([0; 4096]);
+            // SAFETY: both are whole pages, which outlive the call.
+            unsafe { copy_lines(page, copy.0.as_mut_ptr(), 64) };
+            copy.0[SITE..SITE + LENGTH].try_into().unwrap()
+        });
+    }
+
+    #[test]
+    fn bytes_are_read_with_whole_stores_only() {
+        while_toggled(|page| {
+            // SAFETY: inside the page.
+            let bytes = unsafe { read_settled(page.add(SITE), LENGTH) };
+            bytes.as_slice().try_into().unwrap()
+        });
+    }
+
+    #[test]
+    fn every_line_is_copied() {
+        let page = Page(std::array::from_fn(|i| (i / 64 + i) as u8));
+        let mut copy = Page([0; 4096]);
+        // SAFETY: both are whole pages.
+        unsafe { copy_lines(page.0.as_ptr(), copy.0.as_mut_ptr(), 4096) };
+        assert_eq!(page.0, copy.0);
+    }
 }

@@ -87,3 +87,83 @@ pub(super) fn in_child_at_last() {
         in_child();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+    use super::*;
+
+    /// Whether the thread sleeps in `futex`, as one does that waits for a lock.
+    fn waits_for_a_lock(thread: i32) -> bool {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_futex.to_string())
+    }
+
+    /// Forks while another thread holds something. It lets go when the forking thread waits for a lock, or has forked without.
+    #[track_caller]
+    fn check_fork_waits_for<G>(hold: fn() -> G) {
+        follow();
+        let forker = AtomicI32::new(0);
+        let (is_held, is_released, has_forked) =
+            (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let fork_has_waited = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let held = hold();
+                is_held.store(true, Ordering::SeqCst);
+                while !has_forked.load(Ordering::SeqCst) && !waits_for_a_lock(forker.load(Ordering::SeqCst)) {
+                    std::thread::yield_now();
+                }
+                is_released.store(true, Ordering::SeqCst);
+                drop(held);
+            });
+            // SAFETY: gives a number.
+            forker.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+            while !is_held.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            // SAFETY: the child only ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            let fork_has_waited = is_released.load(Ordering::SeqCst);
+            has_forked.store(true, Ordering::SeqCst);
+            let mut status = -1;
+            // SAFETY: waits for the child, and writes its status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+            fork_has_waited
+        });
+        assert!(
+            fork_has_waited,
+            "the child was made while the lock was held: in the child, nobody lets go of it"
+        );
+    }
+
+    #[test]
+    fn a_fork_waits_for_a_step() {
+        check_fork_waits_for(step);
+    }
+
+    #[test]
+    fn a_fork_waits_for_the_table_of_outstanding_patches() {
+        check_fork_waits_for(outstanding::hold);
+    }
+
+    #[test]
+    fn a_fork_waits_for_the_pool_of_copies() {
+        check_fork_waits_for(copies::hold);
+    }
+
+    #[test]
+    fn a_fork_waits_for_the_list_of_mappings() {
+        check_fork_waits_for(|| MAPPINGS.lock().unwrap());
+    }
+
+    #[test]
+    fn a_fork_waits_for_the_table_of_sites() {
+        check_fork_waits_for(site_table::hold);
+    }
+}

@@ -60,6 +60,10 @@ pub fn access() -> TextAccess {
     }
 }
 
+/// How often text and its writable view are compared before a difference counts. A store of another thread may fall between the
+/// two reads, and does so in every few of them where a site is toggled as fast as a processor can.
+const LOOKS: usize = 64;
+
 /// One executable mapping that can be written.
 pub(crate) struct TextMapping {
     range: Range<usize>,
@@ -156,8 +160,7 @@ impl TextRef {
     pub unsafe fn is_stale(&self, length: usize) -> bool {
         let text = std::ptr::with_exposed_provenance::<u8>(self.address);
         let view = self.writable.map_or(text, |view| view.as_ptr().cast_const());
-        // A store of another thread may fall between the two reads: a difference counts if it stays.
-        (0..3).all(|_| {
+        (0..LOOKS).all(|_| {
             // SAFETY: the caller's obligation; the view outlives the text.
             (0..length).any(|i| unsafe { text.add(i).read_volatile() != view.add(i).read_volatile() })
         })
@@ -244,6 +247,8 @@ impl TextMapping {
         let (writable, copied) = if mapping.is_writable() {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
+            // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
+            atfork::follow();
             (None, false)
         } else if mapping.is_shared() {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
@@ -405,8 +410,7 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
         };
         read == found.len() as isize && places.iter().all(is_same)
     };
-    // A store of another thread may fall between the two reads: a difference counts if it stays.
-    places.chunks(AT_ONCE).all(|places| (0..3).any(|_| are_there(places)))
+    places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
 }
 
 /// How many bytes [`unshare`] copies; 0 when it would not copy at all.

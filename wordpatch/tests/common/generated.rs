@@ -1,5 +1,9 @@
 //! Generated code, and what is mapped where.
 
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use wordpatch::code_memory::{CodeBuffer, CodeMemory};
 
 use super::{A, RET, mov_eax};
@@ -20,4 +24,32 @@ pub fn mappings(range: &std::ops::Range<usize>) -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let start = |line: &str| usize::from_str_radix(line.split_once('-')?.0, 16).ok();
     maps.lines().filter(|line| start(line).is_some_and(|at| range.contains(&at))).map(str::to_owned).collect()
+}
+
+/// Pages of text of the test's own, with an inaccessible page on either side, and `mov eax, A; ret` at the start of each.
+pub fn pages(count: usize) -> usize {
+    let around = NonZeroUsize::new((count + 2) * PAGE).unwrap();
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let around =
+        unsafe { mmap_anonymous(None, around, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap();
+    let start = around.addr().get() + PAGE;
+    let text: NonNull<u8> = NonNull::new(map_pages(start, count)).unwrap();
+    // SAFETY: mapped just now, and executed only afterwards.
+    unsafe { mprotect(text.cast(), count * PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC) }.unwrap();
+    start
+}
+
+/// Maps such pages at an address that is the test's own, over what is there; writable, not executable.
+pub fn map_pages(start: usize, count: usize) -> *mut u8 {
+    let (place, length) = (NonZeroUsize::new(start).unwrap(), NonZeroUsize::new(count * PAGE).unwrap());
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+    // SAFETY: callers name addresses of their own.
+    let text = unsafe { mmap_anonymous(Some(place), length, protection, flags) }.unwrap().cast::<u8>();
+    let code = [mov_eax(A).as_slice(), &[RET]].concat();
+    for page in 0..count {
+        // SAFETY: inside the new mapping.
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), text.as_ptr().add(page * PAGE), code.len()) };
+    }
+    text.as_ptr()
 }

@@ -62,6 +62,17 @@ pub fn functions(count: usize, offset: usize) -> Vec<usize> {
     (0..count).map(|number| start + 64 * number + offset).collect()
 }
 
+/// Whether two threads can run at the same moment; says so if not.
+pub fn has_two_processors() -> bool {
+    let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if usable < 2 {
+        eprintln!(
+            "skipped: the process may use one processor only, where no two threads run at the same moment"
+        );
+    }
+    usable >= 2
+}
+
 /// Crosses every window.
 pub const STRADDLING: usize = 61;
 /// Crosses none.

@@ -1,0 +1,140 @@
+//! The paper's interface: calls named by their address, in text that may be another one each time.
+
+mod common;
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use callpatch::{Error, Shape, Toggle, activate_call, deactivate_call};
+use common::{function, with_window};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+use wordpatch::FetchWindow;
+
+#[test]
+fn a_call_is_switched_and_led_elsewhere_by_its_address() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for shape in [Shape::Call, Shape::IndirectCall, Shape::Jump, Shape::IndirectJump] {
+        for offset in 0..8 {
+            let function = function(shape, offset);
+            let operand = |target: usize| target.wrapping_sub(function.site + shape.len()) as i32;
+            // SAFETY: text of the test's own, right with and without its call, to either target.
+            unsafe {
+                assert_eq!(deactivate_call(function.site).unwrap(), Toggle::Changed);
+                assert_eq!(deactivate_call(function.site).unwrap(), Toggle::Unchanged);
+                assert_eq!(function.run(), [0, 0]);
+                assert_eq!(
+                    activate_call(function.site, operand(function.targets[0])).unwrap(),
+                    Toggle::Changed
+                );
+                assert_eq!(
+                    activate_call(function.site, operand(function.targets[0])).unwrap(),
+                    Toggle::Unchanged
+                );
+                assert_eq!(function.run(), [1, 0]);
+                assert_eq!(
+                    activate_call(function.site, operand(function.targets[1])).unwrap(),
+                    Toggle::Changed
+                );
+                assert_eq!(function.run(), [0, 1]);
+                // The site is remembered with its new operand.
+                assert_eq!(
+                    activate_call(function.site, operand(function.targets[1])).unwrap(),
+                    Toggle::Unchanged
+                );
+            }
+        }
+    }
+}
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn callee() {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// At the start of a quadword, where a NOP can become a call.
+const SITE: usize = 8;
+const ENTRY: usize = SITE - 4;
+const THUNK: usize = 32;
+const ACTIVE: [u8; 5] = [0xe8, (THUNK - SITE - 5) as u8, 0, 0, 0];
+const INACTIVE: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+
+/// Maps a page over `place`, or anywhere: `sub rsp, 8`, these bytes, `add rsp, 8; ret`; at [`THUNK`], a jump to `callee`.
+fn map(place: Option<usize>, site: [u8; 5]) -> usize {
+    let flags = MapFlags::MAP_PRIVATE | if place.is_some() { MapFlags::MAP_FIXED } else { MapFlags::empty() };
+    let place = place.and_then(NonZeroUsize::new);
+    let (length, read_write) = (4096.try_into().unwrap(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    let mut code = vec![0xcc; ENTRY];
+    code.extend([0x48, 0x83, 0xec, 8]);
+    code.extend(site);
+    code.extend([0x48, 0x83, 0xc4, 8, 0xc3]);
+    code.resize(THUNK, 0xcc);
+    code.extend([0xff, 0x25, 0, 0, 0, 0]);
+    code.extend((callee as *const () as usize).to_le_bytes());
+    // SAFETY: a new page, in the place of one that is the test's own.
+    unsafe {
+        let page = mmap_anonymous(place, length, read_write, flags).unwrap();
+        std::ptr::copy_nonoverlapping(code.as_ptr(), page.as_ptr().cast(), code.len());
+        mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
+        page.as_ptr() as usize
+    }
+}
+
+fn calls_of(page: usize) -> u32 {
+    CALLS.store(0, Ordering::Relaxed);
+    // SAFETY: the page holds a function that takes and returns nothing.
+    let run: extern "C" fn() = unsafe { std::mem::transmute(page + ENTRY) };
+    run();
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// A library that was unloaded and loaded again at the same address, in all four states: a toggle reaches the text that is there.
+#[test]
+fn a_toggle_reaches_text_that_was_mapped_anew() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let offset = ACTIVE[1] as i32;
+    for was_active in [true, false] {
+        for (is_active, bytes) in [(true, ACTIVE), (false, INACTIVE)] {
+            for activate in [true, false] {
+                let page = map(None, ACTIVE);
+                let site = page + SITE;
+                // SAFETY: text of the test's own, right with and without its call.
+                unsafe {
+                    deactivate_call(site).unwrap();
+                    if was_active {
+                        activate_call(site, offset).unwrap();
+                    }
+                    assert_eq!(map(Some(page), bytes), page);
+                    let toggled = if activate { activate_call(site, offset) } else { deactivate_call(site) };
+                    let what = format!("was {was_active}, is {is_active}, to {activate}: {toggled:?}");
+                    if !is_active && !activate {
+                        // A NOP is a call only to those who know its target.
+                        assert!(
+                            matches!(toggled, Ok(Toggle::Unchanged) | Err(Error::NotACall { .. })),
+                            "{what}"
+                        );
+                    } else {
+                        let expected =
+                            if is_active == activate { Toggle::Unchanged } else { Toggle::Changed };
+                        assert_eq!(toggled.unwrap(), expected, "{what}");
+                    }
+                    assert_eq!(calls_of(page), u32::from(activate), "{what}");
+                    wordpatch::text::forget(&(page..page + 4096));
+                    nix::sys::mman::munmap(std::ptr::NonNull::new(page as *mut libc::c_void).unwrap(), 4096)
+                        .unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_call_is_refused() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let page = map(None, [0xb8, 1, 2, 3, 4]);
+    // SAFETY: nothing is written.
+    unsafe {
+        assert!(matches!(deactivate_call(page + SITE), Err(Error::NotACall { .. })));
+        assert!(matches!(activate_call(page + SITE, 0), Err(Error::NotACall { .. })));
+    }
+}

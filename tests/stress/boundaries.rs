@@ -1,0 +1,197 @@
+//! Single stores at exactly the places that the fetch model in force calls safe: an instruction on every multiple of four bytes
+//! inside a window, at every split. One thread exchanges its operand back to back, two or three run it in a tight loop, and a
+//! value that nobody has stored is a torn fetch.
+//!
+//! ```text
+//!          mov eax, imm32        the site: its operand is A or B
+//!          cmp eax, esi          A?
+//!          je  next
+//!          cmp eax, edx          B?
+//!          jne torn
+//! next:    dec rdi
+//!          jnz site
+//!          xor eax, eax
+//! torn:    ret                   0, or the value that was torn
+//! ```
+//!
+//! # What makes tears likely, where a processor tears
+//! Measured on an AMD Zen 5: stores that follow each other within some ten nanoseconds, executors on both processors, one of them
+//! sharing the patcher's, and no call between two executions. One executor alone sees almost nothing. Tears come in clusters, so
+//! every pass over the sites has fresh text.
+//!
+//! With a window that is not this processor's (`--window 64`), the scenario finds tears or it does not: then the run tells nothing
+//! about the processor but that this one has not torn there.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use wordpatch::text::TwoForms;
+use wordpatch::{Bytes, FetchModel, FetchWindow, Split, TextRef, patch};
+
+use crate::defect;
+use crate::run::{Kind, Run, Worker};
+use crate::sites::{LENGTH, text};
+
+const EXECUTORS: usize = 3;
+
+/// Operands that differ in every byte, and of which every mixture is neither.
+const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
+
+/// Exchanges of one site before the next one's turn. Of these, one in [`PATCHES`] goes the whole way through [`patch`].
+const EXCHANGES: usize = 20_000;
+const PATCHES: usize = 50;
+
+/// Executions between two looks which site's turn it is.
+const EXECUTIONS: u64 = 2_000;
+
+/// Distance of two sites.
+const LINE: usize = 64;
+const DISTANCE: usize = 2 * LINE;
+
+/// What follows the site.
+const REST: [u8; 17] = [
+    0x39, 0xf0, // cmp eax, esi
+    0x74, 0x04, // je next
+    0x39, 0xd0, // cmp eax, edx
+    0x75, 0x07, // jne torn
+    0x48, 0xff, 0xcf, // next: dec rdi
+    0x75, 0x00, // jnz site: the displacement is filled in
+    0x31, 0xc0, // xor eax, eax
+    0xc3, 0xcc,
+];
+
+pub(crate) fn run(run: &Run) {
+    let turn = AtomicUsize::new(0);
+    let processors = processors();
+    thread::scope(|scope| {
+        let (turn, processors) = (&turn, &processors);
+        scope.spawn(move || exchange(run, turn, processors));
+        for number in 0..EXECUTORS {
+            scope.spawn(move || execute(run, number, turn, processors));
+        }
+        scope.spawn(|| defect::plant(run, &crate::sites::make(1)));
+    });
+}
+
+/// The processors that this process may use.
+fn processors() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return vec![] };
+    (0..CpuSet::count()).filter(|processor| allowed.is_set(*processor).unwrap_or(false)).collect()
+}
+
+/// Keeps the calling thread on the processor, if there is such a one and the kernel allows it.
+fn pin(processor: Option<&usize>) {
+    let mut set = CpuSet::new();
+    if let Some(processor) = processor
+        && set.set(*processor).is_ok()
+    {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+/// Offsets from a line's start at which an instruction lies in one window and on a multiple of four bytes inside it.
+fn offsets(window: FetchWindow) -> Vec<usize> {
+    let is_safe = |offset: &usize| window.split(*offset, LENGTH) == Split::Inside;
+    let crosses_four = |offset: &usize| !offset.is_multiple_of(4) || *offset > 0;
+    if std::env::var_os("ONLY32").is_some() { return (28..32).collect(); }
+    (0..LINE - LENGTH + 1).filter(|offset| is_safe(offset) && crosses_four(offset)).collect()
+}
+
+fn site_bytes(operand: u32) -> [u8; LENGTH] {
+    let [a, b, c, d] = operand.to_le_bytes();
+    [0xb8, a, b, c, d]
+}
+
+/// Fresh text with a site at each offset.
+fn make(offsets: &[usize]) -> Vec<usize> {
+    let place = |number: usize, offset: usize| number * DISTANCE + offset;
+    let length = (offsets.len() + 1) * DISTANCE;
+    let start = text(length, |_| {
+        let mut code = vec![0xcc; length];
+        for (number, offset) in offsets.iter().enumerate() {
+            let at = place(number, *offset);
+            code[at..at + LENGTH].copy_from_slice(&site_bytes(OPERANDS[0]));
+            let rest = at + LENGTH;
+            code[rest..rest + REST.len()].copy_from_slice(&REST);
+            // From the end of the jump back to the site.
+            code[rest + 12] = (LENGTH as i8 + 13).wrapping_neg() as u8;
+        }
+        code
+    });
+    offsets.iter().enumerate().map(|(number, offset)| start + place(number, *offset)).collect()
+}
+
+fn exchange(run: &Run, turn: &AtomicUsize, processors: &[usize]) {
+    let worker = run.worker("boundaries' patcher");
+    pin(processors.first());
+    let window = FetchModel::in_force().window;
+    let offsets = offsets(window);
+    let [a, b] = OPERANDS.map(site_bytes);
+    let forms = [a, b].map(|form| Bytes::new(&form).expect("five bytes"));
+    while worker.goes_on() {
+        for site in make(&offsets) {
+            // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one instruction.
+            let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
+            let site_forms = TwoForms::new(&place, window, 0, [&forms[0], &forms[1]]);
+            turn.store(site, Ordering::Release);
+            for round in 1..=EXCHANGES {
+                // SAFETY: as above, inside the window. Where that is not this processor's, the run is to tell.
+                let exchanged = unsafe {
+                    if round.is_multiple_of(PATCHES) {
+                        let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
+                        patch(site, old, new).map(|()| true)
+                    } else {
+                        site_forms.exchange(round % 2)
+                    }
+                };
+                worker.check(matches!(exchanged, Ok(true)), Kind::Lost, || {
+                    format!("{exchanged:?} at {site:#x}")
+                });
+            }
+            worker.toggled(EXCHANGES as u64);
+            worker.beat();
+            if run.is_over() {
+                break;
+            }
+        }
+    }
+}
+
+/// Runs the site whose turn it is: two executors in the even parts of the run, three in the others.
+fn execute(run: &Run, number: usize, turn: &AtomicUsize, processors: &[usize]) {
+    let worker = run.worker(format!("boundaries' executor {number}"));
+    // The first two share the patcher's processor and the next one; the third goes where the kernel wants.
+    if number < 2 {
+        pin(processors.get(number));
+    }
+    while worker.goes_on() {
+        let site = turn.load(Ordering::Acquire);
+        if site == 0 || number == 2 && run.part().is_multiple_of(2) {
+            thread::yield_now();
+            continue;
+        }
+        execute_times(&worker, site, EXECUTIONS);
+    }
+}
+
+fn execute_times(worker: &Worker<'_>, site: usize, times: u64) {
+    let mut left = times;
+    while left > 0 {
+        let torn: u32;
+        // SAFETY: the code at the site changes RAX and RDI only, and returns.
+        unsafe {
+            std::arch::asm!("call {}", in(reg) site, inout("rdi") left, in("esi") OPERANDS[0], in("edx") OPERANDS[1], out("eax") torn)
+        };
+        if left > 0 {
+            let offset = site % LINE;
+            worker.found(
+                Kind::Torn,
+                format_args!("{torn:#x} at offset {offset} of a line, which was never stored"),
+            );
+            left -= 1;
+        }
+    }
+    worker.executed(times);
+}

@@ -1,0 +1,188 @@
+//! The list of texts that were made writable: what stays known, what is forgotten, what is given back.
+
+mod common;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::generated::{PAGE, mappings, pages};
+use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
+use nix::sys::mman::munmap;
+use wordpatch::text::{self, TwoForms};
+use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
+
+/// Where the text at the address is written.
+fn view(address: usize) -> usize {
+    // SAFETY: the tests' text stays mapped during the call.
+    unsafe { TextRef::resolve(address, 5) }.unwrap().writable_view().unwrap() as usize
+}
+
+fn unmap(address: usize, pages: usize) {
+    // SAFETY: pages of the test's own that nobody executes any more.
+    unsafe { munmap(NonNull::new(address as *mut libc::c_void).unwrap(), pages * PAGE) }.unwrap();
+}
+
+#[test]
+fn text_next_to_what_is_forgotten_stays_known() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(2);
+    let before = view(start);
+    for range in [start - PAGE..start, start + 2 * PAGE..start + 3 * PAGE, start..start] {
+        text::forget(&range);
+        assert_eq!(view(start), before, "forgot a text that does not overlap {range:x?}");
+        // SAFETY: the text is not in the range.
+        unsafe { text::release(&range) };
+        assert_eq!(view(start), before, "released a text that does not overlap {range:x?}");
+    }
+    assert_eq!(call(start), A);
+}
+
+#[test]
+fn text_of_which_a_byte_is_forgotten_is_forgotten() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(2);
+    for range in [start - PAGE..start + 1, start + 2 * PAGE - 1..start + 3 * PAGE, start + 7..start + 8] {
+        let before = view(start);
+        text::forget(&range);
+        assert_ne!(view(start), before, "{range:x?}");
+    }
+}
+
+#[test]
+fn what_is_released_gives_its_memory_back_and_is_harmless_to_use() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(2);
+    let site = start + PAGE;
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text is mapped, then unmapped as a whole; places in it may be used all the same.
+    unsafe {
+        patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+        let place = TextRef::resolve(site, 5).unwrap();
+        assert_eq!(place.read(0, 5), b);
+        unmap(start, 2);
+        text::release(&(site..site + 1));
+        assert_eq!(*place.read(0, 5), [0; 5], "the memory was not given back");
+        let stored = place.compare_exchange(FetchWindow::Bytes8, 0, &b, &a);
+        assert!(matches!(stored, Err(Error::Mismatch { .. })), "{stored:?}");
+    }
+}
+
+#[test]
+fn text_that_ends_before_the_patch_does_is_refused() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(1);
+    // SAFETY: the page stays mapped.
+    let resolve = |address, length| unsafe { TextRef::resolve(address, length) };
+    assert!(resolve(start + PAGE - 5, 5).is_ok());
+    let past_the_end = resolve(start + PAGE - 4, 5);
+    assert!(
+        matches!(past_the_end, Err(Error::NotMapped { address }) if address == start + PAGE),
+        "{past_the_end:?}"
+    );
+}
+
+/// A store between the reads of text and view is no other mapping. The thread that toggles is not slowed down by anything, and the
+/// comparisons go on until they have found enough changes.
+#[test]
+fn text_that_is_toggled_is_not_stale() {
+    const CHANGES: usize = 50_000;
+    if !common::has_two_processors() {
+        return;
+    }
+    let _model = with_window(FetchWindow::Bytes8);
+    let site = functions(1, INSIDE)[0];
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text stays mapped, and both forms are one instruction.
+    let place = unsafe { TextRef::resolve(site, 5) }.unwrap();
+    let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let stop = AtomicBool::new(false);
+    let is_stale = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1.. {
+                // SAFETY: as above.
+                unsafe { forms.exchange(round % 2) }.unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut last = a;
+        let mut changes = 0;
+        let is_stale = loop {
+            // SAFETY: the text is mapped.
+            if unsafe { place.is_stale(5) } {
+                break true;
+            }
+            // SAFETY: as above.
+            let now = unsafe { place.read(1, 1) };
+            changes += usize::from(now != last);
+            last = now;
+            if changes >= CHANGES {
+                break false;
+            }
+        };
+        stop.store(true, Ordering::Relaxed);
+        is_stale
+    });
+    assert!(!is_stale, "a store was taken for another mapping");
+}
+
+#[test]
+fn unshare_changes_nothing_in_a_process_that_shares_nothing() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(1);
+    let before = view(start);
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: no other thread uses the text.
+    unsafe {
+        patch(start, &mov_eax(A), &mov_eax(B)).unwrap();
+        let mapped = mappings(&(start..start + PAGE));
+        text::unshare().unwrap();
+        assert_eq!(mappings(&(start..start + PAGE)), mapped, "the text was replaced");
+        assert_eq!(view(start), before);
+        let place = TextRef::resolve(start, 5).unwrap();
+        place.compare_exchange(FetchWindow::Bytes8, 0, &b, &a).unwrap();
+    }
+    assert_eq!(call(start), A);
+    assert!(!text::is_shared_with_parent());
+}
+
+#[test]
+fn the_bytes_that_unshare_would_copy_are_those_of_copied_text() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(3);
+    let before = text::copied_bytes();
+    view(start);
+    assert_eq!(text::copied_bytes(), before + 3 * PAGE);
+    text::forget(&(start..start + 1));
+    assert_eq!(text::copied_bytes(), before);
+}
+
+/// Text that was replaced by text which differs in a single byte.
+#[test]
+fn text_that_differs_in_its_last_byte_is_stale() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(1);
+    // SAFETY: the page is the test's own, and stays mapped.
+    let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
+    let is_stale = || {
+        // SAFETY: as above.
+        unsafe { place.is_stale(5) }
+    };
+    assert!(!is_stale());
+    let again = common::generated::map_pages(start, 1);
+    assert!(!is_stale(), "the same bytes");
+    // SAFETY: mapped writable, and nobody executes it.
+    unsafe { again.add(4).write(B as u8) };
+    assert!(is_stale());
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn forms_of_different_lengths_are_refused() {
+    let start = pages(1);
+    // SAFETY: the page is the test's own, and stays mapped.
+    let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
+    let [long, short] = [5, 4].map(|length| Bytes::new(&mov_eax(A)[..length]).unwrap());
+    TwoForms::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
+}
