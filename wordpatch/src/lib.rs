@@ -3,12 +3,12 @@
 //! # Concepts
 //! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at once
 //!   ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache line.
-//! * **Straddler**: a patch whose changed bytes lie in two fetch windows.
+//! * **Straddler**: an instruction whose bytes lie in two fetch windows, and a patch of it, whichever bytes it changes.
 //! * **Text**: executable memory. It is never writable where it is executed; stores go through a second,
 //!   writable mapping of the same pages ([`text`]).
 //!
 //! # What a patch does
-//! A patch inside one window is one atomic store. A straddler goes through the protocol of the paper's
+//! A patch of an instruction inside one window is one atomic store. A straddler goes through the protocol of the paper's
 //! section 5 (Figures 4 and 5), which exists once, as a value ([`protocol`]):
 //!
 //! 1. lock the site: the first byte becomes INT3;

@@ -77,3 +77,29 @@ fn the_opcode_and_the_whole_operand_patched_at_once() {
 fn the_opcode_and_the_operand_patched_at_once_inside_a_window() {
     at_once(&Straddler { window: FetchWindow::Bytes32, front: 5 }, &OPCODE, &OPERAND).holds();
 }
+
+/// A patch that names the first three bytes of the call is a patch of the whole call. With the split of these three bytes, it is a
+/// single store without a wait; a patch of the back that follows at once makes a call that nobody has asked for.
+#[test]
+fn split_taken_of_the_named_bytes_instead_of_the_instruction() {
+    const FRONT: [u8; 5] = [0xe8, 0x99, 0x98, 0x33, 0x44];
+    const BOTH: [u8; 5] = [0xe8, 0x99, 0x98, 0x99, 0x88];
+    let site = Straddler::ANY;
+    let in_a_row = |first| {
+        site.scenario(&CALL, 1).patcher(Program::new([first, site.patch(&FRONT, &BOTH), Job::wait()]))
+    };
+    let at_once = |first| {
+        let then = Program::new([site.patch(&CALL, &OPERAND), Job::wait()]);
+        site.scenario(&CALL, 1).patcher(Program::new([first, Job::wait()])).patcher(then)
+    };
+    let sound = || site.patch(&CALL, &FRONT);
+    let broken = || {
+        let forms = (&bytes(&CALL), &bytes(&FRONT));
+        Job::patch_split_by_named(site.window, 0, site.address(), 3, forms)
+    };
+    in_a_row(sound()).holds();
+    in_a_row(broken()).fails(|flaw| *flaw == Flaw::Violation(Violation::Mixture(bytes(&OPERAND))));
+    at_once(sound()).holds();
+    at_once(broken())
+        .fails(|flaw| matches!(flaw, Flaw::Violation(Violation::Mixture(_) | Violation::Unexplained(_))));
+}

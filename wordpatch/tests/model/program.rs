@@ -57,6 +57,21 @@ impl Job {
         Self { changes: vec![(number, *old, *new)], actions, copy }
     }
 
+    /// A patch that names the first `named` bytes of the instruction, by a driver that takes the protocol's split of these bytes
+    /// instead of the whole instruction's.
+    pub(crate) fn patch_split_by_named(
+        assumed: FetchWindow,
+        number: usize,
+        address: usize,
+        named: usize,
+        (old, new): (&Bytes, &Bytes),
+    ) -> Self {
+        assert_eq!(old[named..], new[named..]);
+        let part = |whole: &Bytes| Bytes::new(&whole[..named]).expect("1 to 8 bytes");
+        let patch = Self::patch(assumed, number, address, &part(old), &part(new));
+        Self { changes: vec![(number, *old, *new)], ..patch }
+    }
+
     /// `wordpatch::serialize_all_cores`, or a wait of T_max.
     pub(crate) fn wait() -> Self {
         Self { changes: Vec::new(), actions: vec![Action::Do(0, Step::Wait)], copy: None }
