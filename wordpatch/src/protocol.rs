@@ -21,7 +21,7 @@
 //! One that crosses a window, but changes on one side only, is patched by a single store too, and a wait after it. The store
 //! compares its own side, but not the other, so the patch must own the site ([`Protocol::needs_site`]). Without the wait, a patch
 //! of the other side could follow at once, and a core could run the new bytes of the second patch with the old bytes of the
-//! first: an instruction that nobody has asked for. (The search in `tests/model` finds it, and a stress found it on real machines.)
+//! first: an instruction that nobody has asked for. (`exploration` finds it, and a stress found it on real machines.)
 //!
 //! # What the vendors promise, and why there is no third wait
 //! AMD promises that a store to a naturally aligned quadword is atomic for instruction fetch, whether the executing cores are

@@ -11,7 +11,7 @@ use crate::layout::{self, Change, MAX_CODE};
 use crate::protocol::{INT3, Protocol, Step};
 use crate::site_table::{self, Int3, OwnedSite};
 use crate::text::{self, TextRef};
-use crate::{Bytes, Error, FetchModel, FetchWindow, Patch};
+use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
 /// A patch that was checked, and how far it has come.
 #[derive(Debug)]
@@ -243,13 +243,16 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
     let in_page = 4096 - (address & 4095);
     // SAFETY: obligation 1 of `check`: nobody changes the mapping meanwhile.
-    let is_text = |length| unsafe { TextRef::resolve(address, length) }.is_ok();
-    let readable = if in_page >= wanted || is_text(wanted) { wanted } else { in_page.max(old.len()) };
-    let text = std::ptr::with_exposed_provenance::<u8>(address);
+    let further = || unsafe { TextRef::resolve(address, wanted) };
+    let (text, readable) = match in_page < wanted {
+        true => further().map_or((*place, in_page.max(old.len())), |text| (text, wanted)),
+        false => (*place, wanted),
+    };
     code[..old.len()].copy_from_slice(old);
-    for (i, byte) in code[..readable].iter_mut().enumerate().skip(old.len()) {
+    for start in (old.len()..readable).step_by(MAX_PATCH) {
+        let end = readable.min(start + MAX_PATCH);
         // SAFETY: in the same page as the first byte, which is text, or found to be text itself.
-        *byte = unsafe { text.add(i).read_volatile() };
+        code[start..end].copy_from_slice(&unsafe { text.read(start, end - start) });
     }
     readable
 }

@@ -1,36 +1,9 @@
-//! The patch protocol under the paper's memory model: every interleaving of patchers, store buffers, fetches and stale copies.
-//!
-//! `cargo test --release -p wordpatch --test model -- --nocapture` prints how many states each scenario has, and the shortest
-//! counterexample to each protocol that was broken on purpose.
+//! One patcher of one site, at every split and with every window.
 
-#[path = "model/concurrent.rs"]
-mod concurrent;
-#[path = "model/defects.rs"]
-mod defects;
-#[path = "model/explorer.rs"]
-mod explorer;
-#[allow(dead_code, reason = "shared with the tests of callpatch, which use the rest")]
-#[path = "model/mod.rs"]
-mod model;
-#[path = "model/one_side.rs"]
-mod one_side;
+use wordpatch_model::{Program, Scenario, Stores};
 
-use model::program::{Job, Program, Stores};
-use model::scenario::Scenario;
-use wordpatch::{Bytes, FetchWindow};
-
-fn bytes(slice: &[u8]) -> Bytes {
-    Bytes::new(slice).expect("1 to 8 bytes")
-}
-
-/// A boundary of this window that is none of any larger one.
-const fn boundary(window: FetchWindow) -> usize {
-    0x1000 + window.bytes()
-}
-
-const CALL: [u8; 5] = [0xe8, 0x11, 0x22, 0x33, 0x44];
-const OTHER_CALL: [u8; 5] = [0xe8, 0x55, 0x66, 0x77, 0x88];
-const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
+use crate::FetchWindow;
 
 /// What a site is patched to and fro between.
 const PAIRS: &[(&str, &[u8], &[u8])] = &[
@@ -50,42 +23,12 @@ const PAIRS: &[(&str, &[u8], &[u8])] = &[
     ("nothing", &CALL, &CALL),
 ];
 
-/// One site that a boundary cuts behind `front` bytes, its forms, and the window its patchers assume.
-struct Straddler {
-    window: FetchWindow,
-    front: usize,
-}
-
-impl Straddler {
-    /// A window and a split that tests use which are not about windows or splits.
-    const ANY: Self = Self { window: FetchWindow::Bytes32, front: 3 };
-
-    fn address(&self) -> usize {
-        boundary(self.window) - self.front
-    }
-
-    /// `patch` from one form to the other.
-    fn patch(&self, old: &[u8], new: &[u8]) -> Job {
-        Job::patch(self.window, 0, self.address(), &bytes(old), &bytes(new))
-    }
-
-    /// The site with as many executors.
-    fn scenario(&self, initial: &[u8], executors: usize) -> Scenario {
-        Scenario::new(self.window, boundary(self.window)).site(self.address(), &bytes(initial), executors)
-    }
-
-    /// A patcher that patches, patches back without a wait, and waits at the end.
-    fn to_and_fro(&self, old: &[u8], new: &[u8]) -> Program {
-        Program::new([self.patch(old, new), self.patch(new, old), Job::wait()])
-    }
-}
-
 #[test]
 fn every_split_of_every_window_patched_and_patched_back() {
     for (name, old, new) in PAIRS {
         let mut counts = Vec::new();
         for window in FetchWindow::ALL {
-            for front in 1..old.len() {
+            for front in 1..=old.len() {
                 let site = Straddler { window, front };
                 counts.push(site.scenario(old, 1).patcher(site.to_and_fro(old, new)).holds());
             }
@@ -94,6 +37,7 @@ fn every_split_of_every_window_patched_and_patched_back() {
     }
 }
 
+/// An executor that is trapped at any place, and another one.
 #[test]
 fn every_split_with_two_executors() {
     for front in 1..CALL.len() {
@@ -108,8 +52,7 @@ fn every_split_with_two_executors() {
 fn patches_in_a_row_of_both_sides() {
     let site = Straddler::ANY;
     let row = [site.patch(&CALL, &NOP), site.patch(&NOP, &OTHER_CALL), site.patch(&OTHER_CALL, &CALL)];
-    let states =
-        site.scenario(&CALL, 1).patcher(Program::new([&row[..], &row, &[Job::wait()]].concat())).holds();
+    let states = site.scenario(&CALL, 1).patcher(Program::new([&row[..], &row, &[wait()]].concat())).holds();
     println!("{states} states");
 }
 
@@ -120,7 +63,7 @@ fn a_patch_of_the_front_next_to_one_of_both_sides() {
     let front = [0xb8, 0x11, 0x22, 0x33, 0x44];
     let check = |forms: &[[u8; 5]]| {
         let row = forms.windows(2).map(|pair| site.patch(&pair[0], &pair[1]));
-        let states = site.scenario(&forms[0], 1).patcher(Program::new(row.chain([Job::wait()]))).holds();
+        let states = site.scenario(&forms[0], 1).patcher(Program::new(row.chain([wait()]))).holds();
         println!("{states} states");
     };
     check(&[CALL, front, NOP]);
@@ -133,7 +76,7 @@ fn one_side_patched_again_and_again() {
     let site = Straddler::ANY;
     for other in [[0xb8, 0x11, 0x22, 0x33, 0x44], [0xe8, 0x11, 0x22, 0x99, 0x88]] {
         let row = [site.patch(&CALL, &other), site.patch(&other, &CALL)];
-        let program = Program::new([&row[..], &row, &[Job::wait()]].concat());
+        let program = Program::new([&row[..], &row, &[wait()]].concat());
         println!("{} states", site.scenario(&CALL, 2).patcher(program).holds());
     }
 }
@@ -155,28 +98,19 @@ fn every_window_that_is_assumed_too_small() {
 #[test]
 fn plain_stores_whose_waits_drain_the_store_buffer() {
     let site = Straddler::ANY;
-    let program = site.to_and_fro(&CALL, &NOP).storing(Stores::Plain);
-    println!("{} states", site.scenario(&CALL, 1).patcher(program).holds());
-}
-
-/// `membarrier` is refused at the first wait: the lock is taken back, and the next call finds the site as it was.
-#[test]
-fn the_lock_taken_back_when_the_wait_is_refused() {
-    let site = Straddler::ANY;
-    let refused = site.patch(&CALL, &NOP).refused_at_the_first_wait();
-    let program = Program::new([refused, site.patch(&CALL, &NOP), Job::wait()]);
-    println!("{} states", site.scenario(&CALL, 1).patcher(program).holds());
+    let scenario = site.scenario(&CALL, 1).patcher(site.to_and_fro(&CALL, &NOP));
+    println!("{} states", scenario.storing(Stores::Plain).holds());
 }
 
 /// Every pair of a true and an assumed window.
-fn windows() -> impl Iterator<Item = (FetchWindow, FetchWindow)> {
+pub(super) fn windows() -> impl Iterator<Item = (FetchWindow, FetchWindow)> {
     FetchWindow::ALL.into_iter().flat_map(|one| FetchWindow::ALL.map(|other| (one, other)))
 }
 
 /// A call patched to a NOP and back, across a boundary of `edge`, by someone who assumes `assumed`.
-fn across(true_window: FetchWindow, assumed: FetchWindow, edge: FetchWindow) -> Scenario {
+pub(super) fn across(true_window: FetchWindow, assumed: FetchWindow, edge: FetchWindow) -> Scenario {
     let address = boundary(edge) - 3;
-    let patch = |old: &[u8], new: &[u8]| Job::patch(assumed, 0, address, &bytes(old), &bytes(new));
-    let program = Program::new([patch(&CALL, &NOP), patch(&NOP, &CALL), Job::wait()]);
-    Scenario::new(true_window, boundary(edge)).site(address, &bytes(&CALL), 1).patcher(program)
+    let patch = |old: &[u8], new: &[u8]| patch_of(assumed, 0, address, old, new);
+    let program = Program::new([patch(&CALL, &NOP), patch(&NOP, &CALL), wait()]);
+    Scenario::new(true_window.bytes(), boundary(edge)).site(address, &CALL, 1).patcher(program)
 }

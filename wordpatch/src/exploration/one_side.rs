@@ -1,11 +1,9 @@
 //! Patches that change one side of a straddler only, beside others of the same site: in a row, and at once.
 
-use wordpatch::FetchWindow;
+use wordpatch_model::{Program, Scenario};
 
-use super::model::explore::Flaw;
-use super::model::program::{Job, Program};
-use super::model::scenario::{Scenario, Violation};
-use super::{CALL, NOP, OTHER_CALL, Straddler, bytes};
+use super::{CALL, NOP, OTHER_CALL, Straddler, mixture_of, wait};
+use crate::FetchWindow;
 
 /// The call with another opcode: at a 3|2 split a patch of the front alone.
 const OPCODE: [u8; 5] = [0xb8, 0x11, 0x22, 0x33, 0x44];
@@ -17,11 +15,11 @@ const OPCODE_AND_OPERAND: [u8; 5] = [0xb8, 0x11, 0x22, 0x99, 0x88];
 fn in_a_row(forms: &[[u8; 5]]) -> Scenario {
     let site = Straddler::ANY;
     let row = forms.windows(2).map(|pair| site.patch(&pair[0], &pair[1]));
-    site.scenario(&forms[0], 1).patcher(Program::new(row.chain([Job::wait()])))
+    site.scenario(&forms[0], 1).patcher(Program::new(row.chain([wait()])))
 }
 
 fn at_once(site: &Straddler, one: &[u8], other: &[u8]) -> Scenario {
-    let patch = |new: &[u8]| Program::new([site.patch(&CALL, new), Job::wait()]);
+    let patch = |new: &[u8]| Program::new([site.patch(&CALL, new), wait()]);
     site.scenario(&CALL, 1).patcher(patch(one)).patcher(patch(other))
 }
 
@@ -36,10 +34,8 @@ fn the_front_then_the_back_patched_in_a_row() {
 fn without_that_wait_an_old_front_runs_with_a_new_back() {
     let site = Straddler::ANY;
     let first = site.patch(&CALL, &OPCODE).without_wait(0);
-    let program = Program::new([first, site.patch(&OPCODE, &OPCODE_AND_OPERAND), Job::wait()]);
-    site.scenario(&CALL, 1)
-        .patcher(program)
-        .fails(|flaw| *flaw == Flaw::Violation(Violation::Mixture(bytes(&OPERAND))));
+    let program = Program::new([first, site.patch(&OPCODE, &OPCODE_AND_OPERAND), wait()]);
+    site.scenario(&CALL, 1).patcher(program).fails(mixture_of(&OPERAND));
 }
 
 #[test]
@@ -76,30 +72,4 @@ fn the_opcode_and_the_whole_operand_patched_at_once() {
 #[test]
 fn the_opcode_and_the_operand_patched_at_once_inside_a_window() {
     at_once(&Straddler { window: FetchWindow::Bytes32, front: 5 }, &OPCODE, &OPERAND).holds();
-}
-
-/// A patch that names the first three bytes of the call is a patch of the whole call. With the split of these three bytes, it is a
-/// single store without a wait; a patch of the back that follows at once makes a call that nobody has asked for.
-#[test]
-fn split_taken_of_the_named_bytes_instead_of_the_instruction() {
-    const FRONT: [u8; 5] = [0xe8, 0x99, 0x98, 0x33, 0x44];
-    const BOTH: [u8; 5] = [0xe8, 0x99, 0x98, 0x99, 0x88];
-    let site = Straddler::ANY;
-    let in_a_row = |first| {
-        site.scenario(&CALL, 1).patcher(Program::new([first, site.patch(&FRONT, &BOTH), Job::wait()]))
-    };
-    let at_once = |first| {
-        let then = Program::new([site.patch(&CALL, &OPERAND), Job::wait()]);
-        site.scenario(&CALL, 1).patcher(Program::new([first, Job::wait()])).patcher(then)
-    };
-    let sound = || site.patch(&CALL, &FRONT);
-    let broken = || {
-        let forms = (&bytes(&CALL), &bytes(&FRONT));
-        Job::patch_split_by_named(site.window, 0, site.address(), 3, forms)
-    };
-    in_a_row(sound()).holds();
-    in_a_row(broken()).fails(|flaw| *flaw == Flaw::Violation(Violation::Mixture(bytes(&OPERAND))));
-    at_once(sound()).holds();
-    at_once(broken())
-        .fails(|flaw| matches!(flaw, Flaw::Violation(Violation::Mixture(_) | Violation::Unexplained(_))));
 }

@@ -1,10 +1,9 @@
 //! Several patchers at once: of one site, and of neighbours that share a word.
 
-use wordpatch::FetchWindow;
+use wordpatch_model::{Program, Scenario};
 
-use super::model::program::{Job, Program};
-use super::model::scenario::Scenario;
-use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, bytes};
+use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
+use crate::FetchWindow;
 
 /// Differs from the call in every byte, so that it takes the whole protocol at every split.
 const LOAD: [u8; 5] = [0xb8, 0x55, 0x66, 0x77, 0x88];
@@ -13,7 +12,7 @@ const LOAD: [u8; 5] = [0xb8, 0x55, 0x66, 0x77, 0x88];
 fn of_two_patchers_of_one_site_one_succeeds() {
     for front in 1..CALL.len() {
         let site = Straddler { front, ..Straddler::ANY };
-        let one = |new: &[u8]| Program::new([site.patch(&CALL, new), Job::wait()]);
+        let one = |new: &[u8]| Program::new([site.patch(&CALL, new), wait()]);
         let states = site.scenario(&CALL, 1).patcher(one(&NOP)).patcher(one(&LOAD)).holds();
         println!("{front}|{}: {states} states", CALL.len() - front);
     }
@@ -22,7 +21,7 @@ fn of_two_patchers_of_one_site_one_succeeds() {
 #[test]
 fn two_patchers_of_one_site_and_two_executors() {
     let site = Straddler::ANY;
-    let one = |new: &[u8]| Program::new([site.patch(&CALL, new), Job::wait()]);
+    let one = |new: &[u8]| Program::new([site.patch(&CALL, new), wait()]);
     println!("{} states", site.scenario(&CALL, 2).patcher(one(&NOP)).patcher(one(&OTHER_CALL)).holds());
 }
 
@@ -46,8 +45,8 @@ fn two_patchers_of_one_site_there_and_back() {
 fn a_patcher_follows_another() {
     let site = Straddler::ANY;
     let programs = [
-        Program::new([site.patch(&CALL, &NOP), Job::wait()]),
-        Program::new([site.patch(&NOP, &OTHER_CALL), site.patch(&CALL, &OTHER_CALL), Job::wait()]),
+        Program::new([site.patch(&CALL, &NOP), wait()]),
+        Program::new([site.patch(&NOP, &OTHER_CALL), site.patch(&CALL, &OTHER_CALL), wait()]),
     ];
     println!("{} states", programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds());
 }
@@ -57,10 +56,8 @@ fn a_patcher_follows_another() {
 fn a_single_store_against_the_protocol() {
     let site = Straddler::ANY;
     let opcode = [0xb8, 0x11, 0x22, 0x33, 0x44];
-    let programs = [
-        Program::new([site.patch(&CALL, &opcode), Job::wait()]),
-        Program::new([site.patch(&CALL, &NOP), Job::wait()]),
-    ];
+    let programs =
+        [Program::new([site.patch(&CALL, &opcode), wait()]), Program::new([site.patch(&CALL, &NOP), wait()])];
     println!("{} states", programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds());
 }
 
@@ -68,13 +65,13 @@ fn a_single_store_against_the_protocol() {
 #[test]
 fn patchers_that_assume_different_windows() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 3 };
-    let patch = |window, new: &[u8]| Job::patch(window, 0, site.address(), &bytes(&CALL), &bytes(new));
+    let patch = |window, new: &[u8]| patch_of(window, 0, site.address(), &CALL, new);
     let programs = [
-        Program::new([patch(FetchWindow::Bytes8, &NOP), Job::wait()]),
-        Program::new([patch(FetchWindow::Bytes32, &OTHER_CALL), Job::wait()]),
+        Program::new([patch(FetchWindow::Bytes8, &NOP), wait()]),
+        Program::new([patch(FetchWindow::Bytes32, &OTHER_CALL), wait()]),
     ];
-    let scenario = Scenario::new(FetchWindow::Bytes32, boundary(site.window));
-    let scenario = scenario.site(site.address(), &bytes(&CALL), 1);
+    let scenario = Scenario::new(FetchWindow::Bytes32.bytes(), boundary(site.window));
+    let scenario = scenario.site(site.address(), &CALL, 1);
     println!("{} states", programs.into_iter().fold(scenario, Scenario::patcher).holds());
 }
 
@@ -83,18 +80,16 @@ fn patchers_that_assume_different_windows() {
 fn neighbours_patched_at_once() {
     let window = FetchWindow::Bytes32;
     let straddler = boundary(window) - 3;
-    let patch = |number, address, old: &[u8], new: &[u8]| {
-        Job::patch(window, number, address, &bytes(old), &bytes(new))
-    };
+    let patch = |number, address, old: &[u8], new: &[u8]| patch_of(window, number, address, old, new);
     for neighbour in [straddler - 5, straddler + 5] {
-        let scenario = Scenario::new(window, boundary(window))
-            .site(straddler, &bytes(&CALL), 1)
-            .site(neighbour, &bytes(&CALL), 1)
-            .patcher(Program::new([patch(0, straddler, &CALL, &NOP), Job::wait()]))
+        let scenario = Scenario::new(window.bytes(), boundary(window))
+            .site(straddler, &CALL, 1)
+            .site(neighbour, &CALL, 1)
+            .patcher(Program::new([patch(0, straddler, &CALL, &NOP), wait()]))
             .patcher(Program::new([
                 patch(1, neighbour, &CALL, &NOP),
                 patch(1, neighbour, &NOP, &CALL),
-                Job::wait(),
+                wait(),
             ]));
         println!("{} states", scenario.holds());
     }
@@ -105,10 +100,10 @@ fn neighbours_patched_at_once() {
 fn a_straddler_and_both_its_neighbours() {
     let window = FetchWindow::Bytes32;
     let straddler = boundary(window) - 3;
-    let mut scenario = Scenario::new(window, boundary(window));
+    let mut scenario = Scenario::new(window.bytes(), boundary(window));
     for (number, address) in [straddler, straddler - 5, straddler + 5].into_iter().enumerate() {
-        let patch = Job::patch(window, number, address, &bytes(&CALL), &bytes(&NOP));
-        scenario = scenario.site(address, &bytes(&CALL), 1).patcher(Program::new([patch]));
+        let patch = patch_of(window, number, address, &CALL, &NOP);
+        scenario = scenario.site(address, &CALL, 1).patcher(Program::new([patch]));
     }
     println!("{} states", scenario.holds());
 }
