@@ -1,7 +1,7 @@
 //! What the library under exploration calls instead of the machine: reads and stores of text, the table of sites, waits.
 //!
 //! A driver is a deterministic function of the answers to its [operations](Operation). So it needs no coroutine: to find out what
-//! it does after some answers, it is run from its beginning in a [replay](replay), which gives it these answers again, and is
+//! it does after some answers, it is run from its beginning in a *replay*, which gives it these answers again, and is
 //! unwound at the first operation that has none. Each function here returns `None` on a thread that replays nothing; the library
 //! then does what it always does.
 //!
@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use crate::code::Code;
 
-/// What a driver asks for. The text it sees is that of [`crate::memory`].
+/// What a driver asks for. The text it sees is that of `memory.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read bytes of text.

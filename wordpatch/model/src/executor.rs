@@ -12,6 +12,7 @@
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
+use crate::cores;
 use crate::explore::Transitions;
 use crate::scenario::{Scenario, State, Violation};
 
@@ -61,8 +62,12 @@ pub(crate) fn transitions(
     out: &mut Transitions<State, Violation>,
 ) {
     match state.executors[me] {
+        Position::Fetching if scenario.one_by_one => cores::fetch(scenario, state, me, out),
         Position::Fetching => fetch(scenario, state, me, out),
         _ => trap(scenario, state, me, out),
+    }
+    if scenario.one_by_one {
+        cores::forget(state, me, out);
     }
 }
 
@@ -91,9 +96,12 @@ fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<St
         }
         if scenario.dropped == Some(Assumption::NobodyEntersTheMiddle) {
             for entry in 1..bytes.len() {
+                // Whoever branches there means the end of the old instruction.
                 let tail = Code::new(&bytes[entry..]);
-                let text = format_args!("executor {me} enters the middle and executes {tail}");
-                out.push_by(me, false, text, Err(Violation::Mixture(tail)));
+                if tail[..] != site.initial[entry..] {
+                    let text = format_args!("executor {me} enters the middle and executes {tail}");
+                    out.push_by(me, false, text, Err(Violation::Mixture(tail)));
+                }
             }
         }
     }

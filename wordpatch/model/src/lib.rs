@@ -30,6 +30,7 @@
 
 pub mod assumptions;
 mod code;
+mod cores;
 pub mod environment;
 mod executor;
 pub mod explore;

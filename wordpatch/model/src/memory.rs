@@ -21,7 +21,8 @@
 //!
 //! What *some* core can still execute is thus one set of versions for each window: those that stood there since the last wait that
 //! removed them. All combinations of them are executed, so any number of cores for each site is covered. (What differs from one
-//! thread to the next is where it is in the trap handler: [`crate::executor`].)
+//! thread to the next is where it is in the trap handler: [`crate::executor`].) Tests compare this with [`crate::cores`], where
+//! each core is explored by itself.
 //!
 //! # A wait
 //! T_max bounds the age of what a core executes. So whoever waits for T_max after a moment `s` knows that every version which any

@@ -128,6 +128,8 @@ fn settle(scenario: &Scenario, mut state: State, me: usize) -> Result<State, Vio
                 patcher.node = program.jobs.get(patcher.job).map_or(0, Job::start);
                 let mine = ((1 << MAX_WAITS) - 1) << (me as u64 * MAX_WAITS);
                 state.each_versions(|versions| versions.clear(mine));
+                let State { cores, memory, .. } = &mut state;
+                cores.iter_mut().for_each(|core| core.clear(memory, mine));
             }
         }
     }
@@ -217,6 +219,8 @@ pub(crate) fn transitions(
             let mut next = state.clone();
             let mark = mark(me, job, job.clocks(patcher.node) + 1);
             next.each_versions(|versions| versions.mark(mark));
+            let State { cores, memory, .. } = &mut next;
+            cores.iter_mut().for_each(|core| core.mark(memory, mark));
             out.push(format_args!("{at} reads the clock"), answer(scenario, next, me, Answer::Yes));
         }
         Operation::WaitForBound { since } => {
@@ -243,11 +247,15 @@ fn is_visible(
     if !patcher.refused {
         let mut next = state.clone();
         let skipped = job.skipped_wait.is_some_and(|which| which as u64 + 1 == since);
+        let mut is_over = true;
         if !skipped && scenario.dropped != Some(Assumption::WaitsEndStaleness) {
             let mark = mark(me, job, since);
             next.each_versions_in_reach(|versions| versions.remove(mark));
+            is_over = !state.cores.iter().any(|core| core.holds_up(mark));
         }
-        out.push(format_args!("patcher {me} has waited"), answer(scenario, next, me, Answer::Yes));
+        if is_over {
+            out.push(format_args!("patcher {me} has waited"), answer(scenario, next, me, Answer::Yes));
+        }
         if program.polls && job.in_vain(patcher.node) == 0 {
             let next = answer(scenario, state.clone(), me, Answer::No);
             out.push(format_args!("patcher {me} has not waited long enough"), next);

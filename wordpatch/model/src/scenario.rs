@@ -20,6 +20,7 @@
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
+use crate::cores::Core;
 use crate::executor::{self, Handler, Position};
 use crate::explore::{Exploration, Flaw, Model, Transitions, explore};
 use crate::job::{Change, Program};
@@ -89,6 +90,8 @@ pub struct Scenario {
     pub(crate) stores: Stores,
     /// Whether a wait begins only when the store buffer is empty.
     pub(crate) waits_drain: bool,
+    /// Whether cores are explored one by one.
+    pub(crate) one_by_one: bool,
     /// Whether patchers read text byte by byte.
     pub(crate) reads_bytes: bool,
     pub(crate) dropped: Option<Assumption>,
@@ -115,6 +118,8 @@ pub struct State {
     versions: VersionsOfSites,
     /// The same for a core that waits do not reach.
     out_of_reach: Option<VersionsOfSites>,
+    /// The core of each executor, if they are explored one by one. The versions above are then not looked at.
+    pub(crate) cores: Vec<Core>,
     /// The record of each site in the table: who owns it, if anybody.
     pub(crate) owners: Vec<Option<Owner>>,
     pub(crate) executors: Vec<Position>,
@@ -166,6 +171,7 @@ impl Scenario {
             handler: Handler::OutOfLine,
             stores: Stores::CompareExchange,
             waits_drain: true,
+            one_by_one: false,
             reads_bytes: false,
             dropped: None,
             forks: false,
@@ -214,6 +220,11 @@ impl Scenario {
         Self { waits_drain: false, ..self }
     }
 
+    /// With a core for each executor, explored one by one (`cores.rs`).
+    pub fn core_by_core(self) -> Self {
+        Self { one_by_one: true, ..self }
+    }
+
     /// With patchers that read text one byte at a time, as the library does.
     pub fn reading_bytes(self) -> Self {
         Self { reads_bytes: true, ..self }
@@ -244,24 +255,27 @@ impl Scenario {
         Self { may_all_fail: true, ..self }
     }
 
-    /// Explores it; nothing must be wrong. Returns the number of states.
+    /// Explores it; nothing must be wrong. Prints the number of states.
     #[track_caller]
-    pub fn holds(&self) -> usize {
+    pub fn holds(&self) {
         let Exploration { states, counterexample } = explore(self);
         if let Some(counterexample) = counterexample {
             panic!("{:#x?}\n{counterexample}", self.sites);
         }
-        states
+        println!("holds: {states} states");
     }
 
-    /// Explores it; this must be wrong. Prints the shortest way there, and returns its length.
+    /// Explores it; this must be wrong. Prints the shortest way there.
     #[track_caller]
-    pub fn fails(&self, expected: impl Fn(&Flaw<Violation>) -> bool) -> usize {
+    pub fn fails(&self, expected: impl Fn(&Flaw<Violation>) -> bool) {
         let Exploration { states, counterexample } = explore(self);
         let counterexample = counterexample.expect("a defect that is found");
-        println!("after {states} states:\n{counterexample}");
+        let without = self.dropped.map(|dropped| format!(" without {dropped:?}")).unwrap_or_default();
+        println!(
+            "{counterexample}\nfails{without}: {} steps, after {states} states",
+            counterexample.trace.len()
+        );
         assert!(expected(&counterexample.flaw), "another flaw than expected:\n{counterexample}");
-        counterexample.trace.len()
     }
 
     /// The number of the site at this address.
@@ -380,10 +394,15 @@ impl Model for Scenario {
                 .collect()
         };
         let versions: VersionsOfSites = self.sites.iter().map(versions).collect();
+        let core = |site: &usize| {
+            let Site { address, initial, .. } = &self.sites[*site];
+            Core::new(self.window, *address, initial.len())
+        };
         let out_of_reach = self.dropped == Some(Assumption::WaitsReachEveryCore);
         State {
             out_of_reach: out_of_reach.then(|| versions.clone()),
             versions,
+            cores: if self.one_by_one { self.executors.iter().map(core).collect() } else { Vec::new() },
             owners: vec![None; self.sites.len()],
             executors: vec![Position::Fetching; self.executors.len()],
             patchers: self.patchers.iter().map(Patcher::new).collect(),
@@ -426,6 +445,10 @@ impl Model for Scenario {
             }
         }
         if self.must_be_seen() && !self.may_all_fail {
+            if self.one_by_one {
+                let outdated = |core: &Core| core.outdated(&state.memory);
+                return state.cores.iter().find_map(outdated).map(Violation::Stale);
+            }
             let mut versions = state.versions.iter().chain(state.out_of_reach.iter().flatten()).flatten();
             return versions.find_map(Versions::outdated).map(Violation::Stale);
         }

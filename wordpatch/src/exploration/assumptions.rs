@@ -39,12 +39,13 @@ fn expected(dropped: Assumption) -> (Scenario, fn(&Flaw<Violation>) -> bool) {
 fn each_assumption_is_needed() {
     // Only callpatch relies on the bound, and shows what it is for.
     let here = |(assumption, ..): &(Assumption, _, _)| *assumption != Assumption::StalenessIsBounded;
-    for (assumption, status, source) in Assumption::ALL.into_iter().filter(here) {
+    for (assumption, status, source) in Assumption::ALL {
+        println!("assumption: {assumption:?} | {status:?} | {source}");
+    }
+    for (assumption, ..) in Assumption::ALL.into_iter().filter(here) {
         let (scenario, is_expected) = expected(assumption);
-        let states = scenario.holds();
-        println!("{assumption:?} ({status:?}: {source}): {states} states; without it:");
-        let length = scenario.without(assumption).fails(is_expected);
-        println!("{assumption:?}: a counterexample of {length} steps");
+        scenario.holds();
+        scenario.without(assumption).fails(is_expected);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::FetchWindow;
 /// The sound scenario holds, the broken one has this flaw.
 #[track_caller]
 fn check(sound: &Scenario, broken: &Scenario, expected: impl Fn(&Flaw<Violation>) -> bool) {
-    println!("sound: {} states", sound.holds());
+    sound.holds();
     broken.fails(expected);
 }
 
@@ -53,7 +53,6 @@ fn patched_back_without_the_first_wait() {
 fn window_assumed_too_large_a_single_store_tears() {
     for (true_window, assumed) in windows().filter(|(true_window, assumed)| assumed > true_window) {
         for edge in FetchWindow::ALL {
-            println!("true {true_window:?}, assumed {assumed:?}, across a boundary of {edge:?}");
             let scenario = across(true_window, assumed, edge);
             if true_window <= edge && edge < assumed {
                 check(&across(true_window, true_window, edge), &scenario, is_mixture);

@@ -10,8 +10,7 @@ use crate::{FetchWindow, start_patch};
 fn while_a_straddler_is_patched_to_and_fro() {
     for front in 1..=CALL.len() {
         let site = Straddler { front, ..Straddler::ANY };
-        let states = site.scenario(&CALL, 1).patcher(site.to_and_fro(&CALL, &NOP)).forking().holds();
-        println!("{front}|{}: {states} states", CALL.len() - front);
+        site.scenario(&CALL, 1).patcher(site.to_and_fro(&CALL, &NOP)).forking().holds();
     }
 }
 
@@ -20,14 +19,14 @@ fn while_two_patchers_want_one_site() {
     let site = Straddler::ANY;
     let one = |new: &[u8]| Program::new([site.patch(&CALL, new), wait()]);
     let scenario = site.scenario(&CALL, 1).patcher(one(&NOP)).patcher(one(&OTHER_CALL)).forking();
-    println!("{} states", scenario.holds());
+    scenario.holds();
 }
 
 #[test]
 fn while_waits_are_refused() {
     let site = Straddler::ANY;
     let jobs = [site.patch(&CALL, &NOP), site.patch(&CALL, &OTHER_CALL)];
-    println!("{} states", site.scenario(&CALL, 1).patcher(Program::new(jobs).refusable()).forking().holds());
+    site.scenario(&CALL, 1).patcher(Program::new(jobs).refusable()).forking().holds();
 }
 
 fn batch() -> Scenario {
@@ -42,7 +41,7 @@ fn batch() -> Scenario {
 
 #[test]
 fn while_a_batch_is_patched() {
-    println!("{} states", batch().forking().holds());
+    batch().forking().holds();
 }
 
 #[test]
@@ -57,7 +56,7 @@ fn while_a_patch_is_outstanding() {
         })
     };
     let program = Program::new([start(CALL, NOP), start(NOP, CALL)]);
-    println!("{} states", site.scenario(&CALL, 1).patcher(program).forking().holds());
+    site.scenario(&CALL, 1).patcher(program).forking().holds();
 }
 
 /// The fork has noted that the site is not locked, and copies the text after the lock was stored.

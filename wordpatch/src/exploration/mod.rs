@@ -10,6 +10,7 @@
 mod assumptions;
 mod batch;
 mod concurrent;
+mod cores;
 mod defects;
 mod forks;
 mod one_side;
