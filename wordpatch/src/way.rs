@@ -131,20 +131,20 @@ impl Way {
         Ok(())
     }
 
-    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does.
+    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an instruction starts, an INT3 or
+    /// another patch can be in the way: the rest of a site is stored by its owner alone.
     ///
     /// # Safety
     /// Obligation 1 of [`Way::check`].
     unsafe fn explain(&self, offset: usize, old: &Bytes, error: Error) -> Error {
-        let contended = Error::Contended { address: self.address() };
-        let named = self.change.map_or(0, |change| change.named).saturating_sub(offset).min(old.len());
         match error {
-            // An INT3 may stand there, as it is an instruction. Expected bytes that are back again were another patch's.
             Error::Mismatch { .. } if offset == 0 => {
+                let named = self.change.map_or(0, |change| change.named).min(old.len());
                 // SAFETY: the caller's obligation.
-                unsafe { check_old(&self.place, old, named) }.err().unwrap_or(contended)
+                let found = unsafe { check_old(&self.place, old, named) }.err();
+                // Expected bytes that are back again were another patch's.
+                found.unwrap_or(Error::Contended { address: self.address() })
             }
-            Error::Mismatch { found, .. } if found[..named] == old[..named] => contended,
             other => other,
         }
     }
@@ -171,11 +171,7 @@ impl Way {
             self.made = self.protocol.steps().len();
             return true;
         }
-        if self.made <= 1 {
-            self.take_lock_back();
-        } else {
-            std::mem::forget(self.owned.take());
-        }
+        self.take_lock_back();
         false
     }
 
@@ -183,7 +179,7 @@ impl Way {
         self.made == self.protocol.steps().len()
     }
 
-    /// Puts the first byte back, if it is all that was stored, and gives the site back; but never while INT3 stands there.
+    /// Puts the first byte back, if it is all that was stored, and releases the site; but never while INT3 stands there.
     fn take_lock_back(&mut self) {
         let steps = self.protocol.steps();
         if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
@@ -404,6 +400,24 @@ mod tests {
         unsafe { crate::patch(site, &OLD, &BACK) }.unwrap();
         assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 5), BACK);
+    }
+
+    /// `mov rax, imm64`, to be run out of line as a whole.
+    #[test]
+    fn bytes_after_the_eighth_that_somebody_else_has_written_are_noticed() {
+        let old = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+        let site = text(61, &old);
+        let mut early = check(site, &old[..8], &[0x48, 0xb9, 1, 2, 3, 9, 5, 6]).unwrap();
+        assert!(early.uses_int3());
+        let bytes = |bytes: &[u8]| Bytes::new(bytes).unwrap();
+        // SAFETY: as in `check`.
+        unsafe {
+            let place = TextRef::resolve(site, old.len()).unwrap();
+            place.compare_exchange(FetchWindow::Bytes8, 9, &bytes(&[8]), &bytes(&[9])).unwrap();
+        }
+        assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
+        assert_eq!(read(site, 8), old[..8]);
+        check(site, &old[..8], &old[..8]).unwrap();
     }
 
     #[test]
