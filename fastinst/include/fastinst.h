@@ -317,10 +317,9 @@ size_t fastinst_notes(char *buffer, size_t size);
  * given or differ, this is one atomic store and a lock for looking the address up. Otherwise the
  * function blocks for one or two waits, and the instruction is an INT3 meanwhile where bytes change
  * on both sides of the boundary: a thread that meets it takes a trap of some 6,000 ticks and goes on
- * through a copy of the old instruction; it does not wait. For
- * this the library handles SIGTRAP; traps that are not its own go to the handler that was there
- * before. Of several threads that patch one instruction at the same time, one succeeds. Not
- * async-signal-safe.
+ * through a copy of the old instruction; it does not wait. For this the library handles SIGTRAP;
+ * traps that are not its own go to the handler that was there before. Of several threads that patch
+ * one instruction at the same time, one succeeds. Not async-signal-safe.
  *
  * The caller guarantees that
  * 1. an instruction starts at `address`, in memory that stays mapped during the call and is written
