@@ -26,6 +26,8 @@
 mod by_address;
 mod encoding;
 mod error;
+#[cfg(all(test, model))]
+mod exploration;
 mod island;
 mod retarget;
 mod site;
@@ -43,8 +45,3 @@ pub use strategy::{Clobbers, Strategy};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
-
-#[cfg(test)]
-#[allow(dead_code, reason = "shared with the tests of wordpatch, which use all of it")]
-#[path = "../../wordpatch/tests/model/mod.rs"]
-mod model;

@@ -60,6 +60,8 @@ impl CallSite {
     /// 2. When the site is inactive, the program must be right without the call, and with the registers that `clobbers` names
     ///    changed.
     /// 3. No other code branches into the middle of the instruction.
+    /// 4. A toggle waits for nobody. So [`wordpatch::serialize_all_cores`] must come between the last toggle and a
+    ///    [`wordpatch::patch`] of the same instruction.
     pub unsafe fn decode(address: usize, clobbers: Clobbers) -> Result<Self, Error> {
         // SAFETY: obligation 1. One byte is enough to find the mapping; `read_code` looks no further than its page or the
         // instruction's end.

@@ -111,7 +111,8 @@ typedef enum {
        array has bytes in common with this one. */
     FASTINST_ERROR_CONTENDED = -7,
     /* A patch replaces 1 to 8 bytes by the same number of bytes, and an instruction by one of the
-       same length; several instructions only where the bytes that change lie in one fetch window. */
+       same length; several instructions only where those that change are at most 8 bytes in one
+       fetch window. */
     FASTINST_ERROR_LAYOUT = -8,
     /* The target, or free memory for generated code, is out of reach of a 32-bit displacement. */
     FASTINST_ERROR_OUT_OF_REACH = -9,
@@ -312,20 +313,20 @@ size_t fastinst_notes(char *buffer, size_t size);
  * at `address`. Every thread that executes the instruction runs the old or the new one, never a
  * mixture. An instruction that is longer keeps its other bytes.
  *
- * Where the instruction lies in one fetch window, this is one atomic store and a lock for looking
- * the address up. Otherwise the function blocks for one or two waits, and the instruction is an
- * INT3 meanwhile where bytes change on both sides of the boundary: a thread that meets it takes a
- * trap of some 6,000 ticks and goes on through a copy of the old instruction; it does not wait. For
- * this the library handles SIGTRAP; traps that are not its own go to the handler that was there
- * before. Of several threads that patch one instruction at the same time, one succeeds. Not
- * async-signal-safe.
+ * Where the whole instruction (up to its eighth byte) lies in one fetch window, whichever bytes are
+ * given or differ, this is one atomic store and a lock for looking the address up. Otherwise the
+ * function blocks for one or two waits, and the instruction is an INT3 meanwhile where bytes change
+ * on both sides of the boundary: a thread that meets it takes a trap of some 6,000 ticks and goes on
+ * through a copy of the old instruction; it does not wait. For this the library handles SIGTRAP;
+ * traps that are not its own go to the handler that was there before. Of several threads that patch
+ * one instruction at the same time, one succeeds. Not async-signal-safe.
  *
  * The caller guarantees that
  * 1. an instruction starts at `address`, in memory that stays mapped during the call and is written
  *    by this library only;
  * 2. the new instruction is right for every thread that executes it;
  * 3. `expected` and `replacement` are `length` readable bytes each;
- * 4. where the patch crosses a fetch window, no thread that may execute the instruction has SIGTRAP
+ * 4. where the instruction crosses a fetch window, no thread that may execute it has SIGTRAP
  *    blocked (wordpatch_check_sigtrap_unblocked), and nothing jumps into its middle.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null, or `length` not 1 to 8), FASTINST_ERROR_NOT_TEXT,

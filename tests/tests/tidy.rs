@@ -78,9 +78,10 @@ impl File {
         LAYERS.iter().map(|(folder, _)| *folder).find(inside).filter(|_| is_product)
     }
 
-    /// Whether it is a module of unit tests by its name.
+    /// Whether it is a module of tests by its name.
     fn is_unit_tests(&self) -> bool {
-        self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+        const MODULES: [&str; 4] = ["/tests.rs", "/tests/", "/src/exploration", "/src/interleavings/"];
+        MODULES.iter().any(|module| self.path.contains(module))
     }
 
     /// Its lines without comments, literals and unit tests, with their numbers.

@@ -18,22 +18,24 @@ use crate::{Error, Patch, serialize, text, trap, tsc};
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread that executes it
 /// runs the old or the new instruction, never a mixture.
 ///
-/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. Where they lie in one fetch window, this is one
-/// atomic store, and some hundred ticks for looking the address up and decoding. Where they cross a window, the caller blocks: for
-/// one wait if bytes change on one side only, for two otherwise; T_max each where it is known, some 600 to 40,000 ticks of
-/// membarrier otherwise. Threads that execute the instruction between two waits take a trap of a few thousand ticks and go on; they
-/// never wait for the caller. When the function returns, other cores may still execute the old instruction for T_max
-/// ([`serialize_all_cores`] ends that, but for a thread that is in the old instruction's copy: it leaves it in its own time).
+/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. What matters is where the whole instruction lies,
+/// up to its eighth byte, not which of its bytes are named or change. Inside one fetch window, the patch is one atomic store, and
+/// some hundred ticks for looking the address up and decoding. If the instruction crosses a window, the caller blocks: for one wait
+/// if bytes change on one side only, for two otherwise; T_max each where it is known, some 600 to 40,000 ticks of membarrier
+/// otherwise. Threads that execute the instruction between two waits take a trap of a few thousand ticks and continue; they never
+/// wait for the caller. When the function returns, other cores may still execute the old instruction for T_max
+/// ([`serialize_all_cores`] ends that, except for a thread that is in the old instruction's out-of-line copy).
 ///
-/// The bytes may be several instructions, if as many start at the same places after the patch. Where more than one of them
-/// changes, the bytes that do must lie in one fetch window.
+/// The bytes may be several instructions, if the same number start at the same places after the patch. Where more than one of them
+/// changes, everything from the start of the first to the end of the last one that does must be at most 8 bytes in one fetch
+/// window.
 ///
-/// Concurrent patches of one site are safe: one of them succeeds, the others get an error and have changed nothing. Not to be
-/// called from a signal handler or a probe function.
+/// Concurrent patches of one instruction are safe, also of different parts of it: one of them succeeds, the others get an error
+/// and have changed nothing. Must not be called from a signal handler or a probe function.
 ///
 /// # Errors
-/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] and
-/// [`Error::ForeignBreakpoint`] when an INT3 does; [`Error::LayoutChanged`] when an instruction would be longer or
+/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] when another thread is patching the
+/// instruction; [`Error::ForeignBreakpoint`] when an INT3 of somebody else stands there; [`Error::LayoutChanged`] when an instruction would be longer or
 /// shorter; [`Error::SeveralInstructions`]; [`Error::Immovable`] when the site must be locked and the instruction cannot be run
 /// out of line; and the errors of the environment. None leaves a site half patched.
 ///
@@ -41,7 +43,7 @@ use crate::{Error, Patch, serialize, text, trap, tsc};
 /// 1. `address` must be the start of an instruction of text that stays mapped during the call, and only this crate may
 ///    write it. So must what `/proc/self/maps` shows as one mapping with it ([`TextRef::resolve`](crate::TextRef::resolve)).
 /// 2. The new instruction must be right for every thread that executes it.
-/// 3. When the patch crosses a fetch window, no thread that may execute it has SIGTRAP blocked
+/// 3. When the instruction crosses a fetch window, no thread that may execute it has SIGTRAP blocked
 ///    ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the instruction.
 ///
 /// [`serialize_all_cores`]: crate::serialize_all_cores

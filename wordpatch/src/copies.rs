@@ -82,6 +82,10 @@ pub(crate) fn hold() -> Hold {
 /// # Errors
 /// [`Error::Immovable`], [`Error::OutOfReach`], [`Error::TableFull`], or no memory for a page.
 pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
+    #[cfg(model)]
+    if let Some(copy) = wordpatch_model::environment::copy_of(&original.bytes[..original.length]) {
+        return Ok(copy);
+    }
     let mut pool = hold();
     let Pool { copies, pages } = &mut *pool;
     let copies = copies.get_or_insert_default();

@@ -46,9 +46,10 @@ pub enum Error {
         new_length: usize,
     },
 
-    /// Several instructions change, and not in one store: a thread between them would run one of the old and one of the new.
+    /// Several instructions change, and one store cannot replace all of them: a thread between them would run one of the old and
+    /// one of the new.
     #[error(
-        "the patch at {address:#x} changes several instructions across a fetch window; patch them one at a time"
+        "the patch at {address:#x} changes several instructions that are more than 8 bytes or cross a fetch window; patch them one at a time"
     )]
     SeveralInstructions {
         /// The first instruction that changes.
@@ -75,7 +76,8 @@ pub enum Error {
         found: Bytes,
     },
 
-    /// Another thread is patching the same site. Trying again is safe.
+    /// Another thread is patching the same instruction, or another part of it has changed since the patch was checked. Trying
+    /// again is safe.
     #[error("another thread is patching the instruction at {address:#x}; try again")]
     Contended {
         /// The site.

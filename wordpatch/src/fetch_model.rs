@@ -70,8 +70,9 @@ impl FetchWindow {
 pub struct TMax(pub u32);
 
 impl TMax {
-    /// For how long a core that runs a forked child is taken to execute stale bytes, where T_max is unknown: `membarrier` does
-    /// not reach other processes. Assumed: no vendor promises a bound. Measured T_max are 600 to 3,000 ticks.
+    /// For how long a core is taken to execute stale bytes where T_max is unknown and `membarrier` does not help: it does not
+    /// reach a forked child, and may be refused in the middle of a change. Assumed: no vendor promises a bound. Measured T_max are
+    /// 600 to 3,000 ticks.
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 
@@ -131,6 +132,11 @@ impl FetchModel {
 
     /// The model that patches rely on now. The first call of a process reads the calibration file, if there is one.
     pub fn in_force() -> Self {
+        #[cfg(model)]
+        if let Some(window) = wordpatch_model::environment::window() {
+            let window = FetchWindow::from_bytes(window).expect("a window");
+            return Self { window, t_max: Some(TMax(0)), wait: WaitPolicy::TMax, source: Source::Forced };
+        }
         match IN_FORCE.load(Ordering::Acquire) {
             0 => Self::put_in_force(),
             packed => Self::unpack(packed),

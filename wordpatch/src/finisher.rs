@@ -104,7 +104,7 @@ fn run(queue: &Queue) {
 }
 
 /// One wait for all, and a step of each.
-fn further_all(patches: &[Arc<Shared>]) {
+pub(crate) fn further_all(patches: &[Arc<Shared>]) {
     let mut locked: Vec<(&Shared, MutexGuard<'_, Flight>)> =
         patches.iter().map(|patch| (&**patch, patch.lock())).collect();
     // Others may have finished it before.

@@ -1,15 +1,26 @@
-//! Which instruction a patch changes, and whether threads can be anywhere in the old bytes and go on in the new ones.
+//! Narrows a patch down to the instructions that it changes, and checks that threads can be anywhere in the old bytes and go on
+//! in the new ones.
 //!
 //! The new bytes must be *layout equivalent* to the old ones (paper, section 4): the same set of addresses starts an instruction.
-//! Then a patch of several instructions is as good as a sequence of patches of each (the paper's footnote 1), if it
-//! is one store: a thread between two of them runs old ones first and new ones then, never the reverse (AMD APM volume 2,
-//! section 7.6.1).
+//!
+//! # One instruction
+//! A patch of one instruction is widened to the whole instruction, whatever part of it the caller names: fetch combines all of
+//! its bytes, so the split of the *instruction* decides whether one store is enough, and patches of different parts of it must
+//! exclude each other. Only the bytes after the eighth are left out. They never change: every patch starts at the start of an
+//! instruction and has at most eight bytes.
+//!
+//! # Several instructions
+//! A patch of several instructions is as good as a sequence of patches of each (the paper's footnote 1), if it is one store: a
+//! thread between two of them runs old ones first and new ones then, never the reverse (AMD APM volume 2, section 7.6.1). The
+//! store compares all of them, from the start of the first one that changes to the end of the last one, so these must be at
+//! most eight bytes in one fetch window.
 //!
 //! ```text
-//! 90 90 90 90 90   →  0f 1f 44 00 00    refused: a thread behind the first NOP would run from the middle of the new one
+//! 90 90 90 90 90   →  0f 1f 44 00 00    refused: a thread after the first NOP would run from the middle of the new one
 //! 0f 1f 44 00 00   →  90 90 90 90 90    refused as well; safe as one store, but nobody could go back
 //! b0 01 b3 02 c3   →  b0 03 b3 04 c3    two instructions: one store, or not at all
 //! b0 01 b3 02 c3   →  b0 01 b3 04 c3    one instruction: the patch is narrowed down to `b3 02`
+//! b8 01 .. .. ..   →  b8 09 .. .. ..    two bytes named: the patch is widened to the five of the instruction
 //! ```
 
 use iced_x86::{Decoder, DecoderOptions};
@@ -17,27 +28,30 @@ use iced_x86::{Decoder, DecoderOptions};
 use crate::copies::{MAX_INSTRUCTION, Original};
 use crate::{Bytes, Error, MAX_PATCH};
 
-/// As many bytes as the instructions can have that a patch begins in.
+/// The most bytes that the instructions of one patch can have.
 pub(crate) const MAX_CODE: usize = MAX_PATCH - 1 + MAX_INSTRUCTION;
 
-/// What a patch comes down to.
+/// What a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Where the first instruction that changes starts, counted from the patch.
     pub(crate) offset: usize,
-    /// From there to the end of the patch, or of the last instruction that changes.
+    /// From there to the end of the last instruction that changes, or to the eighth byte of a single longer one.
     pub(crate) old: Bytes,
     pub(crate) new: Bytes,
+    /// How many of these bytes the caller has named. The rest stands in the text and does not change.
+    pub(crate) named: usize,
     /// The old instruction there.
     pub(crate) original: Original,
-    /// Whether other instructions behind it change too.
+    /// Whether instructions after the first one change too.
     pub(crate) several: bool,
 }
 
 /// Checks a patch of `old` to `new` at `address`, where `code` stands, which begins with `old`. No change when both are equal.
 ///
 /// # Errors
-/// [`Error::Undecodable`], [`Error::LayoutChanged`].
+/// [`Error::Undecodable`], [`Error::LayoutChanged`]; [`Error::SeveralInstructions`] when more than one changes and they have
+/// more than eight bytes.
 pub(crate) fn change(address: usize, code: &[u8], old: &Bytes, new: &Bytes) -> Result<Option<Change>, Error> {
     let mut replaced = [0; MAX_CODE];
     replaced[..code.len()].copy_from_slice(code);
@@ -67,12 +81,23 @@ pub(crate) fn change(address: usize, code: &[u8], old: &Bytes, new: &Bytes) -> R
         offset = end;
     }
     let Some((first, first_end, end)) = changed else { return Ok(None) };
-    let part = |bytes: &Bytes| Bytes::new(&bytes[first..end.min(bytes.len())]).expect("part of a patch");
+    let several = end != first_end;
+    if several && end - first > MAX_PATCH {
+        return Err(Error::SeveralInstructions { address: address + first });
+    }
+    let end = end.min(first + MAX_PATCH);
+    let part = |code: &[u8]| Bytes::new(&code[first..end]).expect("1 to 8 bytes");
     let mut bytes = [0; MAX_INSTRUCTION];
     let length = first_end - first;
     bytes[..length].copy_from_slice(&code[first..first_end]);
-    let original = Original { address: address + first, length, bytes };
-    Ok(Some(Change { offset: first, old: part(old), new: part(new), original, several: end != first_end }))
+    Ok(Some(Change {
+        offset: first,
+        old: part(code),
+        new: part(replaced),
+        named: old.len().min(end) - first,
+        original: Original { address: address + first, length, bytes },
+        several,
+    }))
 }
 
 #[cfg(test)]
@@ -86,7 +111,7 @@ mod tests {
         change(AT, code, &old, &Bytes::new(new).unwrap())
     }
 
-    /// The offset, the old and new bytes of what is left of the patch, and whether it is several instructions.
+    /// The offset, the old and new bytes of what the patch is made into, and whether it is several instructions.
     #[track_caller]
     fn check(code: &[u8], new: &[u8], expected: Option<(usize, &[u8], &[u8], bool)>) {
         let found = narrowed(code, new).unwrap();
@@ -111,11 +136,45 @@ mod tests {
             &[0xb0, 8, 0xb3, 9, 0xc3],
             Some((0, &mov_mov_ret[..4], &[0xb0, 8, 0xb3, 9], true)),
         );
-        // The rest of a longer instruction stays as it is.
-        check(&[0xb8, 1, 2, 3, 4], &[0xb8, 9], Some((0, &[0xb8, 1], &[0xb8, 9], false)));
         let original = narrowed(&[0x90, 0xb8, 1, 2, 3, 4], &[0x90, 0xb9]).unwrap().unwrap().original;
         assert_eq!((original.address, original.length), (AT + 1, 5));
         assert_eq!(original.bytes[..6], [0xb8, 1, 2, 3, 4, 0]);
+    }
+
+    #[test]
+    fn a_patch_of_a_part_is_widened_to_the_whole_instruction() {
+        let mov_eax = [0xb8, 1, 2, 3, 4];
+        let named = |code: &[u8], new: &[u8]| narrowed(code, new).unwrap().unwrap().named;
+        check(&mov_eax, &[0xb8, 9], Some((0, &mov_eax, &[0xb8, 9, 2, 3, 4], false)));
+        assert_eq!(named(&mov_eax, &[0xb8, 9]), 2);
+        // Also where the patch begins in the instruction before.
+        let nop_mov = [0x90, 0xb8, 1, 2, 3, 4];
+        check(&nop_mov, &[0x90, 0xb8, 9], Some((1, &mov_eax, &[0xb8, 9, 2, 3, 4], false)));
+        assert_eq!(named(&nop_mov, &[0x90, 0xb8, 9]), 2);
+        // `mov rax, imm64`: no patch reaches beyond the eighth byte.
+        let long = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+        check(&long, &[0x48, 0xb8, 9], Some((0, &long[..8], &[0x48, 0xb8, 9, 2, 3, 4, 5, 6], false)));
+        assert_eq!(narrowed(&long, &[0x48, 0xb8, 9]).unwrap().unwrap().original.length, 10);
+    }
+
+    #[test]
+    fn several_instructions_are_one_store_of_all_their_bytes() {
+        // push rax; mov rax, imm32 (seven bytes): eight bytes, of which four are named.
+        let eight = [0x50, 0x48, 0xc7, 0xc0, 1, 2, 3, 4];
+        check(
+            &eight,
+            &[0x51, 0x48, 0xc7, 0xc1],
+            Some((0, &eight, &[0x51, 0x48, 0xc7, 0xc1, 1, 2, 3, 4], true)),
+        );
+        // One byte more.
+        let nine = [0xb0, 0, 0x48, 0xc7, 0xc0, 1, 2, 3, 4];
+        refused(&nine, &[0xb1, 0, 0x48, 0xc7, 0xc1], "SeveralInstructions { address: 4096 }");
+        // The second one alone.
+        check(
+            &nine,
+            &[0xb0, 0, 0x48, 0xc7, 0xc1],
+            Some((2, &nine[2..], &[0x48, 0xc7, 0xc1, 1, 2, 3, 4], false)),
+        );
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! # Concepts
 //! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at once
 //!   ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache line.
-//! * **Straddler**: a patch whose changed bytes lie in two fetch windows.
+//! * **Straddler**: an instruction whose bytes lie in two fetch windows, and a patch of it, whichever bytes it changes.
 //! * **Text**: executable memory. It is never writable where it is executed; stores go through a second,
 //!   writable mapping of the same pages ([`text`]).
 //!
 //! # What a patch does
-//! A patch inside one window is one atomic store. A straddler goes through the protocol of the paper's
+//! A patch of an instruction inside one window is one atomic store. A straddler goes through the protocol of the paper's
 //! section 5 (Figures 4 and 5), which exists once, as a value ([`protocol`]):
 //!
 //! 1. lock the site: the first byte becomes INT3;
@@ -38,8 +38,11 @@
 //! programs: one patch, a batch, patches that a finisher completes.
 //!
 //! # Checked
-//! By executing it (`tests/`), by searching every execution of the protocol under the paper's memory model (`tests/model`), and
-//! by running table, handler and asynchronous patches in every interleaving within a bound (`src/interleavings`).
+//! * By executing it (`tests/`).
+//! * By searching every execution of the drivers under the paper's memory model (`src/exploration`, a build with `--cfg model`,
+//!   in which the `wordpatch-model` crate stands for text, table of sites, clock and waits).
+//! * By running table, handler and asynchronous patches in every interleaving within a bound (`src/interleavings`, a build with
+//!   `--cfg loom`).
 //!
 //! # Absent by design
 //! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues membarrier.
@@ -54,6 +57,8 @@ pub mod code_memory;
 mod copies;
 mod displaced;
 mod error;
+#[cfg(all(test, model))]
+mod exploration;
 #[doc(hidden)]
 pub mod fault;
 mod fetch_model;
@@ -81,7 +86,7 @@ pub use error::Error;
 pub use fetch_model::{FetchModel, FetchWindow, Source, Split, TMax, WaitPolicy};
 pub use finisher::Finisher;
 pub use outstanding::{Outstanding, State, finish_patch, start_patch, start_patch_all};
-pub use serialize::{serialize_all_cores, wait_for_visibility};
+pub use serialize::{serialize_all_cores, wait_for_assumed_bound, wait_for_visibility};
 pub use text::{TextAccess, TextRef};
 pub use trap::{check_sigtrap_unblocked, with_signals_blocked};
 

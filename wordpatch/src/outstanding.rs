@@ -345,11 +345,12 @@ impl Shared {
             None => State::Finished,
         };
         if state == State::Finished {
-            let locked = |way: &&Way| way.uses_int3();
-            if !Way::are_there(flight.ways.iter().flatten().filter(locked)) {
+            // The others were finished, and looked at, when the batch was started.
+            let waited = |way: &&Way| way.waits();
+            if !Way::are_there(flight.ways.iter().flatten().filter(waited)) {
                 for way in &mut flight.ways {
                     if let Ok(done) = way
-                        && locked(&&*done)
+                        && waited(&&*done)
                         && !Way::are_there(std::iter::once(&*done))
                     {
                         *way = Err(Error::TextGone { address: done.address() });

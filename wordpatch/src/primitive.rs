@@ -17,10 +17,20 @@ mod in_std {
     pub(crate) use std::thread;
 
     /// Statics.
+    #[cfg(not(model))]
     macro_rules! global {
         ($($(#[$doc:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
             $($(#[$doc])* static $name: $type = $value;)*
         };
+    }
+    /// Statics that are new in each replay of an exploration.
+    #[cfg(model)]
+    macro_rules! global {
+        ($($(#[$doc:meta])* static $name:ident: $type:ty = $value:expr;)*) => {$(
+            $(#[$doc])*
+            static $name: wordpatch_model::environment::PerReplay<$type> =
+                wordpatch_model::environment::PerReplay::new(|| $value);
+        )*};
     }
     pub(crate) use global;
 }

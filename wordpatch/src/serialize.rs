@@ -47,6 +47,21 @@ pub fn wait_for_visibility() -> Result<(), Error> {
     wait_since(tsc::now_after_all())
 }
 
+/// Returns when no core executes bytes older than the last store, as far as that can be had without the kernel: after T_max, or
+/// after 50,000 ticks where T_max is unknown. No vendor promises such a bound (measured T_max are 600 to 3,000 ticks), so this is
+/// only for the way back of somebody who was refused [`wait_for_visibility`] in the middle of a change.
+pub fn wait_for_assumed_bound() {
+    let stored_at = tsc::now_after_all();
+    #[cfg(model)]
+    if wordpatch_model::environment::wait_for_bound(stored_at).is_some() {
+        return;
+    }
+    let bound = FetchModel::in_force().t_max.unwrap_or(TMax::OF_CHILDREN);
+    while tsc::now().saturating_sub(stored_at) < u64::from(bound.0) {
+        std::hint::spin_loop();
+    }
+}
+
 /// [`wait_for_visibility`] for stores that were made before `stored_at`, from when T_max counts.
 pub(crate) fn wait_since(stored_at: u64) -> Result<(), Error> {
     while !is_visible_since(stored_at)? {
@@ -58,6 +73,11 @@ pub(crate) fn wait_since(stored_at: u64) -> Result<(), Error> {
 /// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max; where the policy asks for
 /// it, makes the `membarrier` that ends the wait.
 pub(crate) fn is_visible_since(stored_at: u64) -> Result<bool, Error> {
+    #[cfg(model)]
+    if let Some(answer) = wordpatch_model::environment::is_visible(stored_at) {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        return answer.map_err(|_| Error::MembarrierRefused { source });
+    }
     let FetchModel { t_max, wait, .. } = FetchModel::in_force();
     // On another core the counter may be a little behind: then nothing has passed.
     let is_past = |t_max: TMax| tsc::now().saturating_sub(stored_at) >= u64::from(t_max.0);

@@ -249,11 +249,23 @@ fn find_or_append(site: usize) -> Result<&'static Record, Error> {
     Err(Error::TableFull)
 }
 
+/// In the place of a record of the model's.
+#[cfg(model)]
+static NOBODYS: Record = Record {
+    site: AtomicUsize::new(0),
+    state: AtomicU64::new(0),
+    copy: AtomicUsize::new(0),
+    old: AtomicU64::new(0),
+};
+
 /// The right to be the only multi-step patch of a site. Ends when dropped; a lock must have been taken away by then.
 #[derive(Debug)]
 pub(crate) struct OwnedSite {
     record: &'static Record,
     state: u64,
+    /// The site, if its record is one of the model's.
+    #[cfg(model)]
+    modelled: Option<usize>,
 }
 
 impl OwnedSite {
@@ -262,6 +274,11 @@ impl OwnedSite {
     /// # Errors
     /// [`Error::Contended`] when another patch has it; [`Error::SharedWithParent`], [`Error::TableFull`], [`Error::MemoryMap`].
     pub(crate) fn take(site: usize) -> Result<Self, Error> {
+        #[cfg(model)]
+        if let Some(is_free) = wordpatch_model::environment::take(site) {
+            let owned = || Self { record: &NOBODYS, state: 0, modelled: Some(site) };
+            return is_free.then(owned).ok_or(Error::Contended { address: site });
+        }
         if fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address: site });
         }
@@ -273,12 +290,22 @@ impl OwnedSite {
         {
             return Err(Error::Contended { address: site });
         }
-        Ok(Self { record, state: owned.0 })
+        Ok(Self {
+            record,
+            state: owned.0,
+            #[cfg(model)]
+            modelled: None,
+        })
     }
 
     /// To be called before INT3 is stored: threads that meet it go on at `copy`, and `old` is what stands there until the
     /// patch is over.
     pub(crate) fn lock(&mut self, copy: usize, old: &Bytes) {
+        #[cfg(model)]
+        if let Some(site) = self.modelled {
+            wordpatch_model::environment::lock(site, copy, old);
+            return;
+        }
         let mut word = [0; MAX_PATCH];
         word[..old.len()].copy_from_slice(old);
         // Release: whoever reads one of them while it still believes in the lock before, and looks again, sees that the site
@@ -295,6 +322,11 @@ impl OwnedSite {
 
 impl Drop for OwnedSite {
     fn drop(&mut self) {
+        #[cfg(model)]
+        if let Some(site) = self.modelled {
+            wordpatch_model::environment::release(site);
+            return;
+        }
         self.record.state.store(State(self.state).with(Phase::Free).0, Ordering::Release);
     }
 }
@@ -324,6 +356,14 @@ pub(crate) fn is_known(site: usize) -> bool {
 /// INT3 stands there only while the record is locked. So an INT3 that is read while the record was not locked, and has not
 /// changed since before, is not ours.
 pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
+    #[cfg(model)]
+    if let Some(is_locked) = wordpatch_model::environment::is_locked(site) {
+        return match is_locked {
+            true => Int3::Locked { copy: 0 },
+            false if is_int3() => Int3::Foreign,
+            false => Int3::Gone,
+        };
+    }
     loop {
         let record = find(site);
         let state_of = |record: &Record| record.state.load(Ordering::Acquire);

@@ -19,6 +19,10 @@ pub fn now() -> u64 {
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn now_after_all() -> u64 {
+    #[cfg(model)]
+    if let Some(now) = wordpatch_model::environment::clock() {
+        return now;
+    }
     // SAFETY: LFENCE has no effect but the order; it is part of SSE2, which every x86-64 processor has.
     unsafe { _mm_lfence() };
     now()

@@ -11,7 +11,7 @@ use crate::layout::{self, Change, MAX_CODE};
 use crate::protocol::{INT3, Protocol, Step};
 use crate::site_table::{self, Int3, OwnedSite};
 use crate::text::{self, TextRef};
-use crate::{Bytes, Error, FetchModel, FetchWindow, Patch};
+use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
 /// A patch that was checked, and how far it has come.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Way {
             if place.is_stale(old.len()) { renew(&place, old.len())? } else { place }
         };
         // SAFETY: obligation 1.
-        unsafe { check_old(&place, &old)? };
+        unsafe { check_old(&place, &old, old.len())? };
         let mut code = [0; MAX_CODE];
         let readable = read_code(&place, &old, &mut code);
         let change = layout::change(address, &code[..readable], &old, &new)?;
@@ -59,9 +59,10 @@ impl Way {
         let offset = change.map_or(0, |change| change.offset);
         let (from, to) = change.map_or((old, old), |change| (change.old, change.new));
         let protocol = Protocol::new(window, address + offset, &from, &to);
-        if protocol.uses_int3() && change.is_some_and(|change| change.several) {
+        if protocol.needs_site() && change.is_some_and(|change| change.several) {
             return Err(Error::SeveralInstructions { address: address + offset });
         }
+        // The bytes that the caller has not named are in the page or the mapping of the others: `read_code` found them there.
         let first = place.behind(offset);
         fault::reached(first.address(), Point::Checked);
         Ok(Self { place: first, whole: (place, old), change, window, protocol, made: 0, owned: None })
@@ -90,9 +91,9 @@ impl Way {
         };
         let mut owned = OwnedSite::take(self.address())?;
         // SAFETY: obligation 1 of `check`.
-        unsafe { check_old(&self.place, &change.old)? };
+        unsafe { check_old(&self.place, &change.old, change.named)? };
         if self.uses_int3() {
-            // The bytes behind the patch, if the instruction is longer.
+            // The bytes after the eighth, if the instruction is longer.
             let mut code = [0; MAX_CODE];
             let readable = read_code(&self.place, &change.old, &mut code);
             let instruction = &change.original.bytes[..change.original.length];
@@ -116,10 +117,8 @@ impl Way {
             // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a window, and mixtures behind INT3.
             let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
             if let Err(error) = stored {
-                let at = self.place.behind(*offset);
-                // An INT3 matters where an instruction starts.
                 // SAFETY: obligation 1 of `check`.
-                let error = if *offset == 0 { unsafe { explain(&at, old, error) } } else { error };
+                let error = unsafe { self.explain(*offset, old, error) };
                 self.take_lock_back();
                 return Err(error);
             }
@@ -130,6 +129,24 @@ impl Way {
             fault::reached(self.address(), Point::Released);
         }
         Ok(())
+    }
+
+    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an instruction starts, an INT3 or
+    /// another patch can be in the way: the rest of a site is stored by its owner alone.
+    ///
+    /// # Safety
+    /// Obligation 1 of [`Way::check`].
+    unsafe fn explain(&self, offset: usize, old: &Bytes, error: Error) -> Error {
+        match error {
+            Error::Mismatch { .. } if offset == 0 => {
+                let named = self.change.map_or(0, |change| change.named).min(old.len());
+                // SAFETY: the caller's obligation.
+                let found = unsafe { check_old(&self.place, old, named) }.err();
+                // Expected bytes that are back again were another patch's.
+                found.unwrap_or(Error::Contended { address: self.address() })
+            }
+            other => other,
+        }
     }
 
     /// Whether a wait comes next.
@@ -154,11 +171,7 @@ impl Way {
             self.made = self.protocol.steps().len();
             return true;
         }
-        if self.made <= 1 {
-            self.take_lock_back();
-        } else {
-            std::mem::forget(self.owned.take());
-        }
+        self.take_lock_back();
         false
     }
 
@@ -166,7 +179,7 @@ impl Way {
         self.made == self.protocol.steps().len()
     }
 
-    /// Puts the first byte back, if it is all that was stored, and gives the site back; but never while INT3 stands there.
+    /// Puts the first byte back, if it is all that was stored, and releases the site; but never while INT3 stands there.
     fn take_lock_back(&mut self) {
         let steps = self.protocol.steps();
         if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
@@ -226,25 +239,36 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
     let in_page = 4096 - (address & 4095);
     // SAFETY: obligation 1 of `check`: nobody changes the mapping meanwhile.
-    let is_text = |length| unsafe { TextRef::resolve(address, length) }.is_ok();
-    let readable = if in_page >= wanted || is_text(wanted) { wanted } else { in_page.max(old.len()) };
-    let text = std::ptr::with_exposed_provenance::<u8>(address);
+    let further = || unsafe { TextRef::resolve(address, wanted) };
+    let (text, readable) = match in_page < wanted {
+        true => further().map_or((*place, in_page.max(old.len())), |text| (text, wanted)),
+        false => (*place, wanted),
+    };
     code[..old.len()].copy_from_slice(old);
-    for (i, byte) in code[..readable].iter_mut().enumerate().skip(old.len()) {
+    for start in (old.len()..readable).step_by(MAX_PATCH) {
+        let end = readable.min(start + MAX_PATCH);
         // SAFETY: in the same page as the first byte, which is text, or found to be text itself.
-        *byte = unsafe { text.add(i).read_volatile() };
+        code[start..end].copy_from_slice(&unsafe { text.read(start, end - start) });
     }
     readable
 }
 
-/// Says why, if other bytes than `old` stand at `place`, where an instruction starts.
+/// Compares the bytes at `place`, where an instruction starts, with `old`, whose first `named` bytes the caller expects; the rest
+/// stood there when the patch was checked.
+///
+/// # Errors
+/// [`Error::Mismatch`] of the named bytes. [`Error::Contended`] for an INT3 of another patch, or when only the rest differs:
+/// somebody has changed another part of the instruction since. [`Error::ForeignBreakpoint`].
 ///
 /// # Safety
 /// As many bytes of text must be mapped there.
-unsafe fn check_old(place: &TextRef, old: &Bytes) -> Result<(), Error> {
+unsafe fn check_old(place: &TextRef, old: &Bytes, named: usize) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     let found = unsafe { place.read(0, old.len()) };
     let Some(differs) = (0..old.len()).find(|i| found[*i] != old[*i]) else { return Ok(()) };
+    if differs >= named {
+        return Err(Error::Contended { address: place.address() });
+    }
     if found[differs] == INT3 && starts_instruction(old, differs) {
         let address = place.address() + differs;
         // SAFETY: the caller's obligation.
@@ -254,7 +278,8 @@ unsafe fn check_old(place: &TextRef, old: &Bytes) -> Result<(), Error> {
             Int3::Foreign => Error::ForeignBreakpoint { address },
         });
     }
-    Err(Error::Mismatch { address: place.address(), expected: *old, found })
+    let named = |bytes: &Bytes| Bytes::new(&bytes[..named]).expect("at least the byte that differs");
+    Err(Error::Mismatch { address: place.address(), expected: named(old), found: named(&found) })
 }
 
 /// Whether an instruction starts at `offset` of this code: elsewhere, a byte that looks like INT3 is an operand.
@@ -270,14 +295,147 @@ fn starts_instruction(code: &Bytes, offset: usize) -> bool {
     start == offset
 }
 
-/// What a store's `error` means: an INT3 of another patch in the way is no foreign byte.
-///
-/// # Safety
-/// As [`check_old`].
-unsafe fn explain(place: &TextRef, old: &Bytes, error: Error) -> Error {
-    match error {
-        // SAFETY: the caller's obligation.
-        Error::Mismatch { .. } => unsafe { check_old(place, old) }.err().unwrap_or(error),
-        other => other,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::NearBlock;
+
+    /// `mov eax, imm32`, its patch by the opcode and two bytes alone, and one by its last two bytes alone.
+    const OLD: [u8; 5] = [0xb8, 1, 2, 3, 4];
+    const FRONT: [u8; 5] = [0xb9, 9, 2, 3, 4];
+    const BACK: [u8; 5] = [0xb8, 1, 2, 8, 7];
+    const BOTH: [u8; 5] = [0xb9, 9, 2, 8, 7];
+
+    /// The code at `offset` of a line of its own, whose other bytes are NOPs.
+    fn text(offset: usize, code: &[u8]) -> usize {
+        let anchor = text as *const () as usize;
+        let mut block = NearBlock::allocate(&(anchor..anchor), 128, 0).unwrap();
+        block.code_mut()[..128].fill(0x90);
+        block.code_mut()[offset..offset + code.len()].copy_from_slice(code);
+        block.seal().unwrap().code + offset
+    }
+
+    fn check(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Way, Error> {
+        // SAFETY: text of the test, which nobody executes.
+        unsafe { Way::check(&Patch { address, expected, replacement }) }
+    }
+
+    /// The stores of a patch, and whether it waits between or after them.
+    fn steps(way: &Way) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
+        let store = |step: &Step| match step {
+            Step::Store { offset, old, new } => Some((*offset, old.to_vec(), new.to_vec())),
+            Step::Wait => None,
+        };
+        way.protocol.steps().iter().filter_map(store).collect()
+    }
+
+    fn read(address: usize, length: usize) -> Vec<u8> {
+        // SAFETY: text of the test, of which nothing is stored meanwhile.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), length) }.to_vec()
+    }
+
+    /// A cache line is a boundary of every window, whichever is in force here.
+    #[test]
+    fn a_patch_of_the_front_of_a_straddler_owns_the_site_and_waits() {
+        let site = text(61, &OLD);
+        let mut front = check(site, &OLD[..3], &FRONT[..3]).unwrap();
+        assert!(front.protocol.needs_site() && front.waits() && !front.uses_int3());
+        assert_eq!(steps(&front), [(0, OLD[..3].to_vec(), FRONT[..3].to_vec())]);
+        front.take().unwrap();
+        front.store().unwrap();
+        assert!(front.is_waiting());
+        // Whoever patches another part has to wait for the end of this one.
+        let mut back = check(site, &FRONT, &BOTH).unwrap();
+        assert_eq!(steps(&back), [(3, OLD[3..].to_vec(), BACK[3..].to_vec())]);
+        assert!(matches!(back.take(), Err(Error::Contended { address }) if address == site));
+        front.has_waited();
+        front.store().unwrap();
+        back.take().unwrap();
+        back.store().unwrap();
+        assert_eq!(read(site, 5), BOTH);
+        back.has_waited();
+        back.store().unwrap();
+    }
+
+    #[test]
+    fn a_patch_of_a_part_inside_a_window_compares_the_whole_instruction() {
+        let site = text(8, &OLD);
+        let mut front = check(site, &OLD[..2], &FRONT[..2]).unwrap();
+        assert_eq!(steps(&front), [(0, OLD.to_vec(), FRONT.to_vec())]);
+        let mut back = check(site, &OLD, &BACK).unwrap();
+        back.take().unwrap();
+        back.store().unwrap();
+        assert!(back.is_finished());
+        // The bytes that the caller has named stand there all the same: not a mismatch.
+        front.take().unwrap();
+        assert!(matches!(front.store(), Err(Error::Contended { address }) if address == site));
+        assert_eq!(read(site, 5), BACK);
+    }
+
+    /// Between the check and the moment in which the site is taken, another patch comes and goes.
+    #[test]
+    fn what_another_patch_has_made_of_the_site_since_the_check_is_noticed() {
+        for (late, expected) in [
+            (&FRONT, "Mismatch"),
+            (&BACK, "Mismatch"),
+            (&[0xb8, 1, 2, 3, 7], "Mismatch"),
+            (&BOTH, "Mismatch"),
+        ] {
+            let site = text(61, &OLD);
+            let mut early = check(site, &OLD, &[0xbb, 0x55, 0x66, 0x77, 0x88]).unwrap();
+            assert!(early.uses_int3());
+            // SAFETY: as in `check`.
+            unsafe { crate::patch(site, &OLD, late) }.unwrap();
+            let error = format!("{:?}", early.take().unwrap_err());
+            assert!(error.starts_with(expected), "{late:02x?}: {error}");
+            assert_eq!(read(site, 5), *late);
+            // The site is free.
+            // SAFETY: as above.
+            unsafe { crate::patch(site, late, &OLD) }.unwrap();
+        }
+        // In a part that the patch has not named.
+        let site = text(61, &OLD);
+        let mut early = check(site, &OLD[..3], &FRONT[..3]).unwrap();
+        // SAFETY: as in `check`.
+        unsafe { crate::patch(site, &OLD, &BACK) }.unwrap();
+        assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
+        assert_eq!(read(site, 5), BACK);
+    }
+
+    /// `mov rax, imm64`, to be run out of line as a whole.
+    #[test]
+    fn bytes_after_the_eighth_that_somebody_else_has_written_are_noticed() {
+        let old = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
+        let site = text(61, &old);
+        let mut early = check(site, &old[..8], &[0x48, 0xb9, 1, 2, 3, 9, 5, 6]).unwrap();
+        assert!(early.uses_int3());
+        let bytes = |bytes: &[u8]| Bytes::new(bytes).unwrap();
+        // SAFETY: as in `check`.
+        unsafe {
+            let place = TextRef::resolve(site, old.len()).unwrap();
+            place.compare_exchange(FetchWindow::Bytes8, 9, &bytes(&[8]), &bytes(&[9])).unwrap();
+        }
+        assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
+        assert_eq!(read(site, 8), old[..8]);
+        check(site, &old[..8], &old[..8]).unwrap();
+    }
+
+    #[test]
+    fn several_instructions_are_one_store_or_refused() {
+        let (old, new) = ([0xb0, 1, 0xb3, 2], [0xb0, 3, 0xb3, 4]);
+        let inside = check(text(8, &old), &old, &new).unwrap();
+        assert_eq!(steps(&inside), [(0, old.to_vec(), new.to_vec())]);
+        for offset in 61..64 {
+            let refused = check(text(offset, &old), &old, &new);
+            assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{offset}: {refused:?}");
+        }
+        // The second one reaches into the next window with a byte that is not named and does not change.
+        let site = text(60, &[0xb0, 1, 0x83, 0xc3, 5]);
+        let refused = check(site, &[0xb0, 1, 0x83, 0xc3], &[0xb0, 3, 0x83, 0xeb]);
+        assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{refused:?}");
+        // Nor is it enough that only one of the two windows changes.
+        let site = text(61, &[0x50, 0x83, 0xc3, 5]);
+        let refused = check(site, &[0x50, 0x83, 0xc3], &[0x51, 0x83, 0xeb]);
+        assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{refused:?}");
     }
 }

@@ -5,6 +5,7 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use common::generated::map_over;
 use common::{
     A, B, INSIDE, LONG_T_MAX, RET, STRADDLING, call, functions, mov_eax, patches, while_executing,
     with_model, with_window,
@@ -290,6 +291,31 @@ fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     assert!(finish_patch(site).unwrap(), "it is told once");
     // SAFETY: mapped above.
     assert!(unsafe { page.cast::<[u8; 4096]>().read() }.iter().all(|byte| *byte == 0x77));
+}
+
+/// The text was replaced by the same bytes before the patch: this shows only after the first store. A single store is made again; a
+/// straddler's end tells, whether it was locked or not.
+#[test]
+fn text_that_was_replaced_before_it_is_patched() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let replaced = |offset| {
+        let site = functions(1, offset)[0];
+        // SAFETY: nobody else executes or maps this page.
+        unsafe {
+            patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+            map_over(site, &[mov_eax(B).as_slice(), &[RET]].concat());
+        }
+        site
+    };
+    let inside = replaced(INSIDE);
+    start(inside, B, 7).unwrap().finish().unwrap();
+    assert_eq!(call(inside), 7);
+    for new in [7, B ^ 0xff00_0000] {
+        let site = replaced(STRADDLING);
+        let result = start(site, B, new).unwrap().finish();
+        assert!(matches!(result, Err(Error::TextGone { address }) if address == site), "{result:?}");
+        assert_eq!(call(site), B);
+    }
 }
 
 /// Somebody writes the site although it is locked: the patch says so, and does not make it worse.

@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{A, B, call, check_two_forms, mov_eax, text, with_window};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+use common::generated::map_over;
+use common::{A, B, RET, call, check_two_forms, mov_eax, text, with_window};
+use nix::sys::mman::{MapFlags, ProtFlags};
 use wordpatch::{Error, FetchWindow, patch};
 
 /// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns one of the two.
@@ -140,28 +140,20 @@ fn an_operand_that_looks_like_int3_is_no_breakpoint() {
     }
 }
 
+/// With other bytes than the last patch has left, and with the same: then it shows only after the store.
 #[test]
 fn text_that_was_replaced_at_the_same_address_is_noticed() {
     let _model = with_window(FetchWindow::Bytes8);
-    let site = text(0, &[mov_eax(A).as_slice(), &[0xc3]].concat());
-    // SAFETY: nobody else executes or maps this page.
-    unsafe {
-        patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
-        let page = NonNull::new(site as *mut libc::c_void).unwrap();
-        let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
-        let size = 4096.try_into().unwrap();
-        mmap_anonymous(Some(size_at(site)), size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, fixed)
-            .unwrap();
-        std::ptr::copy_nonoverlapping(mov_eax(A).as_ptr(), site as *mut u8, 5);
-        *((site + 5) as *mut u8) = 0xc3;
-        mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
-        patch(site, &mov_eax(A), &mov_eax(7)).unwrap();
+    for (offset, mapped) in [(0, A), (0, B), (61, A), (61, B)] {
+        let site = text(offset, &[mov_eax(A).as_slice(), &[RET]].concat());
+        // SAFETY: nobody else executes or maps this page.
+        unsafe {
+            patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
+            map_over(site, &[mov_eax(mapped).as_slice(), &[RET]].concat());
+            patch(site, &mov_eax(mapped), &mov_eax(7)).unwrap();
+        }
+        assert_eq!(call(site), 7, "at {offset}");
     }
-    assert_eq!(call(site), 7);
-}
-
-fn size_at(address: usize) -> std::num::NonZeroUsize {
-    address.try_into().unwrap()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Handler, table and asynchronous patches under loom: every order of the threads' steps within a bound, with every older value
-//! that the memory model lets a load find. (What processors fetch meanwhile is searched in `tests/model`.)
+//! that the memory model lets a load find. (What processors fetch meanwhile is searched by `exploration`.)
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p wordpatch --lib --target-dir target/loom interleavings

@@ -17,9 +17,24 @@ use crate::{Bytes, copies, outstanding, site_table, trap};
 /// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
 static STEPS: RwLock<()> = RwLock::new(());
 
-/// Keeps forks out for the time of a step. Not to be called by a thread that does so already.
-pub(crate) fn step() -> RwLockReadGuard<'static, ()> {
-    STEPS.read().unwrap_or_else(|e| e.into_inner())
+/// A step, during which no thread forks.
+pub(crate) struct Step {
+    _steps: RwLockReadGuard<'static, ()>,
+}
+
+/// Begins a step. Must not be called by a thread that is in one.
+pub(crate) fn step() -> Step {
+    let step = Step { _steps: STEPS.read().unwrap_or_else(|e| e.into_inner()) };
+    #[cfg(model)]
+    wordpatch_model::environment::step_begins();
+    step
+}
+
+#[cfg(model)]
+impl Drop for Step {
+    fn drop(&mut self) {
+        wordpatch_model::environment::step_ends();
+    }
 }
 
 /// What the forking thread holds, in the order in which it was taken; dropped in this order too.

@@ -33,6 +33,8 @@ use std::sync::{Mutex, TryLockError};
 use crate::{Bytes, Error, FetchWindow, site_table, store};
 pub use atfork::follow as follow_forks;
 pub use two_forms::TwoForms;
+#[cfg(model)]
+use wordpatch_model::environment;
 
 /// How text is made writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,10 @@ impl TextRef {
     /// crate writes text in it from now on. The mapping is what `/proc/self/maps` shows as one: anonymous pages that touch each other
     /// are, whoever has mapped them. Text of several owners needs a page of something else in between.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
+        #[cfg(model)]
+        if environment::window().is_some() {
+            return Ok(Self { address, writable: None, copied: false });
+        }
         let wanted = address..address + length;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) {
@@ -141,6 +147,10 @@ impl TextRef {
     /// # Safety
     /// The bytes must belong to the mapping this place was resolved in, and with [`TextAccess::Mprotect`] still be mapped.
     pub unsafe fn read(&self, offset: usize, length: usize) -> Bytes {
+        #[cfg(model)]
+        if let Some(found) = environment::read(self.address + offset, length) {
+            return Bytes::new(&found).expect("1 to 8 bytes");
+        }
         let start = match self.writable {
             Some(writable) => writable.as_ptr().cast_const().wrapping_add(offset),
             None => std::ptr::with_exposed_provenance(self.address + offset),
@@ -158,6 +168,10 @@ impl TextRef {
     /// # Safety
     /// The bytes must be mapped readable at the address where they are executed.
     pub unsafe fn is_stale(&self, length: usize) -> bool {
+        #[cfg(model)]
+        if environment::window().is_some() {
+            return false;
+        }
         let text = std::ptr::with_exposed_provenance::<u8>(self.address);
         let view = self.writable.map_or(text, |view| view.as_ptr().cast_const());
         (0..LOOKS).all(|_| {
@@ -187,6 +201,12 @@ impl TextRef {
         new: &Bytes,
     ) -> Result<(), Error> {
         let address = self.address + offset;
+        #[cfg(model)]
+        if let Some(stored) = environment::exchange(address, old, new) {
+            assert_eq!(window.split(address, old.len()), crate::Split::Inside);
+            let found = |found: wordpatch_model::Code| Bytes::new(&found).expect("1 to 8 bytes");
+            return stored.map_err(|bytes| Error::Mismatch { address, expected: *old, found: found(bytes) });
+        }
         if self.copied && fork::is_unprepared_child() {
             return Err(Error::SharedWithParent { address });
         }

@@ -53,3 +53,21 @@ pub fn map_pages(start: usize, count: usize) -> *mut u8 {
     }
     text.as_ptr()
 }
+
+/// Maps another page over the one of `site`, with this code there and nothing else.
+///
+/// # Safety
+/// Nobody executes or maps this page meanwhile.
+pub unsafe fn map_over(site: usize, code: &[u8]) {
+    let page = site & !(PAGE - 1);
+    let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
+    let (at, size) = (page.try_into().unwrap(), PAGE.try_into().unwrap());
+    // SAFETY: the caller's obligation; the code lies inside the page.
+    unsafe {
+        let start =
+            mmap_anonymous(Some(at), size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, fixed).unwrap();
+        assert!(site + code.len() <= page + PAGE);
+        std::ptr::copy_nonoverlapping(code.as_ptr(), site as *mut u8, code.len());
+        mprotect(start, PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC).unwrap();
+    }
+}

@@ -14,7 +14,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A transition system.
-pub(crate) trait Model {
+pub trait Model {
     /// What a state holds.
     type State: Clone + Eq + Hash;
     /// What can be wrong with it.
@@ -48,7 +48,7 @@ struct Transition<S, V> {
 }
 
 /// The transitions out of one state.
-pub(crate) struct Transitions<S, V> {
+pub struct Transitions<S, V> {
     tell: bool,
     list: Vec<Transition<S, V>>,
 }
@@ -59,12 +59,12 @@ impl<S, V> Transitions<S, V> {
     }
 
     /// A transition of a thread that may depend on others.
-    pub(crate) fn push(&mut self, text: fmt::Arguments<'_>, next: Result<S, V>) {
+    pub fn push(&mut self, text: fmt::Arguments<'_>, next: Result<S, V>) {
         self.add(None, false, text, next);
     }
 
     /// A transition of the independent thread `by`.
-    pub(crate) fn push_by(&mut self, by: usize, arrives: bool, text: fmt::Arguments<'_>, next: Result<S, V>) {
+    pub fn push_by(&mut self, by: usize, arrives: bool, text: fmt::Arguments<'_>, next: Result<S, V>) {
         self.add(Some(by), arrives, text, next);
     }
 
@@ -76,7 +76,7 @@ impl<S, V> Transitions<S, V> {
 
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Flaw<V> {
+pub enum Flaw<V> {
     /// The model says so.
     Violation(V),
     /// No end can be reached any more.
@@ -87,11 +87,11 @@ pub(crate) enum Flaw<V> {
 
 /// What is wrong, and the shortest way there.
 #[derive(Clone, Debug)]
-pub(crate) struct Counterexample<V> {
+pub struct Counterexample<V> {
     /// What is wrong.
-    pub(crate) flaw: Flaw<V>,
+    pub flaw: Flaw<V>,
     /// What happens, in order.
-    pub(crate) trace: Vec<String>,
+    pub trace: Vec<String>,
 }
 
 impl<V: fmt::Debug> fmt::Display for Counterexample<V> {
@@ -105,11 +105,11 @@ impl<V: fmt::Debug> fmt::Display for Counterexample<V> {
 
 /// What an exploration found.
 #[derive(Clone, Debug)]
-pub(crate) struct Exploration<V> {
+pub struct Exploration<V> {
     /// How many states there are; up to the counterexample if there is one.
-    pub(crate) states: usize,
+    pub states: usize,
     /// The first thing that is wrong.
-    pub(crate) counterexample: Option<Counterexample<V>>,
+    pub counterexample: Option<Counterexample<V>>,
 }
 
 /// The states seen so far, numbered in the order of discovery.
@@ -151,7 +151,7 @@ struct Edge {
 }
 
 /// Explores `model` to the end, or to the first thing that is wrong.
-pub(crate) fn explore<M: Model>(model: &M) -> Exploration<M::Violation> {
+pub fn explore<M: Model>(model: &M) -> Exploration<M::Violation> {
     let mut seen = Seen { states: Vec::new(), parents: Vec::new(), by_hash: HashMap::new() };
     seen.number(model.initial(), 0);
     let mut edges = Vec::new();

@@ -1,11 +1,9 @@
 //! Patches that change one side of a straddler only, beside others of the same site: in a row, and at once.
 
-use wordpatch::FetchWindow;
+use wordpatch_model::{Program, Scenario};
 
-use super::model::explore::Flaw;
-use super::model::program::{Job, Program};
-use super::model::scenario::{Scenario, Violation};
-use super::{CALL, NOP, OTHER_CALL, Straddler, bytes};
+use super::{CALL, NOP, OTHER_CALL, Straddler, mixture_of, wait};
+use crate::FetchWindow;
 
 /// The call with another opcode: at a 3|2 split a patch of the front alone.
 const OPCODE: [u8; 5] = [0xb8, 0x11, 0x22, 0x33, 0x44];
@@ -17,11 +15,11 @@ const OPCODE_AND_OPERAND: [u8; 5] = [0xb8, 0x11, 0x22, 0x99, 0x88];
 fn in_a_row(forms: &[[u8; 5]]) -> Scenario {
     let site = Straddler::ANY;
     let row = forms.windows(2).map(|pair| site.patch(&pair[0], &pair[1]));
-    site.scenario(&forms[0], 1).patcher(Program::new(row.chain([Job::wait()])))
+    site.scenario(&forms[0], 1).patcher(Program::new(row.chain([wait()])))
 }
 
 fn at_once(site: &Straddler, one: &[u8], other: &[u8]) -> Scenario {
-    let patch = |new: &[u8]| Program::new([site.patch(&CALL, new), Job::wait()]);
+    let patch = |new: &[u8]| Program::new([site.patch(&CALL, new), wait()]);
     site.scenario(&CALL, 1).patcher(patch(one)).patcher(patch(other))
 }
 
@@ -36,10 +34,8 @@ fn the_front_then_the_back_patched_in_a_row() {
 fn without_that_wait_an_old_front_runs_with_a_new_back() {
     let site = Straddler::ANY;
     let first = site.patch(&CALL, &OPCODE).without_wait(0);
-    let program = Program::new([first, site.patch(&OPCODE, &OPCODE_AND_OPERAND), Job::wait()]);
-    site.scenario(&CALL, 1)
-        .patcher(program)
-        .fails(|flaw| *flaw == Flaw::Violation(Violation::Mixture(bytes(&OPERAND))));
+    let program = Program::new([first, site.patch(&OPCODE, &OPCODE_AND_OPERAND), wait()]);
+    site.scenario(&CALL, 1).patcher(program).fails(mixture_of(&OPERAND));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The explorer itself, on graphs that are small enough to see.
 
-use super::model::explore::{Flaw, Model, Transitions, explore};
+use wordpatch_model::explore::{Flaw, Model, Transitions, explore};
 
 /// States are numbers, from 0 to the end; a transition is a thread's if it names one, and arrives if it leads to a larger number.
 struct Graph {

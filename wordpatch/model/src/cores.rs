@@ -1,0 +1,120 @@
+//! Cores one by one, to check what [`crate::memory`] says: that one set of versions stands for all cores.
+//!
+//! Each executor has a core of its own, which reads windows, keeps versions of them, elides reads, executes or abandons what it
+//! has fetched, and forgets. It keeps any number of versions of each window, and an elided read may use any of them. This has many
+//! more states; tests compare the verdicts.
+
+use crate::code::Code;
+use crate::executor::{INT3, Position};
+use crate::explore::Transitions;
+use crate::memory::{Memory, parts};
+use crate::scenario::{Scenario, State, Violation};
+
+/// What a core has of the bytes of one window.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Fetched {
+    address: usize,
+    length: usize,
+    /// Versions, each with the waits, one bit each, that it holds up. In order of their bytes.
+    kept: Vec<(Code, u64)>,
+    /// The version that the next instruction is made of.
+    in_flight: Option<(Code, u64)>,
+}
+
+/// What a core has of its site's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Core(Vec<Fetched>);
+
+impl Core {
+    /// A core that executes these bytes and has fetched none of them.
+    pub(crate) fn new(window: usize, address: usize, length: usize) -> Self {
+        let fetched = |(address, length)| Fetched { address, length, kept: Vec::new(), in_flight: None };
+        Self(parts(window, address, length).into_iter().map(fetched).collect())
+    }
+
+    fn each(&mut self, memory: &Memory, mut act: impl FnMut(bool, &mut u64)) {
+        for Fetched { address, length, kept, in_flight } in &mut self.0 {
+            let now = memory.read(*address, *length);
+            kept.iter_mut().chain(in_flight).for_each(|(bytes, marks)| act(*bytes == now, marks));
+        }
+    }
+
+    /// A wait begins, which has this mark.
+    pub(crate) fn mark(&mut self, memory: &Memory, mark: u64) {
+        self.each(memory, |is_now, marks| if is_now { *marks &= !mark } else { *marks |= mark });
+    }
+
+    /// Nobody waits for these any more.
+    pub(crate) fn clear(&mut self, memory: &Memory, of: u64) {
+        self.each(memory, |_, marks| *marks &= !of);
+    }
+
+    /// Whether the wait with this mark is not over.
+    pub(crate) fn holds_up(&self, mark: u64) -> bool {
+        let all = self.0.iter().flat_map(|fetched| fetched.kept.iter().chain(&fetched.in_flight));
+        all.into_iter().any(|(_, marks)| marks & mark != 0)
+    }
+
+    /// A version that does not stand in memory.
+    pub(crate) fn outdated(&self, memory: &Memory) -> Option<Code> {
+        self.0.iter().find_map(|Fetched { address, length, kept, .. }| {
+            let now = memory.read(*address, *length);
+            kept.iter().map(|(bytes, _)| *bytes).find(|bytes| *bytes != now)
+        })
+    }
+}
+
+/// Adds what the core of executor `me` can do wherever the thread is.
+pub(crate) fn forget(state: &State, me: usize, out: &mut Transitions<State, Violation>) {
+    for (part, fetched) in state.cores[me].0.iter().enumerate() {
+        for (number, (bytes, _)) in fetched.kept.iter().enumerate() {
+            let mut next = state.clone();
+            next.cores[me].0[part].kept.remove(number);
+            out.push_by(me, false, format_args!("core {me} forgets {bytes}"), Ok(next));
+        }
+    }
+}
+
+/// Adds what executor `me` can do at its site.
+pub(crate) fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<State, Violation>) {
+    let site = &scenario.sites[scenario.executors[me]];
+    for (part, Fetched { address, length, kept, in_flight }) in state.cores[me].0.iter().enumerate() {
+        if in_flight.is_some() {
+            continue;
+        }
+        let mut next = state.clone();
+        let now = state.memory.read(*address, *length);
+        let fetched = &mut next.cores[me].0[part];
+        fetched.in_flight = Some((now, 0));
+        match fetched.kept.binary_search_by_key(&now, |(bytes, _)| *bytes) {
+            Ok(place) => fetched.kept[place].1 = 0,
+            Err(place) => fetched.kept.insert(place, (now, 0)),
+        }
+        out.push_by(me, false, format_args!("core {me} reads {now}"), Ok(next));
+        for version in kept {
+            let mut next = state.clone();
+            next.cores[me].0[part].in_flight = Some(*version);
+            out.push_by(me, false, format_args!("core {me} elides a read and uses {}", version.0), Ok(next));
+        }
+    }
+    let in_flight: Vec<Code> =
+        state.cores[me].0.iter().filter_map(|fetched| fetched.in_flight).map(|(bytes, _)| bytes).collect();
+    if in_flight.is_empty() {
+        return;
+    }
+    let mut landed = state.clone();
+    landed.cores[me].0.iter_mut().for_each(|fetched| fetched.in_flight = None);
+    if in_flight.len() == state.cores[me].0.len() {
+        let bytes = Code::new(&in_flight.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>());
+        let text = format_args!("core {me} executes {bytes}");
+        if bytes[0] == INT3 {
+            let mut next = landed.clone();
+            next.executors[me] = Position::Trapped;
+            out.push_by(me, false, text, Ok(next));
+        } else {
+            let next = if site.allows(&bytes) { Ok(landed.clone()) } else { Err(Violation::Mixture(bytes)) };
+            out.push_by(me, true, text, next);
+        }
+    }
+    out.push_by(me, false, format_args!("core {me} abandons what it has fetched"), Ok(landed));
+}

@@ -1,0 +1,466 @@
+//! Who executes and who patches what, and what must never be.
+//!
+//! # Properties
+//! 1. *Safety.* What a thread executes, at the site or out of line, is a complete instruction that was meant to stand there at
+//!    some time ([`Violation::Mixture`]); no INT3 of ours is taken for somebody else's ([`Violation::ForeignTrap`]).
+//! 2. *Progress.* From every state, every patcher can still finish, and every executor can execute the instruction while all
+//!    others stand still (the [explorer](crate::explore) shows both). Of the patches of a site, at least one succeeds
+//!    ([`Violation::NobodySucceeded`]), unless waits are refused.
+//! 3. *Result.* In the end the memory holds what the successful patches make of it in some order, the failed ones having
+//!    changed nothing ([`Violation::Unexplained`]); a site that stays locked because a wait was refused counts as its old bytes.
+//!    Once every patcher has waited, no core fetches anything else ([`Violation::Stale`]). This says nothing of a thread that was
+//!    trapped before: it runs the old instruction's copy whenever it gets to it.
+//! 4. *Forks.* A child that is forked at any moment has a complete instruction at each site, once the old bytes of the sites that
+//!    were locked are put back ([`Violation::ForkedMixture`]).
+//!
+//! # A fork
+//! As in `text/atfork.rs`: the forking thread waits until no patcher is in a step, and keeps them from the next one; it notes
+//! which sites are locked, with their old bytes; the child gets a copy of the memory. Between the last two, patchers may do
+//! everything except for steps.
+
+use crate::assumptions::Assumption;
+use crate::code::Code;
+use crate::cores::Core;
+use crate::executor::{self, Handler, Position};
+use crate::explore::{Exploration, Flaw, Model, Transitions, explore};
+use crate::job::{Change, Program};
+use crate::memory::{ARENA, Memory, Versions, Write, parts};
+use crate::patcher::{self, Patcher, Stores};
+use std::rc::Rc;
+
+/// What may stand at a site and be executed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// These bytes.
+    Whole(Code),
+    /// These bytes, and any others after them: the rest is an operand that does not matter, or is jumped over.
+    Front(Code),
+}
+
+/// An instruction that is patched.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) address: usize,
+    pub(crate) initial: Code,
+    pub(crate) forms: Vec<Form>,
+}
+
+impl Site {
+    /// Whether a thread may execute these bytes here.
+    pub(crate) fn allows(&self, bytes: &Code) -> bool {
+        self.forms.iter().any(|form| match form {
+            Form::Whole(whole) => whole == bytes,
+            Form::Front(front) => bytes.starts_with(front),
+        })
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Violation {
+    /// These bytes were executed.
+    Mixture(Code),
+    /// An INT3 of ours was taken for a debugger's.
+    ForeignTrap,
+    /// A thread with SIGTRAP blocked met an INT3.
+    Killed,
+    /// Every patch of this site failed.
+    NobodySucceeded(usize),
+    /// In the end these bytes stand at a site, which no order of the successful patches explains.
+    Unexplained(Code),
+    /// After the last wait a core may still execute these bytes.
+    Stale(Code),
+    /// These bytes stand in a forked child's text.
+    ForkedMixture(Code),
+    /// The library has panicked.
+    Panicked(Rc<str>),
+}
+
+/// One situation that is explored.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The fetch window that the processors have, whatever the patchers assume.
+    pub(crate) window: usize,
+    base: usize,
+    pub(crate) sites: Vec<Site>,
+    /// The site that each executor executes.
+    pub(crate) executors: Vec<usize>,
+    pub(crate) patchers: Vec<Program>,
+    pub(crate) handler: Handler,
+    pub(crate) stores: Stores,
+    /// Whether a wait begins only when the store buffer is empty.
+    pub(crate) waits_drain: bool,
+    /// Whether cores are explored one by one.
+    pub(crate) one_by_one: bool,
+    /// Whether patchers read text byte by byte.
+    pub(crate) reads_bytes: bool,
+    pub(crate) dropped: Option<Assumption>,
+    forks: bool,
+    pub(crate) forks_in_steps: bool,
+    must_be_seen: bool,
+    may_all_fail: bool,
+}
+
+/// A patcher that owns a site, and the lock if there is one: the old bytes, and the instruction of the out-of-line copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) patcher: u8,
+    pub(crate) lock: Option<(Code, Code)>,
+}
+
+/// What may be executed of each site, one for each window that it touches.
+type VersionsOfSites = Vec<Vec<Versions>>;
+
+/// Everything that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(crate) memory: Memory,
+    versions: VersionsOfSites,
+    /// The same for a core that waits do not reach.
+    out_of_reach: Option<VersionsOfSites>,
+    /// The core of each executor, if they are explored one by one. The versions above are then not looked at.
+    pub(crate) cores: Vec<Core>,
+    /// The record of each site in the table: who owns it, if anybody.
+    pub(crate) owners: Vec<Option<Owner>>,
+    pub(crate) executors: Vec<Position>,
+    pub(crate) patchers: Vec<Patcher>,
+    /// The old bytes of the locked sites, which a forking thread has noted.
+    pub(crate) fork: Option<Vec<Option<Code>>>,
+}
+
+impl State {
+    pub(crate) fn versions_of(&self, scenario: &Scenario, executor: usize) -> &VersionsOfSites {
+        let is_last = executor + 1 == scenario.executors.len();
+        self.out_of_reach.as_ref().filter(|_| is_last).unwrap_or(&self.versions)
+    }
+
+    pub(crate) fn each_versions(&mut self, act: impl FnMut(&mut Versions)) {
+        let all = self.versions.iter_mut().chain(self.out_of_reach.iter_mut().flatten());
+        all.flatten().for_each(act);
+    }
+
+    /// Those that waits reach.
+    pub(crate) fn each_versions_in_reach(&mut self, act: impl FnMut(&mut Versions)) {
+        self.versions.iter_mut().flatten().for_each(act);
+    }
+
+    /// Makes a write visible.
+    pub(crate) fn apply(&mut self, scenario: &Scenario, write: &Write) {
+        self.memory.apply(write);
+        let memory = self.memory.clone();
+        self.each_versions(|versions| versions.note(&memory, scenario.dropped));
+    }
+
+    /// Changes a site's record: whoever looks twice sees it.
+    pub(crate) fn set_owner(&mut self, site: usize, owner: Option<Owner>) {
+        self.owners[site] = owner;
+        self.executors.iter_mut().for_each(Position::notice);
+    }
+}
+
+impl Scenario {
+    /// Code on both sides of `boundary`, on processors with this fetch window.
+    pub fn new(window: usize, boundary: usize) -> Self {
+        assert_eq!(boundary % 8, 0);
+        Self {
+            window,
+            base: boundary - ARENA / 2,
+            sites: Vec::new(),
+            executors: Vec::new(),
+            patchers: Vec::new(),
+            handler: Handler::OutOfLine,
+            stores: Stores::CompareExchange,
+            waits_drain: true,
+            one_by_one: false,
+            reads_bytes: false,
+            dropped: None,
+            forks: false,
+            forks_in_steps: false,
+            must_be_seen: false,
+            may_all_fail: false,
+        }
+    }
+
+    /// An instruction, and this many threads that execute it.
+    pub fn site(mut self, address: usize, initial: &[u8], executors: usize) -> Self {
+        self.executors.extend(std::iter::repeat_n(self.sites.len(), executors));
+        let initial = Code::new(initial);
+        self.sites.push(Site { address, initial, forms: vec![Form::Whole(initial)] });
+        self
+    }
+
+    /// A patcher. What it makes of a site may be executed there.
+    pub fn patcher(mut self, program: Program) -> Self {
+        for Change { site, new, .. } in program.jobs.iter().flat_map(|job| job.changes()) {
+            self.sites[*site].forms.push(Form::Whole(*new));
+        }
+        self.may_all_fail |= program.refusable;
+        self.patchers.push(program);
+        self
+    }
+
+    /// Another form that may be executed at the last site.
+    pub fn allowing(mut self, form: Form) -> Self {
+        self.sites.last_mut().expect("a site").forms.push(form);
+        self
+    }
+
+    /// With another trap handler.
+    pub fn handler(self, handler: Handler) -> Self {
+        Self { handler, ..self }
+    }
+
+    /// With other stores.
+    pub fn storing(self, stores: Stores) -> Self {
+        Self { stores, ..self }
+    }
+
+    /// With waits that begin while stores are still in the buffer.
+    pub fn waits_do_not_drain(self) -> Self {
+        Self { waits_drain: false, ..self }
+    }
+
+    /// With a core for each executor, explored one by one (`cores.rs`).
+    pub fn core_by_core(self) -> Self {
+        Self { one_by_one: true, ..self }
+    }
+
+    /// With patchers that read text one byte at a time, as the library does.
+    pub fn reading_bytes(self) -> Self {
+        Self { reads_bytes: true, ..self }
+    }
+
+    /// With a thread that forks at any time.
+    pub fn forking(self) -> Self {
+        Self { forks: true, ..self }
+    }
+
+    /// With a thread that forks, and steps that do not keep it from it.
+    pub fn forking_in_steps(self) -> Self {
+        Self { forks_in_steps: true, ..self.forking() }
+    }
+
+    /// On machines, or with callers, that do not keep to this.
+    pub fn without(self, assumption: Assumption) -> Self {
+        Self { dropped: Some(assumption), ..self }
+    }
+
+    /// Every core must have seen the result when the patchers have finished; as it must, too, if all of them wait at their end.
+    pub fn seen_at_the_end(self) -> Self {
+        Self { must_be_seen: true, ..self }
+    }
+
+    /// All patches may fail.
+    pub fn where_all_may_fail(self) -> Self {
+        Self { may_all_fail: true, ..self }
+    }
+
+    /// Explores it; nothing must be wrong. Prints the number of states.
+    #[track_caller]
+    pub fn holds(&self) {
+        let Exploration { states, counterexample } = explore(self);
+        if let Some(counterexample) = counterexample {
+            panic!("{:#x?}\n{counterexample}", self.sites);
+        }
+        println!("holds: {states} states");
+    }
+
+    /// Explores it; this must be wrong. Prints the shortest way there.
+    #[track_caller]
+    pub fn fails(&self, expected: impl Fn(&Flaw<Violation>) -> bool) {
+        let Exploration { states, counterexample } = explore(self);
+        let counterexample = counterexample.expect("a defect that is found");
+        let without = self.dropped.map(|dropped| format!(" without {dropped:?}")).unwrap_or_default();
+        println!(
+            "{counterexample}\nfails{without}: {} steps, after {states} states",
+            counterexample.trace.len()
+        );
+        assert!(expected(&counterexample.flaw), "another flaw than expected:\n{counterexample}");
+    }
+
+    /// The number of the site at this address.
+    pub(crate) fn site_at(&self, address: usize) -> usize {
+        let number = self.sites.iter().position(|site| site.address == address);
+        number.unwrap_or_else(|| panic!("no site at {address:#x}"))
+    }
+
+    /// Whether a site has some of these bytes.
+    pub(crate) fn has_site_in(&self, address: usize, length: usize) -> bool {
+        let end = |site: &Site| site.address + site.initial.len();
+        self.sites.iter().any(|site| site.address < address + length && address < end(site))
+    }
+
+    /// Whether the successful patches of `site`, in some order, lead from its first bytes to `now`.
+    fn explains(&self, state: &State, site: usize, now: &Code) -> bool {
+        let patches: Vec<Vec<Change>> = (self.patchers.iter().zip(&state.patchers))
+            .map(|(program, patcher)| {
+                let changes = program.jobs.iter().flat_map(|job| job.changes()).enumerate();
+                let made =
+                    changes.filter(|(number, change)| change.site == site && patcher.has_made(*number));
+                made.map(|(_, change)| *change).collect()
+            })
+            .collect();
+        let queues: Vec<&[Change]> = patches.iter().map(Vec::as_slice).collect();
+        some_order_leads(self.sites[site].initial, *now, &queues)
+    }
+
+    /// Whether some patch of the site was tried, and none succeeded.
+    fn all_failed(&self, state: &State, site: usize) -> bool {
+        let tried = self.patchers.iter().zip(&state.patchers).flat_map(|(program, patcher)| {
+            let changes = program.jobs.iter().flat_map(|job| job.changes()).enumerate();
+            let here = changes.filter(|(_, change)| change.site == site);
+            here.map(|(number, _)| patcher.has_made(number))
+        });
+        let outcomes: Vec<bool> = tried.collect();
+        !outcomes.is_empty() && !outcomes.contains(&true)
+    }
+
+    /// Whether the end is the time to look for stale copies.
+    fn must_be_seen(&self) -> bool {
+        let ends_with_wait =
+            |program: &Program| program.jobs.last().is_some_and(|job| job.changes().is_empty());
+        self.must_be_seen || self.patchers.iter().all(ends_with_wait)
+    }
+
+    /// The old bytes of the sites that are locked.
+    fn locked(&self, state: &State) -> Vec<Option<Code>> {
+        let old = |owner: &Option<Owner>| owner.and_then(|owner| owner.lock).map(|(old, _)| old);
+        state.owners.iter().map(old).collect()
+    }
+
+    /// The instruction at site `number` once the old bytes of these locked sites are put back.
+    fn put_back(&self, state: &State, locked: &[Option<Code>], number: usize) -> Code {
+        let mut memory = state.memory.clone();
+        for (site, old) in self.sites.iter().zip(locked) {
+            if let Some(bytes) = *old {
+                memory.apply(&Write { address: site.address, bytes });
+            }
+        }
+        let site = &self.sites[number];
+        memory.read(site.address, site.initial.len())
+    }
+
+    fn fork(&self, state: &State, out: &mut Transitions<State, Violation>) {
+        if state.fork.is_some() {
+            out.push(format_args!("the fork is over"), Ok(State { fork: None, ..state.clone() }));
+            return;
+        }
+        let mut patchers = self.patchers.iter().zip(&state.patchers);
+        if self.forks_in_steps || patchers.all(|(program, patcher)| patcher.lets_fork(program)) {
+            let noted = self.locked(state);
+            let text = format_args!("a thread forks, and finds locked: {noted:?}");
+            out.push(text, Ok(State { fork: Some(noted.clone()), ..state.clone() }));
+        }
+    }
+
+    /// Somebody else writes the last byte of a site.
+    fn write_by_others(&self, state: &State, out: &mut Transitions<State, Violation>) {
+        for site in &self.sites {
+            let write = Write { address: site.address + site.initial.len() - 1, bytes: Code::new(&[0xf4]) };
+            let mut next = state.clone();
+            next.apply(self, &write);
+            out.push(format_args!("somebody else writes {}", write.bytes), Ok(next));
+        }
+    }
+}
+
+fn some_order_leads(from: Code, to: Code, queues: &[&[Change]]) -> bool {
+    if queues.iter().all(|queue| queue.is_empty()) {
+        return from == to;
+    }
+    (0..queues.len()).any(|first| {
+        let [change, rest @ ..] = queues[first] else { return false };
+        let Some(next) = change.apply(&from) else { return false };
+        let mut queues = queues.to_vec();
+        queues[first] = rest;
+        some_order_leads(next, to, &queues)
+    })
+}
+
+impl Model for Scenario {
+    type State = State;
+    type Violation = Violation;
+
+    fn initial(&self) -> State {
+        let mut memory = Memory::new(self.base);
+        for site in &self.sites {
+            memory.apply(&Write { address: site.address, bytes: site.initial });
+        }
+        let versions = |site: &Site| {
+            let parts = parts(self.window, site.address, site.initial.len());
+            parts
+                .into_iter()
+                .map(|(start, length)| Versions::new(start, memory.read(start, length)))
+                .collect()
+        };
+        let versions: VersionsOfSites = self.sites.iter().map(versions).collect();
+        let core = |site: &usize| {
+            let Site { address, initial, .. } = &self.sites[*site];
+            Core::new(self.window, *address, initial.len())
+        };
+        let out_of_reach = self.dropped == Some(Assumption::WaitsReachEveryCore);
+        State {
+            out_of_reach: out_of_reach.then(|| versions.clone()),
+            versions,
+            cores: if self.one_by_one { self.executors.iter().map(core).collect() } else { Vec::new() },
+            owners: vec![None; self.sites.len()],
+            executors: vec![Position::Fetching; self.executors.len()],
+            patchers: self.patchers.iter().map(Patcher::new).collect(),
+            memory,
+            fork: None,
+        }
+    }
+
+    fn transitions(&self, state: &State, out: &mut Transitions<State, Violation>) {
+        (0..self.patchers.len()).for_each(|me| patcher::transitions(self, state, me, out));
+        (0..self.executors.len()).for_each(|me| executor::transitions(self, state, me, out));
+        if self.forks {
+            self.fork(state, out);
+        }
+        if self.dropped == Some(Assumption::NobodyElseWrites) {
+            self.write_by_others(state, out);
+        }
+    }
+
+    fn judge(&self, state: &State) -> Option<Violation> {
+        if let Some(noted) = &state.fork {
+            for (number, site) in self.sites.iter().enumerate() {
+                let bytes = self.put_back(state, noted, number);
+                if !site.allows(&bytes) {
+                    return Some(Violation::ForkedMixture(bytes));
+                }
+            }
+        }
+        if !self.is_end(state) {
+            return None;
+        }
+        let locked = self.locked(state);
+        for number in 0..self.sites.len() {
+            let now = self.put_back(state, &locked, number);
+            if !self.explains(state, number, &now) {
+                return Some(Violation::Unexplained(now));
+            }
+            if !self.may_all_fail && self.all_failed(state, number) {
+                return Some(Violation::NobodySucceeded(number));
+            }
+        }
+        if self.must_be_seen() && !self.may_all_fail {
+            if self.one_by_one {
+                let outdated = |core: &Core| core.outdated(&state.memory);
+                return state.cores.iter().find_map(outdated).map(Violation::Stale);
+            }
+            let mut versions = state.versions.iter().chain(state.out_of_reach.iter().flatten()).flatten();
+            return versions.find_map(Versions::outdated).map(Violation::Stale);
+        }
+        None
+    }
+
+    fn is_end(&self, state: &State) -> bool {
+        let mut patchers = self.patchers.iter().zip(&state.patchers);
+        patchers.all(|(program, patcher)| patcher.has_finished(program))
+    }
+
+    fn independent(&self) -> usize {
+        self.executors.len()
+    }
+}
