@@ -111,6 +111,20 @@ mod tests {
     }
 
     #[test]
+    fn an_element_is_not_there_before_it_is_made() {
+        static TABLE: Segments<usize> = Segments::new();
+        for expected in 0..10 {
+            let make = |index| {
+                assert_eq!((index, TABLE.len()), (expected, expected));
+                assert!(TABLE.get(index).is_none());
+                index
+            };
+            assert_eq!(TABLE.push_with(make), Some(expected));
+            assert_eq!(TABLE.get(expected), Some(&expected));
+        }
+    }
+
+    #[test]
     fn a_full_table_says_so() {
         static TABLE: Segments<u8> = Segments::new();
         for index in 0..Segments::<u8>::LIMIT {
