@@ -40,7 +40,7 @@ const EXECUTORS: usize = 3;
 const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
 
 /// Exchanges of one site before the next one's turn, with two executors and with three. Of them, one in [`PATCHES`] goes the whole way through [`patch`].
-const EXCHANGES: [usize; 2] = [4_000, 200_000];
+const EXCHANGES: [usize; 2] = [2_000, 200_000];
 const PATCHES: usize = 50;
 
 /// Turns before the text is made anew, with another number of executors.
