@@ -174,6 +174,41 @@ mod tests {
         call.split(' ').next() == Some(&libc::SYS_futex.to_string())
     }
 
+    /// The address of the futex that each thread of the service waits for.
+    fn waited_for() -> Vec<usize> {
+        let address = |task: std::path::PathBuf| {
+            let name = std::fs::read_to_string(task.join("comm")).ok()?;
+            let call = std::fs::read_to_string(task.join("syscall")).ok()?;
+            let mut words = call.split(' ');
+            let is_futex = words.next() == Some(&libc::SYS_futex.to_string());
+            let address = words.next()?.strip_prefix("0x")?;
+            usize::from_str_radix(address, 16).ok().filter(|_| is_futex && name == "fastinst\n")
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.filter_map(|task| address(task.path())).collect()
+    }
+
+    #[test]
+    fn no_tick_begins_while_the_process_forks() {
+        let _alone = alone();
+        let has_ticked = Arc::new(AtomicBool::new(false));
+        let ticks = Arc::clone(&has_ticked);
+        start_with(move |_| ticks.store(true, Ordering::SeqCst));
+        let guard = before_fork();
+        has_ticked.store(false, Ordering::SeqCst);
+        notify();
+        // Notified, the thread waits for something else than news, or it works.
+        let is_kept_out = || waited_for().iter().any(|address| *address != NEWS.as_ptr() as usize);
+        while !is_kept_out() && !has_ticked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert!(!has_ticked.load(Ordering::SeqCst), "a tick has begun");
+        drop(guard);
+        while !has_ticked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
     /// What the thread is at work on when the process forks would stay undone in the child, under a lock that nobody holds.
     #[test]
     fn a_fork_waits_for_the_end_of_a_tick() {

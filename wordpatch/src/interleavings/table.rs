@@ -198,7 +198,7 @@ fn a_site_in_the_first_segment_leaves_those_in_the_second_known() {
     explore(0, 1, || {
         site_table::reserve().unwrap();
         let old = Bytes::new(&[FIRST]).unwrap();
-        let addresses = [SITE, NEIGHBOUR].into_iter().chain(0x2000..0x2010);
+        let addresses = [SITE, NEIGHBOUR].into_iter().chain(0x2000..0x2004);
         let locked: Vec<_> = addresses
             .filter_map(|address| {
                 let mut owned = OwnedSite::take(address).ok()?;
@@ -206,7 +206,7 @@ fn a_site_in_the_first_segment_leaves_those_in_the_second_known() {
                 Some((address, owned))
             })
             .collect();
-        assert!(locked.len() >= 4, "both segments are in use");
+        assert!(locked.len() >= 3, "both segments are in use");
         for (address, _) in &locked {
             assert_eq!(meaning_of_int3(*address, || true), Int3::Locked { copy: address + 1 });
         }
