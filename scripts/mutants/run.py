@@ -304,7 +304,7 @@ def record(path, mutants, results):
         "",
         "Written by `scripts/mutants.sh --record scripts/mutants/RECORD.md`; the lists are next to this file.",
         "",
-        "| crate | mutants | killed | of these by a hang | equivalent | survived |",
+        "| crate | mutants | killed | of these by a hang | equivalent | others |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for crate in sorted(ALL_SUITES):
