@@ -163,7 +163,8 @@ fn exchange(run: &Run, turn: &Turn, processors: &[usize]) {
         turn.executors.store(2 + third, Ordering::Relaxed);
         for _ in 0..TURNS {
             // Three turns of four on the largest boundaries, three of four of the rest on the next.
-            let class = (0..classes.len() - 1).find(|_| worker.random.below(4) > 0).unwrap_or(classes.len() - 1);
+            let class =
+                (0..classes.len() - 1).find(|_| worker.random.below(4) > 0).unwrap_or(classes.len() - 1);
             let site = classes[class][worker.random.below(classes[class].len())];
             turn.site.store(site, Ordering::Release);
             exchange_times(&worker, window, site, EXCHANGES[third]);
