@@ -59,3 +59,56 @@ pub fn register_callback(callback: impl Fn(&ProbeMetadata) + Send + 'static) -> 
     discovery.callbacks.push(Box::new(callback));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::ProbeId;
+    use crate::probe_in_tests::{alone, name, probe};
+
+    #[test]
+    fn every_callback_is_called_once_for_each_probe_whichever_came_first() {
+        let _alone = alone();
+        let known = probe();
+        known.name.store(name(), Ordering::Release);
+        let nameless = probe();
+        let told: [Arc<Mutex<Vec<ProbeId>>>; 2] = Default::default();
+        for list in &told {
+            let list = Arc::clone(list);
+            register_callback(move |probe| list.lock().unwrap().push(probe.id)).unwrap();
+        }
+        let times = |number: usize, probe: &Probe| {
+            told[number].lock().unwrap().iter().filter(|id| **id == probe.id).count()
+        };
+        for number in [0, 1] {
+            assert_eq!((times(number, known), times(number, nameless)), (1, 0));
+        }
+        let discovery = Discovery::begin().unwrap();
+        discovery.announce(nameless);
+        nameless.name.store(name(), Ordering::Release);
+        discovery.announce(nameless);
+        drop(discovery);
+        for number in [0, 1] {
+            assert_eq!((times(number, known), times(number, nameless)), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_callback_cannot_register_another_and_the_next_registration_can() {
+        let _alone = alone();
+        probe().name.store(name(), Ordering::Release);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&refused);
+        register_callback(move |_| {
+            if matches!(register_callback(|_| {}), Err(Error::CalledFromCallback)) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+        assert_ne!(refused.load(Ordering::Relaxed), 0);
+        register_callback(|_| {}).unwrap();
+    }
+}

@@ -25,6 +25,8 @@
 mod discovery;
 mod error;
 mod probe;
+#[cfg(test)]
+mod probe_in_tests;
 pub mod provider;
 mod registry;
 mod segments;

@@ -167,3 +167,101 @@ pub fn toggle_count() -> u64 {
 pub fn metadata(id: ProbeId) -> Option<ProbeMetadata> {
     PROBES.get(id.0 as usize)?.metadata()
 }
+
+#[cfg(test)]
+mod tests {
+    use callpatch::State;
+
+    use super::*;
+    use crate::probe_in_tests::{alone, call_site, name, probe};
+
+    unsafe extern "C" fn first(_: ProbeId, _: usize, _: usize) {}
+
+    unsafe extern "C" fn second(_: ProbeId, _: usize, _: usize) {}
+
+    /// Switches it on, and gives how many times code was changed.
+    fn activated(probe: &Probe, function: ProbeFn) -> u64 {
+        let before = toggle_count();
+        // SAFETY: nobody executes the site.
+        unsafe { activate(probe.id, function) }.unwrap();
+        toggle_count() - before
+    }
+
+    fn deactivated(probe: &Probe) -> u64 {
+        let before = toggle_count();
+        deactivate(probe.id).unwrap();
+        toggle_count() - before
+    }
+
+    #[test]
+    fn a_probe_is_switched_off_and_on_and_code_is_changed_only_then() {
+        let _alone = alone();
+        let probe = probe();
+        probe.name.store(name(), Ordering::Release);
+        let state = || (probe.site().unwrap().state().unwrap(), probe.wanted.load(Ordering::Relaxed));
+        assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
+        assert_eq!((deactivated(probe), state()), (0, (State::Inactive, false)));
+        assert_eq!((activated(probe, first), state()), (1, (State::Active, true)));
+        assert_eq!(probe.function_cell.load(Ordering::Relaxed), first as *const () as usize);
+        assert_eq!((activated(probe, second), state()), (0, (State::Active, true)), "data, not code");
+        assert_eq!(probe.function_cell.load(Ordering::Relaxed), second as *const () as usize);
+        assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
+    }
+
+    #[test]
+    fn many_probes_are_switched_and_counted_at_once() {
+        let _alone = alone();
+        let probes = [probe(), probe()];
+        probes.iter().for_each(|probe| probe.name.store(name(), Ordering::Release));
+        let before = toggle_count();
+        let ids = probes.map(|probe| probe.id);
+        let unknown = ProbeId(u32::MAX);
+        let results = deactivate_all(&[ids[0], unknown, ids[1], ids[0]]);
+        assert!(
+            matches!(results[..], [Ok(()), Err(Error::UnknownProbe { id }), Ok(()), Ok(())] if id == unknown)
+        );
+        assert_eq!(toggle_count() - before, 2);
+    }
+
+    #[test]
+    fn a_probe_that_is_not_discovered_stays_as_it_is() {
+        let _alone = alone();
+        let probe = probe();
+        // SAFETY: nobody executes the site.
+        let refused = unsafe { activate(probe.id, first) };
+        assert!(matches!(refused, Err(Error::Undiscovered { id }) if id == probe.id));
+        assert!(matches!(deactivate(probe.id), Err(Error::Undiscovered { .. })));
+        assert_eq!(probe.site().unwrap().state().unwrap(), State::Active);
+        assert_eq!(probe.function_cell.load(Ordering::Relaxed), 0);
+        assert!(metadata(probe.id).is_none());
+        probe.name.store(name(), Ordering::Release);
+        assert_eq!(metadata(probe.id).unwrap().function_name, c"function");
+    }
+
+    /// A library that is loaded again while its probe is being switched: the new site is switched, not the old one.
+    #[test]
+    fn a_site_that_is_replaced_meanwhile_is_switched_in_its_new_place() {
+        let _alone = alone();
+        let probe = probe();
+        let (old, new) = (probe.site().unwrap(), call_site());
+        let foreign =
+            || callpatch::Error::NotACall { address: 0, found: wordpatch::Bytes::new(&[0]).unwrap() };
+        let toggle = |site: &CallSite| {
+            if std::ptr::eq(site, old) {
+                probe.site.store(std::ptr::from_ref(new).cast_mut(), Ordering::Release);
+                return Err(foreign());
+            }
+            site.deactivate()
+        };
+        assert!(switch(probe, toggle).unwrap());
+        assert_eq!((old.state().unwrap(), new.state().unwrap()), (State::Active, State::Inactive));
+        // The same error of a site that stays is the caller's.
+        assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
+        // And one of a library that stays away says so.
+        let unload = |_: &CallSite| {
+            probe.site.store(std::ptr::null_mut(), Ordering::Release);
+            Err(foreign())
+        };
+        assert!(matches!(switch(probe, unload), Err(Error::Unloaded { id }) if id == probe.id));
+    }
+}

@@ -92,11 +92,15 @@ mod tests {
 
     #[test]
     fn elements_stay_where_they_are_while_the_table_grows() {
+        /// Long enough for the threads to meet, whichever is the first to run.
+        const EACH: usize = 4_000;
         static TABLE: Segments<String> = Segments::new();
+        let begin = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..100 {
+                    begin.wait();
+                    for _ in 0..EACH {
                         let index = TABLE.push_with(|index| index.to_string()).unwrap();
                         let element = TABLE.get(index).unwrap();
                         assert_eq!(*element, index.to_string());
@@ -105,9 +109,23 @@ mod tests {
                 });
             }
         });
-        assert_eq!(TABLE.len(), 400);
+        assert_eq!(TABLE.len(), 4 * EACH);
         assert!(TABLE.iter().enumerate().all(|(index, element)| *element == index.to_string()));
-        assert!(TABLE.get(400).is_none());
+        assert!(TABLE.get(4 * EACH).is_none());
+    }
+
+    #[test]
+    fn an_element_is_not_there_before_it_is_made() {
+        static TABLE: Segments<usize> = Segments::new();
+        for expected in 0..10 {
+            let make = |index| {
+                assert_eq!((index, TABLE.len()), (expected, expected));
+                assert!(TABLE.get(index).is_none());
+                index
+            };
+            assert_eq!(TABLE.push_with(make), Some(expected));
+            assert_eq!(TABLE.get(expected), Some(&expected));
+        }
     }
 
     #[test]

@@ -138,3 +138,117 @@ pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
     ForkGuard { _working: working, _discovery: Discovery::begin().ok() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicI32};
+
+    use super::*;
+    use crate::probe_in_tests::alone;
+
+    /// Longer than any test: what happens sooner does so because of a notification.
+    const NEVER: Duration = Duration::from_secs(36_000);
+
+    fn start_with(call: impl FnMut(Wake) + Send + 'static) {
+        start(Some(Tick { period: NEVER, call: Box::new(call) })).unwrap();
+    }
+
+    #[test]
+    fn a_notification_before_the_thread_runs_is_heard() {
+        let _alone = alone();
+        for _ in 0..20 {
+            let is_heard = Arc::new(AtomicBool::new(false));
+            let hears = Arc::clone(&is_heard);
+            start_with(move |_| hears.store(true, Ordering::Release));
+            notify();
+            while !is_heard.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether the thread waits for a lock.
+    fn waits_for_a_lock(thread: i32) -> bool {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_futex.to_string())
+    }
+
+    /// The address of the futex that each thread of the service waits for.
+    fn waited_for() -> Vec<usize> {
+        let address = |task: std::path::PathBuf| {
+            let name = std::fs::read_to_string(task.join("comm")).ok()?;
+            let call = std::fs::read_to_string(task.join("syscall")).ok()?;
+            let mut words = call.split(' ');
+            let is_futex = words.next() == Some(&libc::SYS_futex.to_string());
+            let address = words.next()?.strip_prefix("0x")?;
+            usize::from_str_radix(address, 16).ok().filter(|_| is_futex && name == "fastinst\n")
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.filter_map(|task| address(task.path())).collect()
+    }
+
+    #[test]
+    fn no_tick_begins_while_the_process_forks() {
+        let _alone = alone();
+        let has_ticked = Arc::new(AtomicBool::new(false));
+        let ticks = Arc::clone(&has_ticked);
+        start_with(move |_| ticks.store(true, Ordering::SeqCst));
+        let guard = before_fork();
+        has_ticked.store(false, Ordering::SeqCst);
+        notify();
+        // Notified, the thread waits for something else than news, or it works.
+        let is_kept_out = || waited_for().iter().any(|address| *address != NEWS.as_ptr() as usize);
+        while !is_kept_out() && !has_ticked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert!(!has_ticked.load(Ordering::SeqCst), "a tick has begun");
+        drop(guard);
+        while !has_ticked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What the thread is at work on when the process forks would stay undone in the child, under a lock that nobody holds.
+    #[test]
+    fn a_fork_waits_for_the_end_of_a_tick() {
+        let _alone = alone();
+        let forker = Arc::new(AtomicI32::new(0));
+        let (has_forked, forked_meanwhile, is_over) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (tick_forker, tick_forked, tick_meanwhile, tick_over) = (
+            Arc::clone(&forker),
+            Arc::clone(&has_forked),
+            Arc::clone(&forked_meanwhile),
+            Arc::clone(&is_over),
+        );
+        start_with(move |_| {
+            if tick_over.load(Ordering::SeqCst) {
+                return;
+            }
+            let (forker, has_forked) = (Arc::clone(&tick_forker), Arc::clone(&tick_forked));
+            std::thread::spawn(move || {
+                // SAFETY: gives a number.
+                forker.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+                drop(before_fork());
+                has_forked.store(true, Ordering::SeqCst);
+            });
+            while !waits_for_a_lock(tick_forker.load(Ordering::SeqCst)) {
+                if tick_forked.load(Ordering::SeqCst) {
+                    tick_meanwhile.store(true, Ordering::SeqCst);
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            tick_over.store(true, Ordering::SeqCst);
+        });
+        notify();
+        while !(has_forked.load(Ordering::SeqCst) && is_over.load(Ordering::SeqCst)) {
+            std::thread::yield_now();
+        }
+        assert!(!forked_meanwhile.load(Ordering::SeqCst), "forked in the middle of a tick");
+    }
+}

@@ -12,6 +12,7 @@ retries. An entry is one replacement of a text that occurs exactly once in a fil
     killed_by = ["wordpatch:lib store"]     # SUITE FILTER...: at least one of these commands must fail
     # or, instead of killed_by:
     equivalent = "why no test can tell it from the original"
+    tests = ["wordpatch:fork"]              # optional, with equivalent: what it must pass; all tests of the crate otherwise
 
 A suite is PACKAGE:TARGET, where TARGET is `lib` or the name of an integration test; PACKAGE:loom is the library's tests with
 `--cfg loom`. Filters select tests by name.
@@ -303,7 +304,7 @@ def record(path, mutants, results):
         "",
         "Written by `scripts/mutants.sh --record scripts/mutants/RECORD.md`; the lists are next to this file.",
         "",
-        "| crate | mutants | killed | of these by a hang | equivalent | survived |",
+        "| crate | mutants | killed | of these by a hang | equivalent | others |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for crate in sorted(ALL_SUITES):

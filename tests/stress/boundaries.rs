@@ -39,9 +39,15 @@ const EXECUTORS: usize = 3;
 /// Operands that differ in every byte, and of which every mixture is neither.
 const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
 
-/// Exchanges of one site before the next one's turn. Of these, one in [`PATCHES`] goes the whole way through [`patch`].
-const EXCHANGES: usize = 20_000;
+/// Exchanges of one site before the next one's turn, with two executors and with three. Of them, one in [`PATCHES`] goes the whole way through [`patch`].
+const EXCHANGES: [usize; 2] = [2_000, 200_000];
 const PATCHES: usize = 50;
+
+/// Turns before the text is made anew, with another number of executors.
+const TURNS: usize = 4;
+
+/// Texts that are made at most: each is two mappings, of which a process may have only so many. Then they are taken in turn.
+const TEXTS: usize = 10_000;
 
 /// Executions between two looks which site's turn it is.
 const EXECUTIONS: u64 = 2_000;
@@ -62,8 +68,17 @@ const REST: [u8; 17] = [
     0xc3, 0xcc,
 ];
 
+/// What is run now.
+#[derive(Default)]
+struct Turn {
+    /// The site; 0 before the first.
+    site: AtomicUsize,
+    /// How many executors run it.
+    executors: AtomicUsize,
+}
+
 pub(crate) fn run(run: &Run) {
-    let turn = AtomicUsize::new(0);
+    let turn = Turn::default();
     let processors = processors();
     thread::scope(|scope| {
         let (turn, processors) = (&turn, &processors);
@@ -91,12 +106,17 @@ fn pin(processor: Option<&usize>) {
     }
 }
 
+/// The largest power of two, 4 at least, at a multiple of which an instruction at this offset is cut; none if it is not cut.
+fn boundary(offset: usize) -> Option<usize> {
+    let cut = |boundary: &usize| offset / boundary != (offset + LENGTH - 1) / boundary;
+    [32, 16, 8, 4].into_iter().find(cut)
+}
+
 /// Offsets from a line's start at which an instruction lies in one window and on a multiple of four bytes inside it.
 fn offsets(window: FetchWindow) -> Vec<usize> {
-    let is_safe = |offset: &usize| window.split(*offset, LENGTH) == Split::Inside;
-    let crosses_four = |offset: &usize| !offset.is_multiple_of(4) || *offset > 0;
-    if std::env::var_os("ONLY32").is_some() { return (28..32).collect(); }
-    (0..LINE - LENGTH + 1).filter(|offset| is_safe(offset) && crosses_four(offset)).collect()
+    let is_safe =
+        |offset: &usize| window.split(*offset, LENGTH) == Split::Inside && boundary(*offset).is_some();
+    (0..=LINE - LENGTH).filter(is_safe).collect()
 }
 
 fn site_bytes(operand: u32) -> [u8; LENGTH] {
@@ -123,52 +143,70 @@ fn make(offsets: &[usize]) -> Vec<usize> {
     offsets.iter().enumerate().map(|(number, offset)| start + place(number, *offset)).collect()
 }
 
-fn exchange(run: &Run, turn: &AtomicUsize, processors: &[usize]) {
-    let worker = run.worker("boundaries' patcher");
+fn exchange(run: &Run, turn: &Turn, processors: &[usize]) {
+    let mut worker = run.worker("boundaries' patcher");
     pin(processors.first());
     let window = FetchModel::in_force().window;
     let offsets = offsets(window);
-    let [a, b] = OPERANDS.map(site_bytes);
-    let forms = [a, b].map(|form| Bytes::new(&form).expect("five bytes"));
-    while worker.goes_on() {
-        for site in make(&offsets) {
-            // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one instruction.
-            let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
-            let site_forms = TwoForms::new(&place, window, 0, [&forms[0], &forms[1]]);
-            turn.store(site, Ordering::Release);
-            for round in 1..=EXCHANGES {
-                // SAFETY: as above, inside the window. Where that is not this processor's, the run is to tell.
-                let exchanged = unsafe {
-                    if round.is_multiple_of(PATCHES) {
-                        let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
-                        patch(site, old, new).map(|()| true)
-                    } else {
-                        site_forms.exchange(round % 2)
-                    }
-                };
-                worker.check(matches!(exchanged, Ok(true)), Kind::Lost, || {
-                    format!("{exchanged:?} at {site:#x}")
-                });
-            }
-            worker.toggled(EXCHANGES as u64);
-            worker.beat();
-            if run.is_over() {
-                break;
+    let mut texts: Vec<Vec<usize>> = Vec::new();
+    for pass in 0.. {
+        if texts.len() < TEXTS {
+            let mut sites = make(&offsets);
+            // The sites on the largest boundaries first.
+            sites.sort_by_key(|site| std::cmp::Reverse(boundary(site % LINE)));
+            texts.push(sites);
+        }
+        let sites = &texts[pass % texts.len()];
+        let classes: Vec<&[usize]> =
+            sites.chunk_by(|one, other| boundary(one % LINE) == boundary(other % LINE)).collect();
+        let third = usize::from(worker.random.below(128) == 0);
+        turn.executors.store(2 + third, Ordering::Relaxed);
+        for _ in 0..TURNS {
+            // Three turns of four on the largest boundaries, three of four of the rest on the next.
+            let class =
+                (0..classes.len() - 1).find(|_| worker.random.below(4) > 0).unwrap_or(classes.len() - 1);
+            let site = classes[class][worker.random.below(classes[class].len())];
+            turn.site.store(site, Ordering::Release);
+            exchange_times(&worker, window, site, EXCHANGES[third]);
+            if !worker.goes_on() {
+                return;
             }
         }
     }
 }
 
-/// Runs the site whose turn it is: two executors in the even parts of the run, three in the others.
-fn execute(run: &Run, number: usize, turn: &AtomicUsize, processors: &[usize]) {
+/// Exchanges the site's operand so many times, an even number.
+fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: usize) {
+    let [a, b] = OPERANDS.map(site_bytes);
+    let [form_a, form_b] = [a, b].map(|form| Bytes::new(&form).expect("five bytes"));
+    // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one instruction.
+    let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
+    let forms = TwoForms::new(&place, window, 0, [&form_a, &form_b]);
+    for round in 1..=times {
+        // SAFETY: as above, inside the window. Where that is not this processor's, the run is to tell.
+        let exchanged = unsafe {
+            if round.is_multiple_of(PATCHES) {
+                let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
+                patch(site, old, new).map(|()| true)
+            } else {
+                forms.exchange(round % 2)
+            }
+        };
+        worker.check(matches!(exchanged, Ok(true)), Kind::Lost, || format!("{exchanged:?} at {site:#x}"));
+    }
+    worker.toggled(times as u64);
+}
+
+/// Runs the site whose turn it is, if so many executors do.
+fn execute(run: &Run, number: usize, turn: &Turn, processors: &[usize]) {
     let worker = run.worker(format!("boundaries' executor {number}"));
     // The first two share the patcher's processor and the next one; the third goes where the kernel wants.
     if number < 2 {
         pin(processors.get(number));
     }
     while worker.goes_on() {
-        let site = turn.load(Ordering::Acquire);
-        if site == 0 || number == 2 && run.part().is_multiple_of(2) {
+        let site = turn.site.load(Ordering::Acquire);
+        if site == 0 || number >= turn.executors.load(Ordering::Relaxed) {
             thread::yield_now();
             continue;
         }

@@ -522,6 +522,7 @@ mod tests {
         assert_eq!(locked().iter().filter(|(site, _)| range.contains(site)).count(), sites.len());
         drop(owned);
         assert_eq!(meaning_of_int3(sites[0], || true), Int3::Foreign);
+        assert_eq!(locked().iter().filter(|(site, _)| range.contains(site)).count(), 0, "free again");
     }
 
     #[test]

@@ -99,3 +99,14 @@ fn a_forked_child_patches_its_own_copy() {
     }
     assert_eq!(call(site), A);
 }
+
+/// Room for two GiB was reserved, of which a page is needed.
+#[test]
+fn address_space_that_is_not_needed_is_given_back() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(0);
+    // SAFETY: the code stays mapped.
+    let view = unsafe { TextRef::resolve(memory.address(), 5) }.unwrap().writable_view().unwrap() as usize;
+    let line = mappings(&(view..view + 1)).pop().expect("the view is mapped");
+    assert!(line.starts_with(&format!("{view:x}-{:x} ", view + PAGE)), "{line}");
+}

@@ -48,11 +48,75 @@ fn every_patch_gets_its_whole_waits() {
     }
 }
 
+/// What the kernel tells about the threads of finishers: those that have their name, and have begun to run.
+fn finisher_threads() -> Vec<std::path::PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    tasks
+        .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "wordpatch\n"))
+        .collect()
+}
+
+/// The program's handlers never run on the thread; but it may itself run through a locked site.
+#[test]
+fn the_thread_blocks_every_signal_but_the_trap() {
+    let _model = with_model(FetchWindow::Bytes8, Some(TMax(30_000)), WaitPolicy::TMax);
+    let finisher = Finisher::start().unwrap();
+    let thread = loop {
+        if let Some(thread) = finisher_threads().pop() {
+            break thread;
+        }
+        std::thread::yield_now();
+    };
+    let status = std::fs::read_to_string(thread.join("status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    for signal in [libc::SIGUSR1, libc::SIGTERM, libc::SIGALRM, libc::SIGINT, libc::SIGPROF] {
+        assert_ne!(mask & 1 << (signal - 1), 0, "signal {signal} is not blocked");
+    }
+    assert_eq!(mask & 1 << (libc::SIGTRAP - 1), 0, "the trap is blocked");
+    drop(finisher);
+}
+
+/// The thread is not there in a child: dropping the finisher must not wait for it.
+#[test]
+fn a_finisher_is_dropped_in_a_child() {
+    let _model = with_model(FetchWindow::Bytes8, Some(TMax(30_000)), WaitPolicy::TMax);
+    let site = functions(1, STRADDLING)[0];
+    let finisher = Finisher::start().unwrap();
+    // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
+    let patch = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+    finisher.take_over(&patch).unwrap();
+    let mut status = -1;
+    // SAFETY: the child drops the finisher and ends; the kernel ends it if it hangs.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                libc::alarm(20);
+                let is_refused = matches!(finisher.take_over(&patch), Err(wordpatch::Error::Forked { .. }));
+                drop(finisher);
+                libc::_exit(i32::from(!is_refused))
+            }
+            child => assert_eq!(libc::waitpid(child, &mut status, 0), child),
+        }
+    }
+    assert_eq!(status, 0);
+    drop(finisher);
+    assert_eq!(call(site), B);
+}
+
 #[test]
 fn a_patch_that_was_taken_over_is_finished_without_its_handle() {
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(30_000)), WaitPolicy::TMax);
     let site = functions(1, STRADDLING)[0];
     let finisher = Finisher::start().unwrap();
+    // The thread sleeps until it is woken.
+    let sleeps = |thread: &std::path::PathBuf| {
+        let call = std::fs::read_to_string(thread.join("syscall")).unwrap_or_default();
+        call.split(' ').next() == Some(&libc::SYS_futex.to_string())
+    };
+    while !finisher_threads().iter().any(sleeps) {
+        std::thread::yield_now();
+    }
     // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
     let patch = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
     finisher.take_over(&patch).unwrap();

@@ -8,7 +8,7 @@ use common::{
 };
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{set_access, unshare};
-use wordpatch::{FetchWindow, Finisher, State, TextAccess, patch, patch_all, start_patch};
+use wordpatch::{Bytes, FetchWindow, Finisher, State, TextAccess, TextRef, patch, patch_all, start_patch};
 
 #[test]
 fn batches_and_outstanding_patches_while_executing() {
@@ -104,12 +104,17 @@ fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
     let (busy, site) = (functions(1, INSIDE)[0], functions(1, INSIDE)[0]);
     let stop = std::sync::atomic::AtomicBool::new(false);
     let relaxed = std::sync::atomic::Ordering::Relaxed;
+    let forms = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: the text stays mapped.
+    let busy = unsafe { TextRef::resolve(busy, 5) }.unwrap();
     let statuses = std::thread::scope(|scope| {
+        // By the shortest way, so that the page is writable most of the time.
         scope.spawn(|| {
             while !stop.load(relaxed) {
-                for (old, new) in [(A, B), (B, A)] {
+                for (old, new) in [(0, 1), (1, 0)] {
                     // SAFETY: nobody executes this text.
-                    unsafe { patch(busy, &mov_eax(old), &mov_eax(new)) }.unwrap();
+                    unsafe { busy.compare_exchange(FetchWindow::Bytes8, 0, &forms[old], &forms[new]) }
+                        .unwrap();
                 }
             }
         });

@@ -192,6 +192,9 @@ fn no_mapping_is_writable_and_executable() {
 #[test]
 fn two_forms_are_exchanged_and_nothing_else() {
     let _model = with_window(FetchWindow::Bytes8);
-    let site = text(8, &[mov_eax(A).as_slice(), &[0xc3]].concat());
-    check_two_forms(site);
+    // At every place in a quadword.
+    for offset in 8..12 {
+        let site = text(offset, &[mov_eax(A).as_slice(), &[0xc3]].concat());
+        check_two_forms(site);
+    }
 }

@@ -191,3 +191,23 @@ fn settled_bytes_are_those_of_one_instruction() {
         patcher.join().unwrap();
     });
 }
+
+/// One execution: a site that finds room in the first segment leaves those in the second known.
+#[test]
+fn a_site_in_the_first_segment_leaves_those_in_the_second_known() {
+    explore(0, 1, || {
+        site_table::reserve().unwrap();
+        let old = Bytes::new(&[FIRST]).unwrap();
+        let mut locked = Vec::new();
+        // Some of them find room in the first segment after others had to go to the second.
+        for address in [SITE, NEIGHBOUR].into_iter().chain(0x2000..0x2004) {
+            let Ok(mut owned) = OwnedSite::take(address) else { continue };
+            owned.lock(address + 1, &old);
+            locked.push((address, owned));
+            for (address, _) in &locked {
+                assert_eq!(meaning_of_int3(*address, || true), Int3::Locked { copy: address + 1 });
+            }
+        }
+        assert!(locked.len() >= 3, "both segments are in use");
+    });
+}

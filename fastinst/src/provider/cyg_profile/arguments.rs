@@ -312,6 +312,8 @@ mod tests {
     #[test]
     fn a_landing_pad_knows_only_registers_with_a_single_value() {
         check(&[MOV_EBX_F, RET, MOV_RDI_RBX, SITE], &[Some(F)]);
+        // Restored at the end of another path.
+        check(&[MOV_EBX_F, POP_RBX, RET, MOV_RDI_RBX, SITE], &[Some(F)]);
         check(&[MOV_EBX_F, RET, MOV_EBX_G, RET, MOV_RDI_RBX, SITE], &[None]);
         check(&[MOV_EDI_F, RET, SITE], &[None]);
     }

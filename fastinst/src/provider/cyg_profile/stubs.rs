@@ -144,3 +144,17 @@ pub(super) fn attach(sites: &[Site], probes: &BTreeMap<usize, ProbeId>) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_calls_lead_to_the_stub_and_calls_through_pointers_to_its_cell() {
+        let check = |shape, expected| assert_eq!(operand(shape, 1, 2), expected, "{shape:?}");
+        check(Shape::Call, 1);
+        check(Shape::Jump, 1);
+        check(Shape::IndirectCall, 2);
+        check(Shape::IndirectJump, 2);
+    }
+}
