@@ -16,9 +16,22 @@ extern "C" fn count(_: libc::c_int) {
     SEEN.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often to look whether the signal has arrived. It may never do, because the kernel merges it with one that is pending, and not
+/// soon, because the thread may have no processor.
+const LOOKS: usize = 2_000;
+
+/// Sends the signal, and waits until the handler has seen it: signals that are sent faster than the handler returns nest, until
+/// the stack overflows.
 fn send(thread: libc::pid_t) {
+    let seen = SEEN.load(Ordering::Relaxed);
     // SAFETY: the thread runs until the test is over.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGTRAP) };
+    for _ in 0..LOOKS {
+        if SEEN.load(Ordering::Relaxed) != seen {
+            break;
+        }
+        std::hint::spin_loop();
+    }
 }
 
 /// Runs `act` with the id of a thread that calls the site, which gives A or B, in a process of its own. The program handles SIGTRAP.
@@ -56,7 +69,7 @@ fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
     while_called("a_sent_signal_that_swallows_the_trap_of_a_locked_site", |site, thread| {
         // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
         let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
-        (0..200_000).for_each(|_| send(thread));
+        (0..10_000).for_each(|_| send(thread));
         outstanding.finish().unwrap();
     });
 }
@@ -66,7 +79,7 @@ fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
 fn a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished() {
     while_called("a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished", |site, thread| {
         let (mut old, mut new) = (A, B);
-        for _ in 0..30_001 {
+        for _ in 0..2_001 {
             // SAFETY: as above.
             let outstanding = unsafe { start_patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
             (0..5).for_each(|_| send(thread));
