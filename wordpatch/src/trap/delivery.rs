@@ -293,6 +293,17 @@ mod tests {
         assert!(!State::NONE.encloses(8));
     }
 
+    /// The kernel leaves `info` as it was where it calls a handler without SA_SIGINFO.
+    #[test]
+    fn the_code_is_known_where_the_info_is_of_this_signal() {
+        let mut frame = Frame::new();
+        frame.info.si_code = libc::SI_TKILL;
+        for (signal, code) in [(libc::SIGTRAP, Some(libc::SI_TKILL)), (0, None), (libc::SIGUSR1, None)] {
+            frame.info.si_signo = signal;
+            assert_eq!(frame.delivery(0x9000_0000).code(), code, "{signal}");
+        }
+    }
+
     #[test]
     fn a_slot_belongs_to_a_thread_until_its_outermost_delivery_returns() {
         let _table = whole_table();
