@@ -100,7 +100,8 @@ def load(arguments):
     """The selected mutants, each with its crate."""
     mutants, names = [], set()
     for path in sorted(LISTS.glob("*.toml")):
-        crate = path.stem
+        # CRATE.toml or CRATE-PART.toml
+        crate = path.stem.partition("-")[0]
         for mutant in tomllib.loads(path.read_text())["mutant"]:
             mutant["crate"] = crate
             if mutant["name"] in names:

@@ -64,6 +64,43 @@ fn the_default_kills_where_the_frame_is_not_known() {
     });
 }
 
+/// The handler was there before any other and calls itself, through us: nobody is left who could get the trap.
+#[test]
+fn the_default_kills_at_the_end_of_a_cycle() {
+    dies_of(libc::SIGTRAP, "the_default_kills_at_the_end_of_a_cycle", || {
+        static OLD: common::sigtrap::Saved = common::sigtrap::Saved::new();
+        extern "C" fn chaining(signal: libc::c_int, info: Info, context: Context) {
+            OLD.call_with(signal, info, context);
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        }
+        let chaining = action(Handler::Long(chaining), 0, &[]);
+        cover(&chaining);
+        OLD.set(install(&chaining));
+        cover(&chaining);
+        reached();
+        breakpoint();
+    });
+}
+
+/// A handler may change the mask that comes into force when it returns.
+#[test]
+fn the_default_kills_where_a_handler_has_blocked_the_signal() {
+    dies_of(libc::SIGTRAP, "the_default_kills_where_a_handler_has_blocked_the_signal", || {
+        static OLD: common::sigtrap::Saved = common::sigtrap::Saved::new();
+        extern "C" fn blocking(signal: libc::c_int, info: Info, context: Context) {
+            // SAFETY: the kernel's context; its mask is one word, which has SIGTRAP.
+            unsafe {
+                libc::sigaddset(&mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGTRAP);
+            }
+            OLD.call_with(signal, info, context);
+        }
+        cover(&none(libc::SIG_DFL));
+        OLD.replace_by(Handler::Long(blocking));
+        reached();
+        breakpoint();
+    });
+}
+
 #[test]
 fn an_ignored_signal_is_ignored_when_it_is_sent() {
     alone("an_ignored_signal_is_ignored_when_it_is_sent", || {

@@ -165,6 +165,41 @@ fn a_handler_without_pointers_that_puts_itself_on_top_again() {
     });
 }
 
+static THIRD: AtomicU32 = AtomicU32::new(0);
+/// What the third one has replaced.
+static OLD_OF_THIRD: Saved = Saved::new();
+
+extern "C" fn third(signal: libc::c_int, info: Info, context: Context) {
+    OLD_OF_THIRD.call_with(signal, info, context);
+    THIRD.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn second_deeply(signal: libc::c_int, info: Info, context: Context) {
+    OLD.call_with(signal, info, context);
+    SECOND.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Both have as the one to call the entry that is bound to themselves. The second cycle is left by what the first one has recorded.
+#[test]
+fn two_handlers_that_were_put_on_top_again() {
+    check("two_handlers_that_were_put_on_top_again", || {
+        install_handler(Handler::Long(first));
+        patch_straddler();
+        for _ in 0..2 {
+            OLD.replace_by(Handler::Long(second_deeply));
+            patch_straddler();
+        }
+        for _ in 0..2 {
+            OLD_OF_THIRD.replace_by(Handler::Long(third));
+            patch_straddler();
+        }
+        for round in 1..=3 {
+            assert_eq!(calls(|| _ = breakpoint()), (1, 1));
+            assert_eq!(THIRD.load(Ordering::Relaxed), round);
+        }
+    });
+}
+
 /// As long as the kernel calls us first, the frame is known to those that come later.
 #[test]
 fn the_frame_gets_past_a_handler_without_pointers_that_puts_itself_on_top_again() {
@@ -231,7 +266,8 @@ fn an_action_that_is_restored_without_its_flags() {
     });
 }
 
-/// Until the next patch, the program's handler gets the traps of a site that is locked already.
+/// Until the next patch, the program's handler gets the traps of a site that is locked already. It may pass them on by a tail call,
+/// which looks like a call by the kernel, or by a call from deeper in the stack.
 #[test]
 fn a_locked_site_whose_trap_is_passed_on_to_us() {
     check("a_locked_site_whose_trap_is_passed_on_to_us", || {
@@ -239,6 +275,10 @@ fn a_locked_site_whose_trap_is_passed_on_to_us() {
         let (site, outstanding) = locked_site();
         OLD.replace_by(Handler::Long(chaining));
         assert_eq!(calls(|| assert_eq!(call(site), A)), (0, 1));
+        install_handler(Handler::Long(chaining_deeply));
+        for _ in 0..3 {
+            assert_eq!(calls(|| assert_eq!(call(site), A)), (0, 1));
+        }
         outstanding.finish().unwrap();
     });
 }

@@ -168,6 +168,11 @@ mod tests {
     }
 
     #[test]
+    fn a_fork_waits_for_the_trap_handlers() {
+        check_fork_waits_for(trap::hold);
+    }
+
+    #[test]
     fn a_fork_waits_for_the_pool_of_copies() {
         check_fork_waits_for(copies::hold);
     }

@@ -132,9 +132,10 @@ impl Chain {
         Some(number)
     }
 
-    /// Puts an entry on top of the action `found` in force. One thread at a time.
+    /// Puts an entry on top of the action `found` in force. One thread at a time: the one that holds the lock.
     fn cover(
         &self,
+        _installing: &Hold,
         mut found: Action,
         mut install: impl FnMut(Action) -> io::Result<Action>,
     ) -> Result<(), Error> {
@@ -195,10 +196,10 @@ pub(crate) fn own_sigtrap() -> Result<(), Error> {
     if is_ours(&current()?) {
         return Ok(());
     }
-    let _installing = hold();
+    let installing = hold();
     // SAFETY: the entries have the signature that their flags ask for, and obey signal context. The other actions that are
     // installed are the program's.
-    CHAIN.cover(current()?, |action| unsafe { action.install() })
+    CHAIN.cover(&installing, current()?, |action| unsafe { action.install() })
 }
 
 #[cfg(test)]
@@ -224,7 +225,7 @@ mod tests {
         }
 
         fn cover(&self) -> Result<(), Error> {
-            self.chain.cover(self.in_force.get(), |action| {
+            self.chain.cover(&hold(), self.in_force.get(), |action| {
                 let mut intruders = self.intruders.take();
                 if !intruders.is_empty() {
                     self.in_force.set(intruders.remove(0));

@@ -249,3 +249,116 @@ impl Delivery {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Barrier, Mutex, MutexGuard};
+
+    /// Each test has the table to itself.
+    fn whole_table() -> MutexGuard<'static, ()> {
+        static TESTS: Mutex<()> = Mutex::new(());
+        TESTS.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What the kernel leaves on the stack.
+    #[repr(C, align(16))]
+    struct Frame {
+        context: Context,
+        info: libc::siginfo_t,
+    }
+
+    impl Frame {
+        fn new() -> Self {
+            // SAFETY: all zero is valid.
+            Self { context: Context::at(0, 0), info: unsafe { std::mem::zeroed() } }
+        }
+
+        /// The delivery of this frame to an entry that is called with this stack pointer.
+        fn delivery(&mut self, stack: usize) -> Delivery {
+            let context = &raw mut self.context;
+            // SAFETY: the pointers are those of one frame; the stack pointer is only compared.
+            unsafe { Delivery::identify(&raw mut self.info, context.cast(), stack) }
+        }
+    }
+
+    #[test]
+    fn calls_from_deeper_in_the_stack_belong_to_a_delivery() {
+        const STACK: usize = 1 << 30;
+        let state = State { stack: STACK, ..State::NONE };
+        assert!(state.encloses(STACK - 8) && state.encloses(STACK - REACH));
+        assert!(!state.encloses(STACK), "the next signal may find the stack at the same depth");
+        assert!(!state.encloses(STACK + 8));
+        assert!(!state.encloses(STACK - REACH - 8), "another stack");
+        assert!(!State::NONE.encloses(8));
+    }
+
+    /// The kernel leaves `info` as it was where it calls a handler without SA_SIGINFO.
+    #[test]
+    fn the_code_is_known_where_the_info_is_of_this_signal() {
+        let mut frame = Frame::new();
+        frame.info.si_code = libc::SI_TKILL;
+        for (signal, code) in [(libc::SIGTRAP, Some(libc::SI_TKILL)), (0, None), (libc::SIGUSR1, None)] {
+            frame.info.si_signo = signal;
+            assert_eq!(frame.delivery(0x9000_0000).code(), code, "{signal}");
+        }
+    }
+
+    #[test]
+    fn a_slot_belongs_to_a_thread_until_its_outermost_delivery_returns() {
+        let _table = whole_table();
+        let slot = || slot_of(thread_id());
+        let (mut outer, mut inner) = (Frame::new(), Frame::new());
+        let mut first = outer.delivery(0x9000_0000);
+        let entered_first = first.enter(1);
+        assert!(entered_first.is_some());
+        let mut second = inner.delivery(0x8fff_0000);
+        let entered_second = second.enter(2);
+        assert!(entered_second.is_some());
+        // A handler passes the second one on.
+        let mut passed_on = inner.delivery(0x8ffe_0000);
+        assert!(passed_on.enter(4).is_none(), "it is known already");
+        passed_on.leave(None);
+        assert_eq!(slot().unwrap().load().passed, 2);
+        second.leave(entered_second);
+        let left = slot().expect("the first one has not returned").load();
+        assert_eq!((left.passed, left.context), (1, (&raw const outer.context).addr()));
+        let slot_of_first = slot().unwrap();
+        first.leave(entered_first);
+        assert!(slot().is_none());
+        assert_eq!(slot_of_first.load().stack, 0);
+        assert_eq!((outer.context.link, inner.context.link), (0, 0));
+    }
+
+    #[test]
+    fn slots_are_taken_from_threads_that_have_ended_only() {
+        let _table = whole_table();
+        let (claimed, looked) = (Barrier::new(SLOTS + 1), Barrier::new(SLOTS + 1));
+        let threads: Vec<libc::pid_t> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..SLOTS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let slot = claim();
+                        claimed.wait();
+                        looked.wait();
+                        let state = State { stack: usize::MAX, context: 8, info: 8, passed: 1 };
+                        slot.expect("there is one for each").store(state);
+                        thread_id()
+                    })
+                })
+                .collect();
+            claimed.wait();
+            assert!(claim().is_none(), "every slot belongs to a thread that is alive");
+            looked.wait();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        // A thread that was joined may still be on its way out of the kernel.
+        while !threads.iter().all(|thread| has_ended(*thread)) {
+            std::thread::yield_now();
+        }
+        let slot = claim().expect("no owner is alive");
+        assert_eq!(slot.thread.load(Ordering::Relaxed), thread_id());
+        assert_eq!(slot.load().stack, 0, "what the other thread has left does not count");
+        slot.thread.store(0, Ordering::Relaxed);
+    }
+}

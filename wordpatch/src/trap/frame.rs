@@ -28,7 +28,9 @@ const _: () = assert!(offset_of!(Context, mask) == offset_of!(libc::ucontext_t, 
 /// Addresses below are never mapped (`vm.mmap_min_addr`).
 const LOWEST: usize = 1 << 16;
 
-/// Whether a handler that was entered with this stack pointer and this context was called by the kernel.
+/// Whether a handler that was entered with this stack pointer and this context was called by the kernel. (Or by a handler that the
+/// kernel has called and whose last act is to jump here: a tail call. If that handler is in force, and is the one that our entry is
+/// bound to, it gets the trap a second time.)
 pub(super) fn is_call_by_kernel(context: *const Context, stack: usize) -> bool {
     context.addr() == stack + size_of::<usize>()
 }

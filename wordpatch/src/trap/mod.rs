@@ -41,7 +41,9 @@
 //!
 //! Differences that remain:
 //! * SIGTRAP stays deliverable while a program's handler runs, whatever its flags and mask say: the handler may execute a locked site.
-//!   Signals that are sent in a burst therefore nest, and each takes a frame: an alternate stack of 8 KiB has room for two or three.
+//!   Signals that are sent faster than the handler returns therefore nest, and each takes a frame: an alternate stack of 8 KiB has room
+//!   for two or three. Blocking SIGTRAP in our own code alone would not change this, because the kernel delivers a pending signal as
+//!   soon as the program's handler is called with SIGTRAP unblocked.
 //! * Handlers run on the alternate signal stack if the thread has one, because a locked site may be reached on a stack without room
 //!   for a signal frame.
 //! * A SIGTRAP that is sent to a thread and ignored interrupts its system calls. They are restarted, except those that never are

@@ -111,6 +111,24 @@ mod tests {
     }
 
     #[test]
+    fn every_signal_but_sigtrap_is_blocked_for_a_while() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut before = SigSet::empty();
+                before.add(Signal::SIGUSR1);
+                before.thread_set_mask().unwrap();
+                let signals = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGTRAP];
+                let blocked = || {
+                    let mask = SigSet::thread_get_mask().unwrap();
+                    signals.map(|signal| mask.contains(signal))
+                };
+                assert_eq!(with_signals_blocked(blocked), [true, true, true, false]);
+                assert_eq!(blocked(), [true, false, false, false], "as before");
+            });
+        });
+    }
+
+    #[test]
     fn a_thread_that_has_ended_blocks_nothing() {
         assert!(!blocks_sigtrap(Path::new("/proc/self/task/0")).unwrap());
     }
