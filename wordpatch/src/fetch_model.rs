@@ -1,10 +1,22 @@
 //! What is assumed of this processor's instruction fetch.
 //!
-//! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch. That is not so on
-//! every processor: fetch has been seen to tear at 32-byte boundaries inside a line. So the unit here is the *fetch
-//! window*. A machine that was calibrated ([`crate::calibration`]) has a measured one; otherwise it is what the vendors
-//! promise: a single store inside a naturally aligned quadword (AMD APM volume 2, section 7.6.1), with core serialization for
-//! everything else.
+//! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch. That is not so on every
+//! processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte boundaries inside a line. So the unit here is the *fetch window*.
+//!
+//! # Without a calibration
+//! The window is an aligned quadword, and waits are `membarrier` SYNC_CORE. What that rests on:
+//!
+//! | | stores inside an aligned quadword | everything else |
+//! | --- | --- | --- |
+//! | AMD | promised: one such store may modify code that other processors execute (APM volume 2, section 7.6.1) | serialization, as promised |
+//! | Intel | **assumed**: the manual (SDM volume 3, "Handling Self- and Cross-Modifying Code") promises nothing for code that is executed before the executing processor has serialized | the manual's protocol as far as it can be followed without stopping threads: see [`crate::protocol`] |
+//!
+//! Why the quadword is used on Intel too: INT3 for every patch, as in Linux's text_poke, would need a SIGTRAP handler in programs that
+//! toggle calls only, where most call sites lie inside a quadword. No tear inside a quadword is known of any x86-64 processor, and
+//! JIT compilers rely on the same. Each run of `tmax-probe` looks for one, and reports a machine on which it finds one as unsafe.
+//!
+//! # With a calibration
+//! [`crate::calibration`] has a measured window, claimed only by a run that could have refuted it, and perhaps a T_max.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -120,10 +120,14 @@ fn claim() -> Option<&'static Slot> {
 }
 
 fn has_ended(thread: libc::pid_t) -> bool {
-    // SAFETY: both are async-signal-safe; signal 0 only looks.
+    // SAFETY: all are async-signal-safe; signal 0 only looks. `errno` is the interrupted thread's, and gets its value back.
     unsafe {
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) != 0
-            && *libc::__errno_location() == libc::ESRCH
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let has_ended =
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) != 0 && *errno == libc::ESRCH;
+        *errno = before;
+        has_ended
     }
 }
 
