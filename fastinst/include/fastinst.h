@@ -580,7 +580,9 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
  * async-signal-safe.
  *
  * Instructions that the parent was patching are the old ones in the child. A patch that the parent
- * had begun is not the child's to finish: FASTINST_ERROR_FORKED.
+ * had begun is not the child's to finish: FASTINST_ERROR_FORKED. A child that was forked before the
+ * parent's first patch across a fetch window has no SIGTRAP handler: it must call this before the
+ * parent makes that patch, or is killed when it executes the parent's INT3.
  *
  * The caller guarantees that no other thread of the child patches or unmaps code during the call.
  *

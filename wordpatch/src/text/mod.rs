@@ -331,6 +331,9 @@ pub unsafe fn release(range: &Range<usize>) {
 /// Sites that the parent was patching hold their old instruction in the child. A patch that the parent had begun is not the
 /// child's to finish: its [`Outstanding`](crate::Outstanding) says [`Error::Forked`].
 ///
+/// A child that was forked before its parent's first patch across a fetch window inherits no SIGTRAP handler: it must call this
+/// before the parent makes that patch, or is killed when it executes the parent's INT3.
+///
 /// # Errors
 /// [`Error::AliasRefused`], or [`Error::Contended`] when the child was made without `fork`'s handlers while another thread of
 /// the parent was looking text up: the child then cannot patch.
