@@ -80,7 +80,8 @@ impl File {
 
     /// Whether it is a module of tests by its name.
     fn is_unit_tests(&self) -> bool {
-        const MODULES: [&str; 4] = ["/tests.rs", "/tests/", "/src/exploration", "/src/interleavings/"];
+        const MODULES: [&str; 5] =
+            ["/tests.rs", "/tests/", "_in_tests.rs", "/src/exploration", "/src/interleavings/"];
         MODULES.iter().any(|module| self.path.contains(module))
     }
 

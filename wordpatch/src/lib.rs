@@ -69,12 +69,12 @@ mod layout;
 pub mod near;
 mod outstanding;
 mod primitive;
+#[cfg(test)]
+mod processors_in_tests;
 pub mod protocol;
 mod serialize;
 mod site_table;
 mod store;
-#[cfg(test)]
-mod test_processors;
 pub mod text;
 mod trap;
 pub mod tsc;

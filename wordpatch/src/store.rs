@@ -212,7 +212,7 @@ mod tests {
     fn neighbours_on_two_processors_lose_no_update() {
         /// Rounds of either thread that found the neighbour's bytes changed since the round before.
         const MEETINGS: u64 = 300_000;
-        let Some(processors) = crate::test_processors::two() else { return };
+        let Some(processors) = crate::processors_in_tests::two() else { return };
         let mut line = Line([0; 64]);
         let start = line.0.as_mut_ptr() as usize;
         let met = [const { AtomicU64::new(0) }; 2];
@@ -224,7 +224,7 @@ mod tests {
                 for number in 0..2 {
                     let (met, has_failed) = (&met, &has_failed);
                     scope.spawn(move || {
-                        crate::test_processors::pin(processors[number]);
+                        crate::processors_in_tests::pin(processors[number]);
                         let (own, other) =
                             ((start + sites[number]) as *mut u8, (start + sites[1 - number]) as *const u8);
                         let _failed = SetIfPanicking(has_failed);

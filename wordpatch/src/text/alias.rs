@@ -276,7 +276,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
-    use crate::{FetchWindow, store, test_processors};
+    use crate::{FetchWindow, processors_in_tests, store};
 
     #[repr(align(4096))]
     struct Page([u8; 4096]);
@@ -289,14 +289,14 @@ mod tests {
     /// has read of them. Stops after as many copies as have found the two values, each `CHANGES` times after the other.
     fn while_toggled(copy: impl Fn(*const u8) -> [u8; LENGTH] + Sync) {
         const CHANGES: u64 = 20_000;
-        let Some([one, other]) = test_processors::two() else { return };
+        let Some([one, other]) = processors_in_tests::two() else { return };
         let mut page = Page([0; 4096]);
         let stop = AtomicBool::new(false);
         let changes = AtomicU64::new(0);
         let start = page.0.as_mut_ptr() as usize;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                test_processors::pin(one);
+                processors_in_tests::pin(one);
                 let forms = [Bytes::new(&[0; LENGTH]).unwrap(), Bytes::new(&[255; LENGTH]).unwrap()];
                 for round in 0.. {
                     let (old, new) = (&forms[round % 2], &forms[(round + 1) % 2]);
@@ -309,7 +309,7 @@ mod tests {
                 }
             });
             let reader = scope.spawn(|| {
-                test_processors::pin(other);
+                processors_in_tests::pin(other);
                 let mut last = 0;
                 while changes.load(Ordering::Relaxed) < CHANGES {
                     let copied = copy(start as *const u8);
