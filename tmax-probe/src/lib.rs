@@ -1,26 +1,28 @@
-//! Measures, by stress, what a machine's instruction fetch does to code that is rewritten under it.
+//! Measures, by stress, what a machine's instruction fetch does to code that is rewritten while it runs.
 //!
 //! # The question
-//! A store to code that other cores execute is seen by them sooner or later, and perhaps not as a whole. Two numbers tell
-//! how code may be rewritten: the **fetch window**, the largest aligned block inside which one store is never seen in part,
-//! and **T_max**, the longest time for which a core may go on with bytes that were replaced. The paper (section 3) takes the
-//! first for the cache line and measures the second (section 8.1, Figure 9). This crate measures both.
+//! Other cores see a store to code that they execute sooner or later, and perhaps not as a whole. Two properties decide how code may be
+//! rewritten: the **fetch window**, the largest aligned block inside which one store is never seen in part, and **T_max**, the longest
+//! time for which a core may continue with bytes that were replaced. The paper (section 3) takes the first for the cache line and
+//! measures the second (section 8.1, Figure 9). This crate measures both.
 //!
 //! # The method
-//! 1. A *patcher* toggles one instruction between two forms, while *executors* run it in a loop and look at what it did
+//! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a loop and look at what it did
 //!    ([`trial`], [`kernel`]). Both forms, and all their mixtures, are `mov` instructions that leave different values in registers: a
-//!    mixture shows without a crash. The paper's own kernel, which crashes, runs in a process of its own ([`kernel::crash`]).
-//! 2. The instruction is cut by every boundary, behind each of its bytes, stored to back to back and with pauses, through one
-//!    mapping and through two, under load and not ([`plan`]).
-//! 3. Stores in one piece tell the window; the protocol with growing waits tells T_max ([`estimate`]). Both have controls that
-//!    tell a machine that does not tear from a run that could not see it.
-//! 4. The result becomes a calibration for `wordpatch` ([`results`]), which [`verify`] tries by patches of the library itself.
+//!    mixture shows without a crash. The paper's own kernel crashes; each trial has a process of its own ([`kernel::child`]).
+//! 2. Rounds of trials differ in one thing only ([`plan`]): in the place of the cut, by one store, for the window; in the wait, by the
+//!    protocol, for T_max.
+//! 3. What counts is whether a trial tore. A window or a T_max is claimed only by a run that had the power to refute it
+//!    ([`estimate`]).
+//! 4. The result becomes a calibration for `wordpatch` ([`results`]). [`verify`] tries to refute it by equal trials and by patches of the
+//!    library itself, and [`watch`] does so for as long as the machine runs.
 //!
-//! The protocol's lock is an opcode that shows nothing, not INT3: fetch does not care, and executors that do not trap run a hundred
-//! times as often. That is what makes rare tears visible.
+//! The protocol's lock is an opcode that shows nothing, not INT3: fetch makes no difference between them, and executors that do not trap
+//! run a hundred times as often. That is what makes rare tears visible.
 //!
 //! # How it is tested
-//! The estimator must recover window and T_max of a simulated machine ([`simulated`]), whatever machine the tests run on.
+//! On simulated machines that tear rarely and in clusters ([`simulated`]), no run may claim what does not hold, whatever machine the
+//! tests run on.
 
 pub mod costs;
 pub mod error;
