@@ -115,6 +115,34 @@ mod tests {
     }
 
     #[test]
+    fn an_element_is_appended_only_when_the_one_before_is_complete() {
+        use std::sync::atomic::AtomicBool;
+        /// How often to give the processor away, for the other thread to append if it could.
+        const YIELDS: usize = 1_000;
+        static TABLE: Segments<usize> = Segments::new();
+        let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !begun.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                TABLE.push_with(|index| index).unwrap();
+                done.store(true, Ordering::Release);
+            });
+            let make = |index| {
+                begun.store(true, Ordering::Release);
+                for _ in 0..YIELDS {
+                    std::thread::yield_now();
+                }
+                assert!(!done.load(Ordering::Acquire), "another thread has appended meanwhile");
+                index
+            };
+            TABLE.push_with(make).unwrap();
+        });
+        assert!(TABLE.iter().copied().eq([0, 1]));
+    }
+
+    #[test]
     fn an_element_is_not_there_before_it_is_made() {
         static TABLE: Segments<usize> = Segments::new();
         for expected in 0..10 {
