@@ -26,7 +26,7 @@ pub(super) fn end_at_signals() {
     }
 }
 
-/// Whether one of these signals has come.
+/// Whether one of these signals was delivered.
 pub(super) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

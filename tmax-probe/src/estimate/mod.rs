@@ -63,8 +63,7 @@ impl Findings {
 
     /// Whether a store inside a window of `bytes` tore.
     pub fn refutes(&self, bytes: u32) -> bool {
-        let inside = self.classes.iter().filter(|at| at.class < bytes);
-        inside.into_iter().any(|at| at.mixtures.torn_trials + at.calls.torn_trials > 0)
+        self.classes.iter().any(|at| at.class < bytes && at.tore())
     }
 
     /// What was seen of one class by mixtures.

@@ -70,7 +70,8 @@ pub enum WindowVerdict {
 }
 
 impl AtClass {
-    fn tore(&self) -> bool {
+    /// Whether any trial of this class tore.
+    pub(super) fn tore(&self) -> bool {
         self.mixtures.torn_trials + self.calls.torn_trials > 0
     }
 }

@@ -72,7 +72,7 @@ impl ThisMachine {
         Ok(Self { processors: usable_processors()?, program: None, model: None })
     }
 
-    /// Runs a trial in this process. `progress` is told the number of toggles now and then.
+    /// Runs a trial in this process. `progress` is called with the number of toggles now and then.
     pub(crate) fn run_here(&self, spec: &Spec, progress: impl FnMut(u64) + Send) -> Result<Trial, Error> {
         let processors = &self.processors;
         let (site, padding) = shape_of(spec);
