@@ -136,13 +136,15 @@ impl Session {
         if self.clock.elapsed() >= RATE_IS_KNOWN {
             preemption::set_rate(self.clock.ticks_per_ns());
         }
-        let next = self.schedule.tick();
+        let begin = governor::of_thread();
+        let is_busy = self.schedule.tick();
         self.governor.adapt();
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
             self.last_reclaim = Instant::now();
             thread::reclaim();
         }
-        next
+        let mean = self.governor.ticked(begin, is_busy);
+        self.schedule.pause(mean)
     }
 
     /// Everything measured so far.
