@@ -77,7 +77,7 @@ pub fn start(options: Options) -> Result<(), Error> {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
-    cyg_profile::start().map_err(failed)?;
+    cyg_profile::start_lazily().map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_daemon().map_err(failed)
