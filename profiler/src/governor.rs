@@ -18,7 +18,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -50,19 +50,22 @@ const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 const FIRST_SCALE: f64 = 0.1;
 
 /// At a scale of 1.
-const FULL: Intensity = Intensity { calls: 20.0, stratum: 10e6, allowance: 1000.0 };
+const FULL: Intensity = Intensity { calls: 20.0, stratum: 10e6, allowance: 500.0 };
 
 /// The part of the budget that may be spent on waking the service thread up.
 const FOR_WAKING: f64 = 0.2;
 
 /// Mean time between two ticks of the service thread, in nanoseconds.
-const TICKS: RangeInclusive<f64> = 1e6..=30e6;
+const TICKS: RangeInclusive<f64> = 1e6..=200e6;
+
+/// A program that runs less than this part of the time costs more than its budget rather than not being measured.
+const LEAST_RUNNING: f64 = 0.02;
 
 /// While functions use their allowances up, ticks are this part of the usual time apart.
 const BUSY: f64 = 0.25;
 
 /// The smallest and the largest allowance.
-const ALLOWANCES: RangeInclusive<f64> = 50.0..=2000.0;
+const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 
 /// What the intensity is now, as the bits of f64s. Read by probes.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
@@ -150,6 +153,9 @@ pub(crate) struct Governor {
     ticks: f64,
     in_ticks: f64,
     discovery_before: Duration,
+    /// Processor time that the program takes in a nanosecond of time.
+    running: f64,
+    last_change: Instant,
 }
 
 impl Governor {
@@ -166,6 +172,8 @@ impl Governor {
             ticks: 0.0,
             in_ticks: 0.0,
             discovery_before: fastinst::service::discovery_time(),
+            running: 1.0,
+            last_change: Instant::now(),
         };
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
@@ -209,11 +217,11 @@ impl Governor {
         let now = of_thread();
         self.ticks += 1.0;
         self.in_ticks += now - begin;
-        { use std::io::Write; let mut f = std::fs::OpenOptions::new().create(true).append(true).open("/tmp/x/dbg.gov").unwrap(); let _ = writeln!(f, "{:.0} in {:.2} all {:.2} disc {:.2} busy {is_busy} scale {:.4} spent {:?}", self.ticks, self.in_ticks/1e6, now/1e6, self.discovery()/1e6, self.scale, self.spent()); }
         let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
-        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget));
+        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.running));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
-        if is_busy { tick * BUSY } else { tick }
+        let can_hurry = self.scale > *SCALE.start() * 10.0;
+        if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 
     /// Compares and adapts. Called by the service thread at each tick.
@@ -224,6 +232,9 @@ impl Governor {
         if own < PERIOD {
             return;
         }
+        let elapsed = self.last_change.elapsed().as_nanos() as f64;
+        self.last_change = Instant::now();
+        self.running = (own / elapsed.max(1.0)).max(LEAST_RUNNING);
         self.scale = adapted(self.scale, budget, own, now.sum() - self.last.sum(), &now);
         self.last = now;
         self.publish();

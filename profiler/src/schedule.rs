@@ -122,7 +122,7 @@ impl Schedule {
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
         let Some(Reverse((next, _))) = self.due.peek() else { return IDLE };
         let shortest = mean * self.random.random_range(0.5..1.5);
-        Duration::from_nanos((*next as f64 - self.now()).max(shortest) as u64).min(IDLE)
+        Duration::from_nanos((*next as f64 - self.now()).max(shortest) as u64)
     }
 
     /// Functions that take more of the program's time are observed more. This is decided from the past, as everything is.
