@@ -1,8 +1,9 @@
 //! A profiling session: from the start of a process to its report.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::CStr;
-use std::path::PathBuf;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +16,10 @@ use wordpatch::{calibration, tsc};
 use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function, SAMPLES, about_to_arm, take_full};
+use crate::locations::{Locations, tell_apart};
 use crate::measured::Measured;
-use crate::options::{Options, Output};
-use crate::output::{Identity, write_report};
+use crate::options::{Budget, Options, Output, RunId};
+use crate::output::{Identity, Target, write_report};
 use crate::report::{Cost, Report};
 use crate::stderr::Stderr;
 use crate::{cpu, fire, thread};
@@ -39,6 +41,8 @@ struct Session {
     clock: Clock,
     /// By index of the function; the first stands for the calibration, which is not reported.
     functions: Vec<Measured>,
+    /// Source files, for filters and for functions with one name.
+    locations: Locations,
     /// Index of a function by object and place in it: a library that is loaded again finds its functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
     last_tick: Instant,
@@ -68,9 +72,9 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
     fastinst::set_access(options.text.into());
-    SAMPLES.store(options.samples, Ordering::Relaxed);
+    SAMPLES.store(pace(options.budget).0, Ordering::Relaxed);
     let session = Session::new(options);
-    let period = session.options.epoch;
+    let period = pace(session.options.budget).1;
     if let Some(index) = FUNCTIONS.push_with(|_| Function::default()) {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
@@ -78,6 +82,14 @@ pub fn start(options: Options) -> Result<(), Error> {
     cyg_profile::start().map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     start_daemon(period).map_err(failed)
+}
+
+/// Samples in a burst, and the time from one epoch to the next.
+fn pace(budget: Budget) -> (u32, Duration) {
+    match budget {
+        Budget::Fraction(_) => (10, Duration::from_millis(10)),
+        Budget::Unlimited => (1000, Duration::from_millis(1)),
+    }
 }
 
 fn start_daemon(period: Duration) -> Result<(), fastinst::Error> {
@@ -93,7 +105,7 @@ impl Session {
             identity: Identity {
                 pid: std::process::id(),
                 executable,
-                started: options.run.unwrap_or_else(crate::process::started_at),
+                run: options.run.unwrap_or_else(RunId::begins_here),
                 is_fork_child: false,
             },
             options,
@@ -101,6 +113,7 @@ impl Session {
             clock: Clock::start(),
             functions: vec![Measured::new(c"", c"", 0)],
             full: VecDeque::new(),
+            locations: Locations::default(),
             indices: HashMap::new(),
             last_tick: Instant::now(),
             ticks: 0,
@@ -119,10 +132,21 @@ impl Session {
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         // Its probes are switched on one by one as they are adopted.
         FUNCTIONS.get(index as usize)?.arm(index, |_, _| {});
-        self.functions.push(Measured::new(probe.function_name, probe.object_path, probe.function_address));
+        self.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
         self.indices.insert(key, index);
         about_to_arm(self.indices.len());
         Some(index)
+    }
+
+    /// Whether the user asked for the function of a probe.
+    fn wants(&mut self, probe: &ProbeMetadata) -> bool {
+        let locations = &mut self.locations;
+        let file = || {
+            let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
+            let address = probe.function_address.wrapping_sub(probe.object_base) as u64;
+            locations.of(object, address).map(|location| location.file)
+        };
+        self.options.filter.wants(probe.function_name, probe.object_path, file)
     }
 
     fn drain(&mut self) {
@@ -182,11 +206,13 @@ impl Session {
             }
         }
         let ticks_per_ns = self.clock.ticks_per_ns();
-        let functions: Vec<_> =
+        let mut functions: Vec<_> =
             self.functions[1..].iter().filter_map(|measured| measured.report(ticks_per_ns)).collect();
+        tell_apart(&mut functions, &mut self.locations);
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         Report {
             version: Report::VERSION,
+            run: self.identity.run.to_string(),
             command: self.command.clone(),
             pid: self.identity.pid,
             processes: 1,
@@ -248,7 +274,8 @@ impl Session {
         template: &str,
         format: crate::report::Format,
     ) -> Result<PathBuf, Error> {
-        write_report(report, template, format, &self.identity, self.written.as_deref())
+        let target = Target { template, format, merge: self.options.merge };
+        write_report(report, target, &self.identity, self.written.as_deref())
     }
 }
 
@@ -279,6 +306,9 @@ fn switch_on(id: ProbeId, kind: ProbeType) {
 /// Told of every probe: makes it one of its function's, and switches it on if the others are.
 fn discovered(probe: &ProbeMetadata) {
     let is_on = with_session(|session| {
+        if !session.wants(probe) {
+            return None;
+        }
         let index = session.function_of(probe)?;
         Function::adopt(index, probe.id, probe.kind)?;
         FUNCTIONS.get(index as usize).map(|function| function.is_on(probe.kind))
@@ -297,7 +327,8 @@ fn tick(wake: Wake) {
     with_session(|session| {
         session.drain();
         // Being woken is no tick: it would come when the program is busy.
-        if !OVER.load(Ordering::Relaxed) && session.last_tick.elapsed() >= session.options.epoch.mul_f64(0.9)
+        if !OVER.load(Ordering::Relaxed)
+            && session.last_tick.elapsed() >= pace(session.options.budget).1.mul_f64(0.9)
         {
             session.last_tick = Instant::now();
             session.epoch();
@@ -390,7 +421,7 @@ pub(crate) fn restart_in_child() {
             function.forget();
             function.arm(index, |_, _| {});
         }
-        session.options.epoch
+        pace(session.options.budget).1
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
         take_text_over();

@@ -131,8 +131,11 @@ fn help_has_examples_first_and_exit_codes() {
             "126 ",
             "127 ",
             "--output <FILE>",
-            "--samples <N>",
-            "--epoch-ms <N>",
+            "--merge",
+            "--budget <N%>",
+            "--counts <sampled|exact>",
+            "--only <PATTERN,...>",
+            "--skip <PATTERN,...>",
             "--text",
             "--library",
         ],
@@ -142,7 +145,7 @@ fn help_has_examples_first_and_exit_codes() {
 
 #[test]
 fn wrong_usage_exits_2() {
-    for line in [&[][..], &["record"], &["record", "--samples", "0", "--", "true"], &["report"]] {
+    for line in [&[][..], &["record"], &["record", "--budget", "0", "--", "true"], &["report"]] {
         assert_eq!(fastinst().args(line).output().unwrap().status.code(), Some(2), "{line:?}");
     }
 }
@@ -219,17 +222,17 @@ fn what_is_not_set_up_right_exits_125() {
 fn the_environment_of_the_program_is_set_up() {
     let fixture = Fixture::new();
     let other = compile(fixture.directory.path(), "other.so", &["-shared", "-fPIC"], "int other;");
-    let mut command = fixture.record(&["-o", "r.%p.json", "--samples", "5"], &["env"]);
+    let mut command = fixture.record(&["-o", "r.%p.json", "--budget", "5%"], &["env"]);
     command
         .env("LD_PRELOAD", &other)
-        .env("FASTINST_OPTIONS", "epoch_ms=20:samples=3")
+        .env("FASTINST_OPTIONS", "counts=exact:budget=3%:run=17.4")
         .env("KEPT", "as it was");
     let output = command.output().unwrap();
     let environment = stdout(&output);
     let here = fs::canonicalize(fixture.directory.path()).unwrap();
     for expected in [
         format!("LD_PRELOAD={}:{}", fixture.library.display(), other.display()),
-        format!("FASTINST_OPTIONS=output={}/r.%p.json:samples=5:epoch_ms=20", here.display()),
+        format!("FASTINST_OPTIONS=output={}/r.%p.json:budget=5%:counts=exact:run=17.4", here.display()),
         "KEPT=as it was".to_owned(),
     ] {
         assert!(environment.lines().any(|line| line == expected), "{expected} is not in\n{environment}");
@@ -262,11 +265,11 @@ fn only_a_program_without_instrumented_functions_is_warned_of() {
 fn the_program_takes_the_place_of_the_command() {
     let fixture = Fixture::new();
     let script = r#"echo "$$ $0 $*"; exit 7"#;
-    let mut command = fixture.record(&[], &["sh", "-c", script, "-x", "--", "a b", "--samples"]);
+    let mut command = fixture.record(&[], &["sh", "-c", script, "-x", "--", "a b", "--budget"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(stdout(&output), format!("{pid} -x -- a b --samples\n"));
+    assert_eq!(stdout(&output), format!("{pid} -x -- a b --budget\n"));
     assert_eq!(output.status.code(), Some(7));
 }
 

@@ -445,9 +445,10 @@ fn wrong_option_is_named_in_one_line_and_the_program_runs_unprofiled() {
     let without = run(&mut bare(&binary, &[]));
     for (options, named) in [
         ("outptu=/tmp/x.json", "outptu"),
-        ("samples=many", "many"),
+        ("budget=many", "many"),
+        ("samples=50", "budget=N%"),
         ("tool=hammer", "hammer"),
-        ("samples", "samples"),
+        ("budget", "budget"),
     ] {
         let with = run(&mut preloaded(&binary, &[], options));
         with.assert_same(&without, options);

@@ -80,9 +80,11 @@ mod tests {
         check("fastinst profile", "unrecognized subcommand 'profile'");
         check("fastinst record", "PROGRAM");
         check("fastinst record --", "PROGRAM");
-        check("fastinst record --sample 3 -- a", "unexpected argument '--sample'");
-        check("fastinst record --samples 0 -- a", "samples=0: expected a number from 1 to 1000");
-        check("fastinst record --epoch-ms 1s -- a", "epoch_ms=1s: expected a number from 1 to 60000");
+        check("fastinst record --samples 3 -- a", "unexpected argument '--samples'");
+        check("fastinst record --budget 0% -- a", "budget=0%: expected a percentage");
+        check("fastinst record --counts all -- a", "counts=all: expected sampled or exact");
+        check("fastinst record --only a,,b -- a", "only=a,,b: expected patterns");
+        check("fastinst record --merge -- a", "--output <FILE>");
         check("fastinst record --text rwx -- a", "text=rwx: expected alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is no sequence");

@@ -5,6 +5,7 @@
 
 mod estimate;
 pub mod json;
+mod merge;
 mod model;
 pub mod text;
 mod units;

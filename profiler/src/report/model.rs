@@ -12,9 +12,12 @@ use super::json;
 pub struct Report {
     /// Version of the format, [`Report::VERSION`].
     pub version: u32,
-    /// The program and its arguments. Of a merged report, those of the first process.
+    /// Names the run: all processes that descend from one process have the same. Empty if it is not known.
+    #[serde(default)]
+    pub run: String,
+    /// The program and its arguments. Of a merged report, those of the process that the run began with, or of any.
     pub command: Vec<String>,
-    /// Process id. Of a merged report, that of the first process.
+    /// Process id. Of a merged report, that of the same process.
     pub pid: u32,
     /// How many processes the report is about: 1, more if reports were merged.
     pub processes: u32,
@@ -22,7 +25,7 @@ pub struct Report {
     pub duration_ns: u64,
     /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds: what shares are shares of.
     pub thread_time_ns: u64,
-    /// Probes that were discovered, entry and exit counted apart.
+    /// Probes that were discovered, entry and exit counted apart. Of a merged report, in the process that had most.
     pub probes: u64,
     /// How often a probe was turned on or off.
     pub toggles: u64,
@@ -72,7 +75,9 @@ pub struct FunctionReport {
     pub name: String,
     /// Path of the executable or shared library that holds it.
     pub object: String,
-    /// Where it starts; in JSON a string of hexadecimal digits, `"0x401136"`.
+    /// Where it starts, from the lowest address of `object` on, so that it is the same in every run: of a library or a
+    /// position-independent executable what `nm` and `addr2line` have. In JSON a string of hexadecimal digits,
+    /// `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
     /// Where it is defined, as `file:line`; none without debugging information.
@@ -311,6 +316,7 @@ pub(super) mod tests {
         ];
         Report {
             version: Report::VERSION,
+            run: "1700000000000000001.4242".to_owned(),
             command: ["./app", "--size", "10"].map(String::from).to_vec(),
             pid: 4242,
             processes: 1,
