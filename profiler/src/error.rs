@@ -159,6 +159,24 @@ pub enum Error {
         found: String,
     },
 
+    /// No function of a report has this name.
+    #[error("no function `{name}` is in the report{}", if similar.is_empty() { String::new() } else { format!("; there is {similar}") })]
+    UnknownFunction {
+        /// The name as it was written.
+        name: String,
+        /// Functions whose names contain it, separated by commas.
+        similar: String,
+    },
+
+    /// Several functions of a report have this name.
+    #[error("`{name}` is the name of several functions: {candidates}; write one of these")]
+    AmbiguousFunction {
+        /// The name as it was written.
+        name: String,
+        /// The functions, separated by commas.
+        candidates: String,
+    },
+
     /// The report cannot be written.
     #[error("cannot write the report {}: {source}; name another file with output=FILE", path.display())]
     WriteReport {

@@ -6,7 +6,8 @@ use std::ffi::CStr;
 use std::fmt;
 
 use crate::error::Error;
-use crate::symbol::{demangle, without_parameters};
+use crate::report::FunctionReport;
+use crate::symbol::{demangle, short, without_parameters};
 
 /// The functions that the user asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,6 +74,21 @@ impl Patterns {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether one of them matches a function of a report. Its file is that of its location.
+    #[must_use]
+    pub fn match_report(&self, function: &FunctionReport) -> bool {
+        let file =
+            || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
+        self.match_any(&mut Asked {
+            // In place of the linker's name, the one that tables show.
+            mangled: short(&function.name),
+            demangled: function.name.clone(),
+            object: function.object.as_str().into(),
+            ask: Some(file),
+            file: None,
+        })
     }
 
     fn match_any<F: FnOnce() -> Option<String>>(&self, function: &mut Asked<'_, F>) -> bool {
@@ -143,7 +159,7 @@ impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
 }
 
 /// Whether a pattern matches a function's name: as the linker has it, demangled, or demangled without parameters.
-pub(crate) fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
+fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
     [mangled, demangled, without_parameters(demangled)].iter().any(|name| matches(glob, name))
 }
 
@@ -158,7 +174,7 @@ fn matches_path(glob: &str, path: &str) -> bool {
 }
 
 /// Whether a glob matches all of a text: `*` is any text, `?` any character, everything else itself.
-pub(crate) fn matches(glob: &str, text: &str) -> bool {
+fn matches(glob: &str, text: &str) -> bool {
     // Where to go on if the text after the last `*` does not match: one character further.
     let mut retry: Option<(&str, &str)> = None;
     let (mut glob, mut text) = (glob, text);

@@ -18,7 +18,6 @@ use object::read::elf::ElfFile64;
 use object::{CompressionFormat, Object, ObjectSection, ObjectSegment};
 
 use crate::report::FunctionReport;
-use crate::symbol::short;
 
 /// Debugging information of one object that is read at most, in bytes.
 const LARGEST: u64 = 512 << 20;
@@ -38,11 +37,11 @@ pub struct Locations {
     objects: HashMap<PathBuf, Option<Lines>>,
 }
 
-/// Sets the location of the functions whose names are the same in a table.
+/// Sets the location of the functions that have the same name.
 pub fn tell_apart(functions: &mut [FunctionReport], locations: &mut Locations) {
     let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, function) in functions.iter().enumerate() {
-        by_name.entry(short(&function.name)).or_default().push(index);
+        by_name.entry(function.name.clone()).or_default().push(index);
     }
     for index in by_name.into_values().filter(|indices| indices.len() > 1).flatten() {
         let function = &mut functions[index];

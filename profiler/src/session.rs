@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, OsStr};
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -20,7 +21,7 @@ use crate::locations::{Locations, tell_apart};
 use crate::measured::Measured;
 use crate::options::{Budget, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
-use crate::report::{Cost, Report};
+use crate::report::{Cost, Report, View, text};
 use crate::stderr::Stderr;
 use crate::{cpu, fire, thread};
 
@@ -246,7 +247,7 @@ impl Session {
         let report = self.report();
         let written = match &self.options.output {
             Output::Stderr => {
-                if self.stderr.write(&crate::report::text::render(&report, None)) {
+                if self.stderr.write(&text::render(&report, &on_stderr())) {
                     return;
                 }
                 // The stream was closed or is another file by now.
@@ -277,6 +278,12 @@ impl Session {
         let target = Target { template, format, merge: self.options.merge };
         write_report(report, target, &self.identity, self.written.as_deref())
     }
+}
+
+/// What is shown on standard error: a terminal does not need thousands of rows.
+fn on_stderr() -> View {
+    let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
+    View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
 /// Where a report goes that has no other place.

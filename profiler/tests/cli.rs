@@ -23,17 +23,22 @@ const REPORT: &str = r#"{"version": 2, "command": ["./app"], "pid": 7, "processe
         "p50": {"value": 1900, "low": 1800, "high": 2000}, "p90": {"value": 2500, "low": 2300, "high": 2600},
         "p99": {"value": 3000, "low": 2900, "high": 3100}, "max": 3100, "below_resolution": false, "resolution": 20}},
     {"name": "main", "object": "/opt/app", "address": "0x401100", "samples": 0, "recursive": false,
-     "calls": {"value": 1, "low": 1, "high": 1}}]}"#;
+     "calls": {"value": 1, "low": 1, "high": 1}}],
+    "arcs": [{"caller": {"name": "main", "object": "/opt/app", "address": "0x401100"},
+              "callee": {"name": "step", "object": "/opt/app", "address": "0x401000"},
+              "calls": {"value": 50000, "low": 47500, "high": 52500},
+              "total_ns": {"value": 100000000, "low": 90000000, "high": 110000000}}]}"#;
 
 const TABLE: &str = "\
 fastinst: ./app (pid 7), 2.00s
-4 probes, 100 toggles (50.0/s), 20 samples
-total includes callees; share is of the time that the threads lived
+4 probes, 20 calls timed, 100 toggles (50.0/s)
+profiling cost 0.81% ±0.16% processor time, budget 1% (probes 4.00ms, service 2.00ms, toggles 1.00ms, start-up 1.00ms), and 123kB of memory
+total includes callees; shares are of the 2.00s that the program's threads lived; ±, >= and <= are 95% intervals
 
-function  object  samples      calls    mean     p50     p90     p99     max  total  share
-──────────────────────────────────────────────────────────────────────────────────────────
-step      app          20  50.0k ±5%  2.00us  1.90us  2.50us  3.00us  3.10us  100ms   5.0%
-main      app           0      1           -       -       -       -       -      -      -
+function      calls       total  share  self  share    mean     p50     p90     p99     max
+───────────────────────────────────────────────────────────────────────────────────────────
+step      50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  3.10us
+main          1          -           -     -      -       -       -       -       -       -
 ";
 
 /// A directory with a harmless library to preload.
@@ -140,7 +145,21 @@ fn help_has_examples_first_and_exit_codes() {
             "--library",
         ],
     );
-    check(&["report"], &["Exit codes:", "--limit <N>", "--json"]);
+    check(
+        &["report"],
+        &[
+            "Exit codes:",
+            "--text",
+            "--json",
+            "--csv",
+            "--callers <FUNCTION>",
+            "--callees <FUNCTION>",
+            "--tree",
+            "--sort <KEY>",
+            "--filter <PATTERN,...>",
+            "--limit <N>",
+        ],
+    );
 }
 
 #[test]
@@ -293,13 +312,80 @@ fn a_report_is_printed_again() {
         stdout(&output).to_owned()
     };
     assert_eq!(report(&[]), TABLE);
-    assert!(report(&["--limit", "1"]).ends_with("… and 1 more function\n"));
+    assert_eq!(report(&["--text", "--limit", "0"]), TABLE);
+    assert!(report(&["--limit", "1"]).ends_with("… and 1 more function; --limit 0 shows all of them\n"));
+    let names = |options: &[&str]| {
+        let table = report(options);
+        let rows = table.lines().skip_while(|line| !line.starts_with('─')).skip(1);
+        rows.map(|row| row.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["--sort", "name"]), ["main", "step"]);
+    assert_eq!(names(&["--filter", "ma*,nothing"]), ["main"]);
+    assert!(
+        report(&["--csv", "--filter", "main"])
+            .ends_with("\nmain,/opt/app,0x401100,,0,1,1,1,,,,,,,,,,,,,,,,,,,,,,false,0,,\n")
+    );
+    assert!(report(&["--callers", "step"]).contains("\nmain    50.0k ±5%  100ms ±10%   100%\n"));
+    assert!(report(&["--callees", "main"]).contains("\nstep    50.0k ±5%  100ms ±10%"));
+    assert!(report(&["--callees", "step"]).ends_with("no call was seen\n"));
+    assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON stays as it is.
     let normal = report(&["--json"]);
     assert!(normal.starts_with("{\n  \"version\": 2,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
+}
+
+#[test]
+fn reports_are_merged() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("one.json"), REPORT).unwrap();
+    fs::write(fixture.path("two.json"), REPORT).unwrap();
+    let mut command = fastinst();
+    command.current_dir(fixture.directory.path()).args(["report", "one.json", "two.json"]);
+    let output = command.output().unwrap();
+    let table = stdout(&output);
+    assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
+    assert!(table.contains("\nstep      100k ±4%  200ms ±7%   5.0% "), "{table}");
+    fs::write(fixture.path("two.json"), REPORT.replacen('2', "1", 1)).unwrap();
+    check_refused(&mut command, 1, "two.json is a report of version 1");
+}
+
+#[test]
+fn functions_that_are_not_there_are_named() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("r.json"), REPORT).unwrap();
+    let check = |options: [&str; 2], expected: &str| {
+        let mut command = fastinst();
+        command.arg("report").arg(fixture.path("r.json")).args(options);
+        check_refused(&mut command, 1, expected);
+    };
+    check(["--callers", "nothing"], "no function `nothing` is in the report");
+    check(["--callees", "*"], "`*` is the name of several functions: step, main; write one of these");
+}
+
+#[test]
+fn options_that_are_gone_name_their_successor() {
+    let fixture = Fixture::new();
+    for options in ["samples=5", "epoch_ms=20"] {
+        let mut command = fixture.record(&[], &["true"]);
+        check_refused(command.env("FASTINST_OPTIONS", options), 125, "is no option any more; budget=N% sets");
+    }
+    check_refused(&mut fixture.record(&["-o", "r.txt", "--merge"], &["true"]), 125, "output=FILE.json");
+}
+
+#[test]
+fn every_run_has_a_name() {
+    let fixture = Fixture::new();
+    let run = |options: &[&str]| {
+        let output = fixture.record(options, &["env"]).output().unwrap();
+        stdout(&output).lines().find_map(|line| Some(line.split_once(":run=")?.1.to_owned()))
+    };
+    let (first, second) = (run(&["-o", "r.json"]).unwrap(), run(&["-o", "r.json"]).unwrap());
+    let parts = |run: &str| run.split('.').map(|part| part.parse::<u64>().unwrap()).collect::<Vec<_>>();
+    assert!(parts(&first) < parts(&second), "{first} {second}");
+    assert_eq!(run(&[]), None, "nothing is written that could be left over");
 }
 
 #[test]

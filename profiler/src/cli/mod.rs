@@ -14,7 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   fastinst record -- ./app --size 10         profile, the table goes to stderr at exit
   fastinst record -o app.json -- ./app       profile into a file
-  fastinst report app.json --limit 20        print the 20 functions with the longest totals";
+  fastinst report app.json --limit 20        print the 20 functions with the longest totals
+  fastinst report app.json --callers hash    print who calls hash";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
@@ -91,5 +92,10 @@ mod tests {
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
         check("fastinst report a.json --json --limit 3", "cannot be used with");
+        check("fastinst report a.json --json --csv", "cannot be used with");
+        check("fastinst report a.json --tree --callers f", "cannot be used with");
+        check("fastinst report a.json --callers f --sort self", "cannot be used with");
+        check("fastinst report a.json --sort p95", "sort=p95: expected total, self,");
+        check("fastinst report a.json --filter a,", "filter=a,: expected patterns");
     }
 }

@@ -183,19 +183,6 @@ pub enum Caller {
 impl Report {
     /// The version of the format that this crate writes and reads.
     pub const VERSION: u32 = 2;
-
-    /// The functions by the lower bound of their total time, longest first, so that nothing is ranked by a guess; equal
-    /// ones by name, then by address.
-    #[must_use]
-    pub fn ranked(&self) -> Vec<&FunctionReport> {
-        let mut ranked: Vec<&FunctionReport> = self.functions.iter().collect();
-        let total = |function: &FunctionReport| function.total_ns.map_or(-1.0, |total| total.low);
-        ranked.sort_by(|left, right| {
-            let by_name = || (&left.name, left.address).cmp(&(&right.name, right.address));
-            total(right).total_cmp(&total(left)).then_with(by_name)
-        });
-        ranked
-    }
 }
 
 impl Cost {
@@ -340,32 +327,6 @@ pub(super) mod tests {
             functions: vec![hash, fini, main, leaf, insert],
             arcs,
         }
-    }
-
-    #[test]
-    fn functions_are_ranked_by_what_is_certain_then_name_then_address() {
-        let function = |name: &str, address, total_ns| FunctionReport {
-            name: name.to_owned(),
-            address,
-            total_ns,
-            ..example().functions[1].clone()
-        };
-        let five = Some(Estimate::exact(5.0));
-        let report = Report {
-            functions: vec![
-                function("guess", 6, Some(Estimate::within(1e9, 1.0, 2e9))),
-                function("unknown", 8, None),
-                function("nothing", 7, Some(Estimate::exact(0.0))),
-                function("b", 2, five),
-                function("b", 1, five),
-                function("z", 3, Some(Estimate::within(10.0, 9.0, 11.0))),
-                function("a", 9, five),
-                function("most", 4, Some(Estimate::at_least(20.0))),
-            ],
-            ..example()
-        };
-        let order: Vec<u64> = report.ranked().iter().map(|function| function.address).collect();
-        assert_eq!(order, [4, 3, 9, 1, 2, 6, 7, 8]);
     }
 
     #[test]
