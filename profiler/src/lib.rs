@@ -18,7 +18,7 @@
 //!   counting burst. `thread`: its per-thread memory. `function`: what all threads share about a function.
 //! * `pairing`: which exit belongs to which entry. `estimate`: from bursts to numbers of calls; `gaps`: its statistics; `cpu`: how
 //!   long the program has run. `measured`: samples and estimate of one function.
-//! * [`report`], [`output`], [`options`], [`symbol`], [`elf_check`]: what the user sees.
+//! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: what the user sees.
 
 mod clock;
 mod cpu;

@@ -1,7 +1,7 @@
 //! Source files and lines of functions, from the DWARF sections of the objects that hold them.
 //!
 //! An object is read when one of its functions is asked about for the first time, and of it only the sections that hold lines.
-//! What cannot be read has no locations: an object without debugging information or with more than [`LARGEST`] bytes of it,
+//! What cannot be read has no locations: an object without debugging information or with more than 512 MiB of it,
 //! compressed sections, a file that is not there any more.
 
 use std::collections::HashMap;

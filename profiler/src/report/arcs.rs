@@ -26,6 +26,9 @@ pub enum Direction {
     Callees,
 }
 
+/// One way in which a function may be meant, by what it is and by the name that tables show.
+type Tier<'a> = dyn Fn(&FunctionReport, &str) -> bool + 'a;
+
 impl Report {
     /// The function that a user names: by the name that tables show, by its name with or without parameters, or by a
     /// pattern that only one function matches.
@@ -37,7 +40,7 @@ impl Report {
         let shown = names(&functions);
         let all = || functions.iter().copied().zip(&shown);
         let pattern = Patterns::parse("function", name).ok();
-        let tiers: [&dyn Fn(&FunctionReport, &str) -> bool; 3] = [
+        let tiers: [&Tier<'_>; 3] = [
             &|function, shown| function.name == name || shown == name,
             &|function, _| without_parameters(&function.name) == name || short(&function.name) == name,
             &|function, _| pattern.as_ref().is_some_and(|pattern| pattern.match_report(function)),

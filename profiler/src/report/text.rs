@@ -1,9 +1,9 @@
 //! The table that people read: a heading, the notes, and a line per function.
 //!
 //! No colour: the text is the same on a terminal, in a file and in a pipe, but for the number of rows that the caller asks
-//! for. The numbers take the width they need, the names what is left of [`WIDTH`] columns; a longer name loses its middle.
+//! for. The numbers take the width they need, the names what is left of 132 columns; a longer name loses its middle.
 //!
-//! What is not certain looks so ([`Certainty`]): `12.3k ±4%` is an estimate with half the width of its 95 % interval, `>=10`
+//! What is not certain looks so: `12.3k ±4%` is an estimate with half the width of its 95 % interval, `>=10`
 //! a lower and `<=10` an upper bound, where the interval is wider than the value. Latencies that the clock cannot resolve are
 //! `<20ns`.
 

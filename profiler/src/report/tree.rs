@@ -12,7 +12,7 @@
 //!    time of some arc is not known, numbers of calls take its place.
 //! 4. The tree begins at nodes that are called from code without probes, with that part of their time, and at those that nothing
 //!    calls, with all of it. Below a node that is shown with a part of its time, every arc has the same part of its own.
-//! 5. What has less than [`SMALLEST`] of the time of all roots is left out: the tree stays small, also where paths are many.
+//! 5. What has less than 0.5 % of the time of all roots is left out: the tree stays small, also where paths are many.
 
 use std::collections::HashMap;
 use std::fmt::Write;
