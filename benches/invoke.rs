@@ -270,7 +270,7 @@ fn profiler(options: &Options) -> Table {
     let binary = compiled::compile(&folder, "leaves", &program(functions), &["-finstrument-functions"]);
     let library = preload::library();
     let report = folder.path().join("report.json");
-    let on_options = format!("output={}:samples={SAMPLES}:epoch_ms=1", report.display());
+    let on_options = format!("output={}:budget=none", report.display());
     let (mut off, mut on) = (Vec::new(), Vec::new());
     for _ in 0..options.either(5, 1) {
         off.extend(ticks_printed_by(&binary, Under::Library(&library, "tool=none")));

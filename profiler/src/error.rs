@@ -35,11 +35,24 @@ pub enum Error {
     },
 
     /// An item without `=`.
-    #[error("option `{item}` has no value; write key=value")]
+    #[error("option `{item}` has no value; write key=value, and a colon in a value as `\\:`")]
     NoValue {
         /// The item as it was written.
         item: String,
     },
+
+    /// A key of an earlier version.
+    #[error(
+        "`{key}` is no option any more; budget=N% sets what profiling may cost, and with it how much is sampled"
+    )]
+    RemovedKey {
+        /// The key as it was written.
+        key: String,
+    },
+
+    /// Merged reports have to be read again by every process.
+    #[error("merge=1 needs a report that can be read again: name it with output=FILE.json")]
+    MergeWithoutData,
 
     /// A value that its key does not take.
     #[error("{key}={value}: expected {allowed}")]
@@ -144,6 +157,24 @@ pub enum Error {
         path: PathBuf,
         /// What stands there instead.
         found: String,
+    },
+
+    /// No function of a report has this name.
+    #[error("no function `{name}` is in the report{}", if similar.is_empty() { String::new() } else { format!("; there is {similar}") })]
+    UnknownFunction {
+        /// The name as it was written.
+        name: String,
+        /// Functions whose names contain it, separated by commas.
+        similar: String,
+    },
+
+    /// Several functions of a report have this name.
+    #[error("`{name}` is the name of several functions: {candidates}; write one of these")]
+    AmbiguousFunction {
+        /// The name as it was written.
+        name: String,
+        /// The functions, separated by commas.
+        candidates: String,
     },
 
     /// The report cannot be written.

@@ -18,17 +18,19 @@
 //! * `pairing`: which exit belongs to which entry.
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`: their limits. `measured`: all that is known of
 //!   one function; `callers`, `cycles` and `summary`: of all of them together.
-//! * [`report`], [`output`], [`options`], [`symbol`], [`elf_check`]: what the user sees.
+//! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: what the user sees.
 
 mod callers;
 mod clock;
 mod cycles;
 pub mod elf_check;
 pub mod error;
+pub mod filter;
 mod fire;
 mod function;
 mod governor;
 mod interval;
+pub mod locations;
 mod measured;
 pub mod options;
 pub mod output;

@@ -40,9 +40,8 @@ pub(crate) enum Stage {
 pub(crate) struct Measured {
     pub(crate) name: &'static CStr,
     pub(crate) object: &'static CStr,
+    /// In the object.
     pub(crate) address: usize,
-    /// Whether the user wants it measured.
-    pub(crate) is_wanted: bool,
     pub(crate) stage: Stage,
     pub(crate) pace: Pace,
     pub(crate) strata: Strata,
@@ -77,12 +76,11 @@ pub(crate) struct OpenCalls {
 }
 
 impl Measured {
-    pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize, is_wanted: bool) -> Self {
+    pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize) -> Self {
         Self {
             name,
             object,
             address,
-            is_wanted,
             stage: Stage::Off,
             pace: Pace::new(0.0),
             strata: Strata::default(),

@@ -1,17 +1,17 @@
 //! `FASTINST_OPTIONS`: one string of settings, parsed once.
 //!
 //! The string is a list of `key=value` separated by `:`. In a value, `\:` is a colon and `\\` a backslash. Empty
-//! items are skipped, so `"$FASTINST_OPTIONS:samples=50"` works whether or not the variable is set. A key may stand
+//! items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not the variable is set. A key may stand
 //! once. Whatever is left out has its default.
 
 use std::ffi::OsStr;
-use std::fmt::{Display, Write};
-use std::ops::RangeInclusive;
+use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
+use crate::filter::{Filter, Patterns};
 use crate::output;
 pub use crate::report::Format;
 
@@ -19,23 +19,28 @@ pub use crate::report::Format;
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
 /// Every key in the order of the help text.
-const KEYS: [&str; 7] = ["output", "samples", "epoch_ms", "tool", "text", "run", "help"];
+const KEYS: [&str; 10] =
+    ["output", "merge", "budget", "counts", "only", "skip", "tool", "text", "run", "help"];
 
 /// The settings of one profiled process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Where the report goes. Default: the text table on standard error.
     pub output: Output,
-    /// After how many samples a function's probes turn themselves off until the next epoch. Default 10.
-    pub samples: u32,
-    /// How often all probes are turned on again, a whole number of milliseconds. Default 10 ms.
-    pub epoch: Duration,
+    /// Whether all processes of a run share one report. Default: each has its own.
+    pub merge: bool,
+    /// What profiling may cost. Default: 1 % of the program's processor time.
+    pub budget: Budget,
+    /// How calls are counted. Default: sampled.
+    pub counts: Counts,
+    /// Which functions are measured. Default: all.
+    pub filter: Filter,
     /// What runs on the probes. Default: the profiler.
     pub tool: Tool,
     /// How text is written. Default: through a writable alias.
     pub text: TextAccess,
-    /// When the run began that this process is part of. Default: when this process was started.
-    pub run: Option<SystemTime>,
+    /// The run that this process is part of. Default: one that begins with this process.
+    pub run: Option<RunId>,
     /// Whether to print [`HELP`] at start.
     pub help: bool,
 }
@@ -63,6 +68,33 @@ pub enum Output {
     },
 }
 
+/// What profiling may cost, in processor time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
+    Fraction(f64),
+    /// As much as it takes: every call is timed.
+    Unlimited,
+}
+
+/// How calls are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// In windows at random instants; functions that are called rarely, all the time.
+    Sampled,
+    /// All the time.
+    Exact,
+}
+
+/// Names a run: a process and those that descend from it. Processes of one run do not overwrite each other's reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunId {
+    /// When the run began. Reports of other runs that are older may be replaced.
+    pub started: SystemTime,
+    /// The process that it began with.
+    pub pid: u32,
+}
+
 /// What runs on the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
@@ -87,8 +119,10 @@ pub const HELP: &str = r#"FASTINST_OPTIONS sets up libfastinst.so: key=value, se
 examples:
   LD_PRELOAD=/path/to/libfastinst.so ./app
       the table of latencies per function goes to stderr when the program ends
-  FASTINST_OPTIONS="output=%e.%p.json:samples=50" LD_PRELOAD=/path/to/libfastinst.so ./app
-      one report per process, for fastinst report; more samples per function
+  FASTINST_OPTIONS="output=%e.%p.json:budget=5%" LD_PRELOAD=/path/to/libfastinst.so ./app
+      one report per process, for fastinst report; more windows, so narrower intervals
+  FASTINST_OPTIONS="only=Tree\:\:*,object\:libz.so*:skip=*::size" LD_PRELOAD=/path/to/libfastinst.so ./app
+      the methods of Tree and all of libz, but for what is called size
   FASTINST_OPTIONS="output=C\:/app.txt" LD_PRELOAD=/path/to/libfastinst.so ./app
       a colon in a file name is written \: and a backslash \\
 
@@ -97,17 +131,26 @@ keys:
                        In FILE, %p is the process id, %e the executable, %h the host and %% a percent sign.
                        A report of another process of the same run is never overwritten: the second one
                        gets its process id before the extension.
-  samples=N            Samples of a function after which its probes turn off until the next epoch, 1 to 1000
-                       (default 10). More give finer percentiles and slow down functions that are called often.
-  epoch_ms=N           Milliseconds from one epoch to the next, 1 to 60000 (default 10). Every epoch turns all
-                       probes on again. A shorter one samples more evenly over time and patches code more often.
+  merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
+                       (default 0: a report for each).
+  budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
+                       100 (default 1%). More narrows the intervals. With none every call is timed; functions that
+                       are called often become several times slower.
+  counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
+                       called rarely, all the time). exact counts every call, which no budget limits.
+  only=PATTERN,...     Functions to measure (default all). PATTERN is a name, object:NAME or file:NAME, in which *
+                       is any text and ? any character. A function's name is taken as the linker has it, demangled,
+                       and demangled without parameters; object is its executable or library, file its source file.
+                       A NAME with a slash matches the end of the path, from any slash on; one without, its last part.
+                       A comma in a name is written ?, and colons here as \: (but not on the command line).
+  skip=PATTERN,...     Functions not to measure, whatever only= says. What is left out has no probes and costs least.
   tool=profiler|none   What runs on the probes (default profiler). With none, nothing is measured and there is
                        no report; the program toggles its probes itself through fastinst.h.
   text=alias|mprotect  How code is written (default alias). alias writes through a second mapping, so that no page
                        is writable and executable. mprotect makes the page so for the moment of a write; use it
                        where memfd_create is refused.
-  run=NANOSECONDS      When the run began, since 1970. The library sets it for the programs that the program starts:
-                       reports that are older belong to an earlier run and may be replaced.
+  run=NANOSECONDS.PID  The run: when it began, since 1970, and its first process. fastinst record and the library set
+                       it, for all programs that the program starts. Reports of older runs are replaced.
   help=0|1             1 prints this text when the program starts (default 0).
 "#;
 
@@ -115,8 +158,10 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             output: Output::Stderr,
-            samples: 10,
-            epoch: Duration::from_millis(10),
+            merge: false,
+            budget: Budget::Fraction(0.01),
+            counts: Counts::Sampled,
+            filter: Filter::default(),
             tool: Tool::Profiler,
             text: TextAccess::Alias,
             run: None,
@@ -126,25 +171,6 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(crate) fn budget(&self) -> Option<f64> {
-        Some(0.01)
-    }
-
-    pub(crate) fn is_exact(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn wants(&self, _: &std::ffi::CStr, _: &std::ffi::CStr) -> bool {
-        true
-    }
-
-    /// What `samples` may be.
-    pub const SAMPLES: RangeInclusive<u32> = 1..=1000;
-    /// What `run` may be, in nanoseconds.
-    const RUN: RangeInclusive<u64> = 0..=i64::MAX as u64;
-    /// What `epoch_ms` may be, in milliseconds.
-    pub const EPOCH_MS: RangeInclusive<u32> = 1..=60_000;
-
     /// Parses the value of `FASTINST_OPTIONS`. The empty string gives the defaults.
     ///
     /// # Errors
@@ -163,6 +189,7 @@ impl Options {
             }
             seen.push(key.to_owned());
         }
+        options.check()?;
         Ok(options)
     }
 
@@ -182,11 +209,19 @@ impl Options {
         if let Output::File { template, .. } = &self.output {
             items.push(format!("output={}", escape(template)));
         }
-        if self.samples != default.samples {
-            items.push(format!("samples={}", self.samples));
+        if self.merge {
+            items.push("merge=1".to_owned());
         }
-        if self.epoch != default.epoch {
-            items.push(format!("epoch_ms={}", self.epoch.as_millis()));
+        if self.budget != default.budget {
+            items.push(format!("budget={}", self.budget));
+        }
+        if self.counts != default.counts {
+            items.push(format!("counts={}", self.counts.name()));
+        }
+        for (key, patterns) in [("only", &self.filter.only), ("skip", &self.filter.skip)] {
+            if !patterns.is_empty() {
+                items.push(format!("{key}={}", escape(&patterns.to_string())));
+            }
         }
         if self.tool != default.tool {
             items.push(format!("tool={}", self.tool.name()));
@@ -194,8 +229,8 @@ impl Options {
         if self.text != default.text {
             items.push(format!("text={}", self.text.name()));
         }
-        if let Some(since_1970) = self.run.and_then(|run| run.duration_since(SystemTime::UNIX_EPOCH).ok()) {
-            items.push(format!("run={}", since_1970.as_nanos()));
+        if let Some(run) = self.run {
+            items.push(format!("run={run}"));
         }
         if self.help {
             items.push("help=1".to_owned());
@@ -203,33 +238,30 @@ impl Options {
         items.join(":")
     }
 
-    /// Parses a number of samples.
+    /// Checks what no option can say alone.
     ///
     /// # Errors
-    /// [`Error::BadValue`] if it is no number in [`Options::SAMPLES`].
-    pub fn parse_samples(value: &str) -> Result<u32, Error> {
-        number("samples", value, Options::SAMPLES)
-    }
-
-    /// Parses the length of an epoch in milliseconds.
-    ///
-    /// # Errors
-    /// [`Error::BadValue`] if it is no number in [`Options::EPOCH_MS`].
-    pub fn parse_epoch_ms(value: &str) -> Result<Duration, Error> {
-        Ok(Duration::from_millis(number("epoch_ms", value, Options::EPOCH_MS)?.into()))
+    /// [`Error::MergeWithoutData`] if reports are to be merged that are not JSON files.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.output {
+            Output::File { format: Format::Json, .. } => Ok(()),
+            _ if self.merge => Err(Error::MergeWithoutData),
+            _ => Ok(()),
+        }
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
         match key {
             "output" => self.output = value.parse()?,
-            "samples" => self.samples = Options::parse_samples(value)?,
-            "epoch_ms" => self.epoch = Options::parse_epoch_ms(value)?,
+            "merge" => self.merge = choice("merge", value, &[("0", false), ("1", true)])?,
+            "budget" => self.budget = value.parse()?,
+            "counts" => self.counts = value.parse()?,
+            "only" => self.filter.only = Patterns::parse("only", value)?,
+            "skip" => self.filter.skip = Patterns::parse("skip", value)?,
+            "samples" | "epoch_ms" => return Err(Error::RemovedKey { key: key.to_owned() }),
             "tool" => self.tool = value.parse()?,
             "text" => self.text = value.parse()?,
-            "run" => {
-                self.run =
-                    Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(number("run", value, Options::RUN)?))
-            }
+            "run" => self.run = Some(value.parse()?),
             "help" => self.help = choice("help", value, &[("0", false), ("1", true)])?,
             _ => return Err(Error::UnknownKey { key: key.to_owned(), allowed: KEYS.join(", ") }),
         }
@@ -275,6 +307,99 @@ impl FromStr for Output {
         };
         output::check_template(value)?;
         Ok(Output::File { template: value.to_owned(), format })
+    }
+}
+
+impl Budget {
+    /// The fraction of the program's own processor time; none without a limit.
+    #[must_use]
+    pub fn fraction(self) -> Option<f64> {
+        match self {
+            Budget::Fraction(fraction) => Some(fraction),
+            Budget::Unlimited => None,
+        }
+    }
+}
+
+impl Display for Budget {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Rounded, since 0.07 * 100 is not 7.
+            Budget::Fraction(fraction) => write!(formatter, "{}%", (fraction * 1e8).round() / 1e6),
+            Budget::Unlimited => formatter.write_str("none"),
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = Error;
+
+    /// A percentage such as `1%`, or `none`.
+    fn from_str(value: &str) -> Result<Budget, Error> {
+        if value == "none" {
+            return Ok(Budget::Unlimited);
+        }
+        let percent = value.strip_suffix('%').and_then(|number| number.parse().ok());
+        // The smallest is what the written form keeps.
+        match percent.filter(|percent: &f64| (1e-6..=100.0).contains(percent)) {
+            Some(percent) => Ok(Budget::Fraction(percent / 100.0)),
+            None => Err(Error::BadValue {
+                key: "budget",
+                value: value.to_owned(),
+                allowed: "a percentage above 0% and up to 100%, such as 1%, or none".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Counts {
+    const NAMES: [(&'static str, Counts); 2] = [("sampled", Counts::Sampled), ("exact", Counts::Exact)];
+
+    fn name(self) -> &'static str {
+        name_of(self, &Counts::NAMES)
+    }
+}
+
+impl FromStr for Counts {
+    type Err = Error;
+
+    fn from_str(value: &str) -> Result<Counts, Error> {
+        choice("counts", value, &Counts::NAMES)
+    }
+}
+
+impl RunId {
+    /// A run that begins now, with this process.
+    #[must_use]
+    pub fn begins_here() -> RunId {
+        // To nanoseconds, as it is written.
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        RunId { started: SystemTime::UNIX_EPOCH + since_1970, pid: std::process::id() }
+    }
+}
+
+impl Display for RunId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        write!(formatter, "{}.{}", since_1970.as_nanos(), self.pid)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = Error;
+
+    fn from_str(value: &str) -> Result<RunId, Error> {
+        let parse = || {
+            let (nanoseconds, pid) = value.split_once('.')?;
+            let nanoseconds = nanoseconds.parse().ok().filter(|number| *number <= i64::MAX as u64)?;
+            let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+            Some(RunId { started, pid: pid.parse().ok()? })
+        };
+        parse().ok_or_else(|| Error::BadValue {
+            key: "run",
+            value: value.to_owned(),
+            allowed: "NANOSECONDS.PID, as fastinst record sets it".to_owned(),
+        })
     }
 }
 
@@ -335,18 +460,6 @@ fn escape(value: &str) -> String {
     value.replace('\\', r"\\").replace(':', r"\:")
 }
 
-fn number<N: FromStr + PartialOrd + Display>(
-    key: &'static str,
-    value: &str,
-    range: RangeInclusive<N>,
-) -> Result<N, Error> {
-    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| Error::BadValue {
-        key,
-        value: value.to_owned(),
-        allowed: format!("a number from {} to {}", range.start(), range.end()),
-    })
-}
-
 fn choice<T: Copy>(key: &'static str, value: &str, names: &[(&str, T)]) -> Result<T, Error> {
     if let Some((_, chosen)) = names.iter().find(|(name, _)| *name == value) {
         return Ok(*chosen);
@@ -383,16 +496,37 @@ mod tests {
         let default = Options::default;
         check("", default(), "");
         check("::", default(), "");
-        check("output=stderr:samples=10:epoch_ms=10:tool=profiler:text=alias:help=0", default(), "");
-        check("samples=1000", Options { samples: 1000, ..default() }, "samples=1000");
-        check(":epoch_ms=1:", Options { epoch: Duration::from_millis(1), ..default() }, "epoch_ms=1");
         check(
-            "epoch_ms=60000:samples=1",
-            Options { epoch: Duration::from_secs(60), samples: 1, ..default() },
-            "samples=1:epoch_ms=60000",
+            "output=stderr:merge=0:budget=1%:counts=sampled:tool=profiler:text=alias:help=0",
+            default(),
+            "",
         );
-        let run = Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001));
-        check("run=1700000000000000001", Options { run, ..default() }, "run=1700000000000000001");
+        check(
+            "budget=0.070%",
+            Options { budget: Budget::Fraction(0.07 / 100.0), ..default() },
+            "budget=0.07%",
+        );
+        check(":budget=100%:", Options { budget: Budget::Fraction(1.0), ..default() }, "budget=100%");
+        check(
+            "counts=exact:budget=none",
+            Options { budget: Budget::Unlimited, counts: Counts::Exact, ..default() },
+            "budget=none:counts=exact",
+        );
+        let patterns = |text: &str| Patterns::parse("only", text).unwrap();
+        let filter = Filter { only: patterns("A::f*,object:libz*"), skip: patterns("file:a.c") };
+        check(
+            r"skip=file\:a.c:only=A\:\:f*,object\:libz*",
+            Options { filter, ..default() },
+            r"only=A\:\:f*,object\:libz*:skip=file\:a.c",
+        );
+        let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001);
+        let run = Some(RunId { started, pid: 42 });
+        check("run=1700000000000000001.42", Options { run, ..default() }, "run=1700000000000000001.42");
+        check(
+            "merge=1:output=a.json",
+            Options { merge: true, output: file("a.json", Format::Json), ..default() },
+            "output=a.json:merge=1",
+        );
         check("tool=none", Options { tool: Tool::None, ..default() }, "tool=none");
         check(
             "text=mprotect:help=1",
@@ -410,9 +544,9 @@ mod tests {
             "output=a=b.txt",
         );
         check(
-            r"samples=2:output=/run\:1/a\\b.txt",
-            Options { samples: 2, output: file(r"/run:1/a\b.txt", Format::Text), ..default() },
-            r"output=/run\:1/a\\b.txt:samples=2",
+            r"help=1:output=/run\:1/a\\b.txt",
+            Options { help: true, output: file(r"/run:1/a\b.txt", Format::Text), ..default() },
+            r"output=/run\:1/a\\b.txt:help=1",
         );
     }
 
@@ -424,22 +558,31 @@ mod tests {
             assert_eq!(message, expected, "{text}");
         }
         check(
-            "sampels=3",
-            "unknown option `sampels`; the options are output, samples, epoch_ms, tool, text, run, help",
+            "bugdet=3%",
+            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, run, help",
         );
-        check("samples", "option `samples` has no value; write key=value");
-        check("samples=", "samples=: expected a number from 1 to 1000");
-        check("samples=0", "samples=0: expected a number from 1 to 1000");
-        check("samples=1001", "samples=1001: expected a number from 1 to 1000");
-        check("epoch_ms=10ms", "epoch_ms=10ms: expected a number from 1 to 60000");
+        check("budget", "option `budget` has no value; write key=value, and a colon in a value as `\\:`");
+        const BUDGET: &str = "expected a percentage above 0% and up to 100%, such as 1%, or none";
+        for value in ["", "%", "1", "0%", "-1%", "100.1%", "inf%", "NaN%", "1e-9%", "None"] {
+            check(&format!("budget={value}"), &format!("budget={value}: {BUDGET}"));
+        }
+        const REMOVED: &str =
+            "is no option any more; budget=N% sets what profiling may cost, and with it how much is sampled";
+        check("samples=50", &format!("`samples` {REMOVED}"));
+        check("epoch_ms=5", &format!("`epoch_ms` {REMOVED}"));
+        check("counts=all", "counts=all: expected sampled or exact");
+        const MERGE: &str = "merge=1 needs a report that can be read again: name it with output=FILE.json";
+        check("merge=1", MERGE);
+        check("merge=1:output=a.txt", MERGE);
         check(
-            "epoch_ms=99999999999999999999",
-            "epoch_ms=99999999999999999999: expected a number from 1 to 60000",
+            "only=a,",
+            "only=a,: expected patterns separated by commas: NAME, object:NAME or file:NAME, with * and ?",
         );
+        check("run=17", "run=17: expected NANOSECONDS.PID, as fastinst record sets it");
         check("tool=gprof", "tool=gprof: expected profiler or none");
         check("text=Alias", "text=Alias: expected alias or mprotect");
         check("help=yes", "help=yes: expected 0 or 1");
-        check("samples=3:tool=none:samples=3", "option `samples` is given twice; leave one");
+        check("help=1:tool=none:help=1", "option `help` is given twice; leave one");
         check(
             "output=a.csv",
             r"output=a.csv: expected stderr or a file name that ends in .txt or .json (a colon in it is written `\:`)",

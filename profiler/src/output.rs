@@ -1,26 +1,35 @@
 //! Writing the report file.
 //!
-//! Readers never see half a report, and no process writes over the report of another one of the same run:
+//! Readers never see half a report, no process writes over the report of another one of the same run, and none leaves the
+//! report of an earlier run in place of its own:
 //!
 //! 1. The report is written to a temporary file in the directory of the report.
 //! 2. Its name is claimed with a link, which fails if the name is taken.
-//! 3. A file that has the name already and is older than this process is left from an earlier run: it is replaced by a
-//!    rename. Between the look at its age and the rename the directory is locked (`flock`), since two processes that
-//!    see the same old file would replace each other's report. Who does not get the lock leaves the old file alone.
-//! 4. A file that is not older is the report of another process of this run. The next name is tried: with the process
-//!    id before the extension, then with 1, 2, … after the process id.
+//! 3. A file that has the name already is looked at. Every report holds the [`RunId`] of its run, JSON as a field near the
+//!    beginning and the table in its last line. One of another run that was written before this run began is left over: it is
+//!    replaced by a rename. Between the look and the rename the directory is locked (`flock`), since two processes that see
+//!    the same old file would replace each other's report. Who does not get the lock leaves the old file alone.
+//! 4. Any other file is the report of another process of this run, or of a run at the same time. The next name is tried:
+//!    with the process id before the extension, then with 1, 2, … after the process id.
 //!
 //! A forked child starts with the name that has its process id, unless the template has `%p`. A process that writes
 //! twice replaces what it wrote.
 //!
-//! Tried and rejected: to move the old file aside instead of the lock. If it turns out to be young it has to be moved
-//! back, and by then its name may be taken.
+//! If the processes of a run share one report ([`Target::merge`]), each reads the file that has the name, adds its own report,
+//! and replaces the file, all under the lock. It waits longer for that; who does not get the lock, or writes for a second
+//! time, makes a file of its own.
+//!
+//! Times are compared only with the beginning of the run, which is taken in nanoseconds when the first process starts, and
+//! only for files of other runs; a report's time is set when it is written. Tried and rejected: the process's start time from
+//! /proc, which is rounded to clock ticks, so that a report which the last run left 10 ms ago counted as one of this run; the
+//! time that the kernel stamps a file with, which is that of the last tick; to move the old file aside instead of the lock: if
+//! it turns out to be young it has to be moved back, and by then its name may be taken.
 
 mod template;
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -29,7 +38,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
 
 use crate::error::Error;
-use crate::report::{Format, Report};
+use crate::options::RunId;
+use crate::report::{Format, Report, json};
 
 pub use template::{check_template, expand};
 
@@ -37,6 +47,21 @@ pub use template::{check_template, expand};
 const NAMES: u32 = 10_000;
 /// How long to wait for another process that is about to choose its name: 1 ms, so often.
 const LOCK_ATTEMPTS: u32 = 100;
+/// The same for a process that adds its report to that of others.
+const LOCK_ATTEMPTS_TO_MERGE: u32 = 5_000;
+/// How much of a report's beginning and end is searched for the run, in bytes.
+const SEARCHED: u64 = 4096;
+
+/// Where a report goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The name of the file, in which [`expand`] replaces sequences.
+    pub template: &'a str,
+    /// What is written.
+    pub format: Format,
+    /// Whether the processes of a run share one report. Only with [`Format::Json`].
+    pub merge: bool,
+}
 
 /// The process that writes a report.
 #[derive(Debug, Clone)]
@@ -45,41 +70,120 @@ pub struct Identity {
     pub pid: u32,
     /// The executable it runs.
     pub executable: PathBuf,
-    /// When it started. Files that were changed before are from an earlier run and may be replaced.
-    pub started: SystemTime,
+    /// The run that it is part of.
+    pub run: RunId,
     /// Whether it was forked by a profiled process and writes a report of its own.
     pub is_fork_child: bool,
 }
 
-/// Writes the report to the file that `template` names and returns its path.
+/// Writes the report to the file that `target` names and returns its path.
 ///
 /// `previous` is what an earlier call in the same process returned; that file is replaced. Pass none for the first
-/// report, and for the first one of a forked child. Waits at most 100 ms for other processes.
+/// report, and for the first one of a forked child. Waits at most 100 ms for other processes, to merge 5 s.
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if the system refuses:
 /// the directory is missing or closed to us, the disk is full. No file is left behind then.
 pub fn write_report(
     report: &Report,
-    template: &str,
-    format: Format,
+    target: Target<'_>,
     identity: &Identity,
     previous: Option<&Path>,
 ) -> Result<PathBuf, Error> {
+    let Target { template, format, merge } = target;
     let wanted = match previous {
         Some(path) => path.to_owned(),
         None => PathBuf::from(expand(template, identity)?),
     };
+    let text = || in_file(report, format, &identity.run);
     let save = || {
-        let temporary = Temporary::write(&wanted, identity.pid, format.render(report).as_bytes())?;
-        if previous.is_some() {
-            temporary.replace(&wanted)?;
+        let mut names_the_process = template::names_the_process(template);
+        if let Some(path) = previous {
+            if !merge || is_own(path, identity) {
+                Temporary::write(&wanted, identity.pid, text().as_bytes())?.replace(&wanted)?;
+                return Ok(wanted.clone());
+            }
+            // What was merged cannot be taken back.
+            names_the_process = false;
+        } else if merge && add_to(&wanted, report, identity)? {
             return Ok(wanted.clone());
         }
-        let names = names(&wanted, template::names_the_process(template), identity);
-        claim(temporary, names, identity.started)
+        let temporary = Temporary::write(&wanted, identity.pid, text().as_bytes())?;
+        claim(temporary, names(&wanted, names_the_process, identity), &identity.run)
     };
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
+}
+
+/// A report as it stands in a file: with the run that it belongs to.
+fn in_file(report: &Report, format: Format, run: &RunId) -> String {
+    match format {
+        Format::Json => json::to_string(&Report { run: run.to_string(), ..report.clone() }),
+        Format::Text => format!("{}run {run}\n", format.render(report)),
+    }
+}
+
+/// Adds a report to the one that processes of the same run have written, if there is one; otherwise it is the first, in place
+/// of one that is left over. Nothing is done, and false returned, if the file is something else or the lock is not to be had.
+fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool> {
+    let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
+        return Ok(false);
+    };
+    let merged = match state_of(path, &identity.run)? {
+        State::Free | State::LeftOver => report.clone(),
+        State::Taken => return Ok(false),
+        State::OfThisRun => match json::read(path) {
+            Ok(mut merged) => {
+                merged.merge(report.clone());
+                merged
+            }
+            Err(_) => return Ok(false),
+        },
+    };
+    let text = in_file(&merged, Format::Json, &identity.run);
+    Temporary::write(path, identity.pid, text.as_bytes())?.replace(path)?;
+    Ok(true)
+}
+
+/// Whether a file holds the report of this process alone.
+fn is_own(path: &Path, identity: &Identity) -> bool {
+    json::read(path).is_ok_and(|report| report.processes == 1 && report.pid == identity.pid)
+}
+
+/// What is there under a name.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    Free,
+    /// A report of this run.
+    OfThisRun,
+    /// What an earlier run has left.
+    LeftOver,
+    /// What a run at the same time has written.
+    Taken,
+}
+
+fn state_of(path: &Path, run: &RunId) -> io::Result<State> {
+    let written = match fs::symlink_metadata(path).and_then(|found| found.modified()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(State::Free),
+        written => written?,
+    };
+    Ok(match names_run(path, run) {
+        Ok(true) => State::OfThisRun,
+        _ if written < run.started => State::LeftOver,
+        _ => State::Taken,
+    })
+}
+
+/// Whether a file holds a run's id near its beginning or its end.
+fn names_run(path: &Path, run: &RunId) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    Read::by_ref(&mut file).take(SEARCHED).read_to_end(&mut bytes)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(SEARCHED)))?;
+    file.take(SEARCHED).read_to_end(&mut bytes)?;
+    let run = run.to_string();
+    Ok(bytes.windows(run.len()).any(|part| part == run.as_bytes()))
 }
 
 /// The names to try, in order.
@@ -103,20 +207,16 @@ fn insert(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Gives the temporary file the first name that is free, or that a file from before `started` has.
-fn claim(
-    mut temporary: Temporary,
-    names: impl Iterator<Item = PathBuf>,
-    started: SystemTime,
-) -> io::Result<PathBuf> {
-    let lock = lock(directory_of(&temporary.path));
+/// Gives the temporary file the first name that is free, or that a file has which is left over from before `run`.
+fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &RunId) -> io::Result<PathBuf> {
+    let lock = lock(directory_of(&temporary.path), LOCK_ATTEMPTS);
     for name in names {
         match temporary.link(&name) {
             Ok(()) => return Ok(name),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        if lock.is_some() && is_older(&name, started) {
+        if lock.is_some() && matches!(state_of(&name, run), Ok(State::LeftOver)) {
             temporary.replace(&name)?;
             return Ok(name);
         }
@@ -124,14 +224,10 @@ fn claim(
     Err(ErrorKind::AlreadyExists.into())
 }
 
-fn is_older(path: &Path, started: SystemTime) -> bool {
-    fs::symlink_metadata(path).and_then(|found| found.modified()).is_ok_and(|modified| modified < started)
-}
-
 /// The lock under which old files are replaced; none if the file system has none or another process keeps it.
-fn lock(directory: &Path) -> Option<Flock<File>> {
+fn lock(directory: &Path, attempts: u32) -> Option<Flock<File>> {
     let mut file = File::open(directory).ok()?;
-    for _ in 0..LOCK_ATTEMPTS {
+    for _ in 0..attempts {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Some(lock),
             Err((back, Errno::EWOULDBLOCK)) => file = back,
@@ -167,8 +263,7 @@ impl Temporary {
             };
             let temporary = Temporary { path, renamed: false };
             file.write_all(contents)?;
-            // By itself the kernel would stamp the file with the last tick, and another process that started within
-            // this tick would take the report for one of an earlier run.
+            // By itself the kernel would stamp the file with the last tick: too early for a run that began since.
             let _ = file.set_modified(SystemTime::now());
             return Ok(temporary);
         }
@@ -216,6 +311,7 @@ mod tests {
     fn report(pid: u32) -> Report {
         Report {
             version: Report::VERSION,
+            run: String::new(),
             command: vec!["app".to_owned()],
             pid,
             processes: 1,
@@ -233,15 +329,24 @@ mod tests {
     }
 
     fn process(pid: u32) -> Identity {
-        let started = SystemTime::now() - Duration::from_secs(60);
-        Identity { pid, executable: PathBuf::from("/bin/app"), started, is_fork_child: false }
+        in_run(pid, Duration::from_secs(60), 1)
+    }
+
+    /// A process of a run that began so long ago with process `first`.
+    fn in_run(pid: u32, ago: Duration, first: u32) -> Identity {
+        let run = RunId { started: SystemTime::now() - ago, pid: first };
+        Identity { pid, executable: PathBuf::from("/bin/app"), run, is_fork_child: false }
+    }
+
+    fn target(template: &str) -> Target<'_> {
+        Target { template, format: Format::of_file_name(template).unwrap(), merge: false }
     }
 
     /// Writes process `pid`'s report in `directory` and returns the file name it got.
     #[track_caller]
     fn write(directory: &Path, template: &str, identity: &Identity) -> String {
         let template = format!("{}/{template}", directory.display());
-        let path = write_report(&report(identity.pid), &template, Format::Json, identity, None).unwrap();
+        let path = write_report(&report(identity.pid), target(&template), identity, None).unwrap();
         assert_eq!(crate::report::json::read(&path).unwrap().pid, identity.pid);
         path.file_name().unwrap().to_str().unwrap().to_owned()
     }
@@ -302,11 +407,11 @@ mod tests {
     fn a_second_report_of_the_same_process_replaces_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let template = directory.path().join("r.txt").to_str().unwrap().to_owned();
-        let first = write_report(&report(1), &template, Format::Text, &process(1), None).unwrap();
+        let first = write_report(&report(1), target(&template), &process(1), None).unwrap();
         let second = Report { duration_ns: 2, ..report(1) };
-        let path = write_report(&second, &template, Format::Text, &process(1), Some(&first)).unwrap();
+        let path = write_report(&second, target(&template), &process(1), Some(&first)).unwrap();
         assert_eq!(path, first);
-        assert_eq!(fs::read_to_string(&path).unwrap(), Format::Text.render(&second));
+        assert!(fs::read_to_string(&path).unwrap().starts_with(&Format::Text.render(&second)));
         assert_eq!(listing(directory.path()), ["r.txt"]);
     }
 
@@ -333,10 +438,93 @@ mod tests {
     }
 
     #[test]
+    fn runs_right_after_each_other_leave_the_last_report() {
+        let directory = tempfile::tempdir().unwrap();
+        for template in ["r.json", "r.txt"] {
+            let path = directory.path().join(template).to_str().unwrap().to_owned();
+            for pid in 1..=300 {
+                // The first process of each run, and a child that ends before it.
+                let first = in_run(pid, Duration::ZERO, pid);
+                let child = Identity { pid: pid + 1000, is_fork_child: true, ..first.clone() };
+                write_report(&report(child.pid), target(&path), &child, None).unwrap();
+                let written = write_report(&report(pid), target(&path), &first, None).unwrap();
+                assert_eq!(written, Path::new(&path), "run {pid}");
+                assert!(fs::read_to_string(&path).unwrap().contains(&first.run.to_string()));
+            }
+        }
+    }
+
+    #[test]
+    fn reports_of_this_run_and_of_one_at_the_same_time_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |template: &str, identity: &Identity, expected: &str| {
+            let path = format!("{}/{template}", directory.path().display());
+            let written = write_report(&report(identity.pid), target(&path), identity, None).unwrap();
+            assert_eq!(written.file_name().unwrap(), expected);
+        };
+        for template in ["r.json", "r.txt"] {
+            let name = |number: u32| template.replace('.', &format!(".{number}."));
+            let early = in_run(1, Duration::from_secs(60), 1);
+            check(template, &early, template);
+            // The clock was set back: still the same run.
+            let path = directory.path().join(template);
+            File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            check(template, &Identity { pid: 2, ..early }, &name(2));
+            File::options().write(true).open(&path).unwrap().set_modified(SystemTime::now()).unwrap();
+            check(template, &in_run(3, Duration::from_secs(30), 3), &name(3));
+        }
+    }
+
+    #[test]
+    fn processes_of_a_run_share_one_report() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.json").to_str().unwrap().to_owned();
+        let target = Target { merge: true, ..target(&path) };
+        put_old_file(Path::new(&path));
+        for started in [60, 30, 0] {
+            let (run, start) = (process(1).run, &Barrier::new(8));
+            let run = &RunId { started: run.started + Duration::from_secs(60 - started), ..run };
+            thread::scope(|scope| {
+                for pid in 1..=8 {
+                    scope.spawn(move || {
+                        start.wait();
+                        let identity = Identity { run: *run, is_fork_child: pid > 1, ..process(pid) };
+                        write_report(&report(pid), target, &identity, None).unwrap()
+                    });
+                }
+            });
+            let merged = json::read(Path::new(&path)).unwrap();
+            assert_eq!((merged.processes, merged.run), (8, run.to_string()));
+            // Its time is that of a report that was written while the run went on.
+            File::options().write(true).open(&path).unwrap().set_modified(run.started).unwrap();
+            assert_eq!(listing(directory.path()), ["r.json"]);
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_merged_and_goes_on_has_a_file_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.json").to_str().unwrap().to_owned();
+        let target = Target { merge: true, ..target(&path) };
+        let (first, second) = (process(1), Identity { run: process(1).run, ..process(2) });
+        let second = Identity { run: first.run, ..second };
+        // Alone, it may replace what it wrote.
+        let written = write_report(&report(1), target, &first, None).unwrap();
+        assert_eq!(write_report(&report(1), target, &first, Some(&written)).unwrap(), Path::new(&path));
+        let merged = write_report(&report(2), target, &second, None).unwrap();
+        assert_eq!(merged, Path::new(&path));
+        let own = write_report(&report(2), target, &second, Some(&merged)).unwrap();
+        assert_eq!(own, directory.path().join("r.2.json"));
+        assert_eq!(write_report(&report(2), target, &second, Some(&own)).unwrap(), own);
+        assert_eq!(listing(directory.path()), ["r.2.json", "r.json"]);
+        assert_eq!(json::read(Path::new(&path)).unwrap().processes, 2);
+    }
+
+    #[test]
     fn an_old_file_is_left_alone_while_the_lock_is_held() {
         let directory = tempfile::tempdir().unwrap();
         put_old_file(&directory.path().join("r.json"));
-        let held = lock(directory.path()).unwrap();
+        let held = lock(directory.path(), 1).unwrap();
         assert_eq!(write(directory.path(), "r.json", &process(1)), "r.1.json");
         drop(held);
         assert_eq!(write(directory.path(), "r.json", &process(1)), "r.json");
@@ -349,9 +537,9 @@ mod tests {
         fs::create_dir(directory.path().join("old.json")).unwrap();
         let check = |template: &str, previous: Option<&Path>, reason: &str| {
             let template = format!("{}/{template}", directory.path().display());
-            let started = SystemTime::now() + Duration::from_secs(60);
-            let identity = Identity { started, ..process(1) };
-            let error = write_report(&report(1), &template, Format::Json, &identity, previous).unwrap_err();
+            let run = RunId { started: SystemTime::now() + Duration::from_secs(60), pid: 1 };
+            let identity = Identity { run, ..process(1) };
+            let error = write_report(&report(1), target(&template), &identity, previous).unwrap_err();
             let expected =
                 format!("cannot write the report {template}: {reason}; name another file with output=FILE");
             assert_eq!(error.to_string(), expected);

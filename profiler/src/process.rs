@@ -13,7 +13,6 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
 
 use fastinst::service::{ForkGuard, before_fork};
 
@@ -30,19 +29,6 @@ fn is_own_process() -> bool {
 /// Whether [`follow`] was called: fatal signals bring a report.
 pub fn is_followed() -> bool {
     PROCESS.load(Ordering::Relaxed) != 0
-}
-
-/// When this process was started; exec does not change it. Clock ticks are rounded down, so it is never too late.
-pub fn started_at() -> SystemTime {
-    let age = || {
-        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The name in parentheses may hold anything; the 22nd field is the start, in clock ticks since boot.
-        let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-        let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()?? as u64;
-        let now: Duration = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?.into();
-        now.checked_sub(Duration::from_millis(start * 1000 / per_second))
-    };
-    SystemTime::now() - age().unwrap_or_default()
 }
 
 /// Follows this process from now on: fork handlers and fatal signals. Once, after [`session::start`].

@@ -50,7 +50,7 @@ impl Schedule {
     pub(crate) fn new() -> Self {
         let start = tsc::now();
         Self {
-            functions: vec![Measured::new(c"", c"", 0, false)],
+            functions: vec![Measured::new(c"", c"", 0)],
             due: BinaryHeap::new(),
             random: SmallRng::seed_from_u64(start),
             start,
@@ -85,7 +85,7 @@ impl Schedule {
 
     /// Begins to observe a function: it is on.
     pub(crate) fn begin(&mut self, index: u32) {
-        if !self.is_over && self.functions[index as usize].is_wanted {
+        if !self.is_over {
             self.turn_on(index);
         }
     }
@@ -255,14 +255,13 @@ impl Schedule {
         self.is_over = true;
     }
 
-    /// In a forked child, whose code is in whatever state the parent had it in: nothing was measured, and every function that is
-    /// wanted is on.
+    /// In a forked child, whose code is in whatever state the parent had it in: nothing was measured, and every function is on.
     pub(crate) fn restart(&mut self) {
         self.due.clear();
         self.is_over = false;
         self.start = tsc::now();
         for measured in &mut self.functions {
-            *measured = Measured::new(measured.name, measured.object, measured.address, measured.is_wanted);
+            *measured = Measured::new(measured.name, measured.object, measured.address);
         }
         FUNCTIONS.iter().for_each(Function::reset);
         take_exhausted();

@@ -1,8 +1,10 @@
 //! A profiling session: from the start of a process to its report.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
-use std::path::PathBuf;
+use std::ffi::{CStr, OsStr};
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,10 +19,11 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
+use crate::locations::{Locations, tell_apart};
 use crate::measured::{Measured, Units};
-use crate::options::{Options, Output};
-use crate::output::{Identity, write_report};
-use crate::report::{Cost, Report};
+use crate::options::{Counts, Options, Output, RunId};
+use crate::output::{Identity, Target, write_report};
+use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
 use crate::stderr::Stderr;
 use crate::{fire, governor, preemption, summary, thread};
@@ -41,6 +44,8 @@ struct Session {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
+    /// Source files, for filters and for functions with one name.
+    locations: Locations,
     /// Index of a function by object and place in it: a library that is loaded again finds its functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
     /// By address: what the calls are counted by that were made before a function's probes were ready.
@@ -86,6 +91,10 @@ pub fn start(options: Options) -> Result<(), Error> {
     start_daemon().map_err(failed)
 }
 
+fn governor(options: &Options, ticks_per_ns: f64) -> Governor {
+    Governor::new(options.budget.fraction(), options.counts == Counts::Exact, ticks_per_ns)
+}
+
 fn start_daemon() -> Result<(), fastinst::Error> {
     service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
@@ -100,14 +109,15 @@ impl Session {
             identity: Identity {
                 pid: std::process::id(),
                 executable,
-                started: options.run.unwrap_or_else(crate::process::started_at),
+                run: options.run.unwrap_or_else(RunId::begins_here),
                 is_fork_child: false,
             },
-            governor: Governor::new(options.budget(), options.is_exact(), clock.estimate_ticks_per_ns()),
+            governor: governor(&options, clock.estimate_ticks_per_ns()),
             options,
             command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
             clock,
             schedule: Schedule::new(),
+            locations: Locations::default(),
             indices: HashMap::new(),
             by_address: HashMap::new(),
             early_calls: HashMap::new(),
@@ -127,15 +137,23 @@ impl Session {
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
-        let is_wanted = self.options.wants(probe.function_name, probe.object_path);
-        let measured =
-            Measured::new(probe.function_name, probe.object_path, probe.function_address, is_wanted);
-        self.schedule.functions.push(measured);
+        self.schedule.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
         self.indices.insert(key, index);
         self.by_address.insert(probe.function_address, index);
         // Its probes are switched on one by one as they are adopted.
         self.schedule.begin(index);
         Some(index)
+    }
+
+    /// Whether the user asked for the function of a probe.
+    fn wants(&mut self, probe: &ProbeMetadata) -> bool {
+        let locations = &mut self.locations;
+        let file = || {
+            let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
+            let address = probe.function_address.wrapping_sub(probe.object_base) as u64;
+            locations.of(object, address).map(|location| location.file)
+        };
+        self.options.filter.wants(probe.function_name, probe.object_path, file)
     }
 
     /// Adds the calls that were made before their function's probes were ready. They were counted, not timed.
@@ -177,10 +195,12 @@ impl Session {
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        let (functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
+        let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
+        tell_apart(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
+            run: self.identity.run.to_string(),
             command: self.command.clone(),
             pid: self.identity.pid,
             processes: 1,
@@ -191,7 +211,7 @@ impl Session {
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost(),
             cost: Cost {
-                budget: self.options.budget(),
+                budget: self.options.budget.fraction(),
                 cpu_ns: spent.process as u64,
                 probes_ns: spent.probes as u64,
                 service_ns: spent.service as u64,
@@ -223,7 +243,7 @@ impl Session {
         let report = self.report();
         let written = match &self.options.output {
             Output::Stderr => {
-                if self.stderr.write(&crate::report::text::render(&report, None)) {
+                if self.stderr.write(&text::render(&report, &on_stderr())) {
                     return;
                 }
                 // The stream was closed or is another file by now.
@@ -251,8 +271,15 @@ impl Session {
         template: &str,
         format: crate::report::Format,
     ) -> Result<PathBuf, Error> {
-        write_report(report, template, format, &self.identity, self.written.as_deref())
+        let target = Target { template, format, merge: self.options.merge };
+        write_report(report, target, &self.identity, self.written.as_deref())
     }
+}
+
+/// What is shown on standard error: a terminal does not need thousands of rows.
+fn on_stderr() -> View {
+    let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
+    View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
 /// Where a report goes that has no other place.
@@ -272,6 +299,9 @@ fn notes() -> Vec<String> {
 /// Told of every probe: makes it one of its function's, and switches it on if the others are.
 fn discovered(probe: &ProbeMetadata) {
     let is_on = with_session(|session| {
+        if !session.wants(probe) {
+            return None;
+        }
         let index = session.function_of(probe)?;
         Function::adopt(index, probe.id, probe.kind)?;
         if probe.kind == ProbeType::Entry && probe.function_address == probe.body_start {
@@ -375,9 +405,7 @@ pub(crate) fn restart_in_child() {
         cyg_profile::take_arrivals(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
-        let ticks_per_ns = governor::ticks_per_ns();
-        let options = &session.options;
-        session.governor = Governor::new(options.budget(), options.is_exact(), ticks_per_ns);
+        session.governor = governor(&session.options, governor::ticks_per_ns());
         session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {

@@ -19,6 +19,105 @@ pub fn demangle(name: &str) -> String {
     rust(name).or_else(|| cpp(name)).unwrap_or_else(|| name.to_owned())
 }
 
+/// A demangled name without return type, parameters and what follows them: `void f<int>(int)` becomes `f<int>`,
+/// `(anonymous namespace)::f(int) const` becomes `(anonymous namespace)::f`. Names of other languages stay as they are.
+#[must_use]
+pub fn without_parameters(name: &str) -> &str {
+    Signature::of(name).path
+}
+
+/// A demangled name as it fits into a table: without return type and parameters, template arguments as `<…>`. What a
+/// compiler cloned is marked: `f [clone .part.0]`.
+#[must_use]
+pub fn short(name: &str) -> String {
+    let Signature { path, clone } = Signature::of(name);
+    let mut text = String::new();
+    let mut skipped_to = 0;
+    scan(path, |at, depth, bracket| {
+        if bracket == b'<' && depth == 0 && at > 0 && !path[..at].ends_with("::") {
+            text.push_str(&path[skipped_to..at]);
+            text.push_str("<…>");
+            skipped_to = path.len();
+        } else if bracket == b'>' && depth == 0 && skipped_to == path.len() {
+            skipped_to = at + 1;
+        }
+    });
+    text.push_str(&path[skipped_to..]);
+    text + clone
+}
+
+/// The parts of a demangled name that tables show.
+struct Signature<'a> {
+    /// Scopes, name, template arguments.
+    path: &'a str,
+    /// ` [clone .part.0]`, or nothing.
+    clone: &'a str,
+}
+
+impl<'a> Signature<'a> {
+    fn of(name: &'a str) -> Signature<'a> {
+        let (whole, clone) = name.find(" [clone ").map_or((name, ""), |at| name.split_at(at));
+        // The parameters are the last outermost parentheses that are no scope, such as `(anonymous namespace)::`.
+        let (mut opened, mut parameters) = (0, None);
+        scan(whole, |at, depth, bracket| match bracket {
+            b'(' if depth == 0 => opened = at,
+            b')' if depth == 0 && opened > 0 && !whole[at + 1..].starts_with("::") => {
+                parameters = Some(opened)
+            }
+            _ => {}
+        });
+        let Some(parameters) = parameters else { return Signature { path: whole, clone } };
+        // Of templates, the demangled name has the return type: all up to the last outermost space.
+        let before = &whole[..parameters];
+        let mut start = 0;
+        scan(before, |at, depth, byte| {
+            if byte == b' ' && depth == 0 && !is_word(before, at, "operator") {
+                start = at + 1;
+            }
+        });
+        Signature { path: &before[start..], clone }
+    }
+}
+
+/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets are as deep as what is outside
+/// of them. Brackets that belong to an operator's name are left out.
+fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
+    const OPERATORS: [&str; 13] =
+        ["()", "[]", "->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
+    let bytes = name.as_bytes();
+    let (mut at, mut depth) = (0, 0_usize);
+    while at < bytes.len() {
+        if is_word(name, at, "operator")
+            && let Some(operator) = OPERATORS.iter().find(|operator| name[at..].starts_with(**operator))
+        {
+            // `operator< <int>` has a space before its template arguments.
+            at += operator.len() + usize::from(name[at + operator.len()..].starts_with(' '));
+            continue;
+        }
+        match bytes[at] {
+            bracket @ (b'(' | b'<' | b'[' | b'{') => {
+                visit(at, depth, bracket);
+                depth += 1;
+            }
+            bracket @ (b')' | b'>' | b']' | b'}') => {
+                depth = depth.saturating_sub(1);
+                visit(at, depth, bracket);
+            }
+            b' ' => visit(at, depth, b' '),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Whether a word, not only the end of one, stands before a position.
+fn is_word(name: &str, at: usize, word: &str) -> bool {
+    name.is_char_boundary(at)
+        && name[..at]
+            .strip_suffix(word)
+            .is_some_and(|before| !before.ends_with(|last: char| last.is_alphanumeric() || last == '_'))
+}
+
 fn without_suffix(name: &str) -> &str {
     let is_version = |suffix: &str| {
         let version = suffix.strip_prefix('@').unwrap_or(suffix);
@@ -114,6 +213,47 @@ mod tests {
     }
 
     #[test]
+    fn names_in_tables_are_short() {
+        #[track_caller]
+        fn check(name: &str, path: &str, shown: &str) {
+            assert_eq!((without_parameters(name), short(name).as_str()), (path, shown));
+        }
+        check("main", "main", "main");
+        check("compress.part.0", "compress.part.0", "compress.part.0");
+        check("Tree::insert(int)", "Tree::insert", "Tree::insert");
+        check("f() [clone .part.0]", "f", "f [clone .part.0]");
+        check("A::get(std::pair<int, long>) const", "A::get", "A::get");
+        check("(anonymous namespace)::f(int)", "(anonymous namespace)::f", "(anonymous namespace)::f");
+        check("a::(anonymous namespace)::f()", "a::(anonymous namespace)::f", "a::(anonymous namespace)::f");
+        check("void f<int (*)(char)>(int (*)(char))", "f<int (*)(char)>", "f<…>");
+        check(
+            "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            "std::vector<int, std::allocator<int> >::push_back",
+            "std::vector<…>::push_back",
+        );
+        check("A<B<int>>::C<int>::f<D>()", "A<B<int>>::C<int>::f<D>", "A<…>::C<…>::f<…>");
+        check("bool operator< <int>(A<int> const&, A<int> const&)", "operator< <int>", "operator< <…>");
+        check("A::operator()(int) const", "A::operator()", "A::operator()");
+        check("A<int>::operator->*(B)", "A<int>::operator->*", "A<…>::operator->*");
+        check("A::operator bool() const", "A::operator bool", "A::operator bool");
+        check("operator new(unsigned long)", "operator new", "operator new");
+        check("cooperator<int>()", "cooperator<int>", "cooperator<…>");
+        check(
+            "f(int)::{lambda(int)#1}::operator()(int) const",
+            "f(int)::{lambda(int)#1}::operator()",
+            "f(int)::{lambda(int)#1}::operator()",
+        );
+        check(
+            "<alloc::Vec<T> as core::Drop>::drop",
+            "<alloc::Vec<T> as core::Drop>::drop",
+            "<alloc::Vec<T> as core::Drop>::drop",
+        );
+        check("core::ptr::drop_in_place", "core::ptr::drop_in_place", "core::ptr::drop_in_place");
+        check("", "", "");
+        check("((<<>>", "((<<>>", "((<<>>");
+    }
+
+    #[test]
     fn long_names_and_names_that_explode_stay_as_they_are() {
         let long = format!("_Z{}{}v", LONGEST, "a".repeat(LONGEST));
         assert_eq!(demangle(&long), long);
@@ -162,7 +302,7 @@ mod tests {
                     name.push(b'_');
                 }
             }
-            demangle(&String::from_utf8(name).unwrap());
+            let _ = short(&demangle(&String::from_utf8(name).unwrap()));
         }
     }
 }

@@ -23,17 +23,22 @@ const REPORT: &str = r#"{"version": 2, "command": ["./app"], "pid": 7, "processe
         "p50": {"value": 1900, "low": 1800, "high": 2000}, "p90": {"value": 2500, "low": 2300, "high": 2600},
         "p99": {"value": 3000, "low": 2900, "high": 3100}, "max": 3100, "below_resolution": false, "resolution": 20}},
     {"name": "main", "object": "/opt/app", "address": "0x401100", "samples": 0, "recursive": false,
-     "calls": {"value": 1, "low": 1, "high": 1}}]}"#;
+     "calls": {"value": 1, "low": 1, "high": 1}}],
+    "arcs": [{"caller": {"name": "main", "object": "/opt/app", "address": "0x401100"},
+              "callee": {"name": "step", "object": "/opt/app", "address": "0x401000"},
+              "calls": {"value": 50000, "low": 47500, "high": 52500},
+              "total_ns": {"value": 100000000, "low": 90000000, "high": 110000000}}]}"#;
 
 const TABLE: &str = "\
 fastinst: ./app (pid 7), 2.00s
-4 probes, 100 toggles (50.0/s), 20 samples
-total includes callees; share is of the time that the threads lived
+4 probes, 20 calls timed, 100 toggles (50.0/s)
+profiling cost 0.81% ±0.16% processor time, budget 1% (probes 4.00ms, service 2.00ms, toggles 1.00ms, start-up 1.00ms), and 123kB of memory
+total includes callees; shares are of the 2.00s that the program's threads lived; ±, >= and <= are 95% intervals
 
-function  object  samples      calls    mean     p50     p90     p99     max  total  share
-──────────────────────────────────────────────────────────────────────────────────────────
-step      app          20  50.0k ±5%  2.00us  1.90us  2.50us  3.00us  3.10us  100ms   5.0%
-main      app           0      1           -       -       -       -       -      -      -
+function      calls       total  share  self  share    mean     p50     p90     p99     max
+───────────────────────────────────────────────────────────────────────────────────────────
+step      50.0k ±5%  100ms ±10%   5.0%     -      -  2.00us  1.90us  2.50us  3.00us  3.10us
+main          1          -           -     -      -       -       -       -       -       -
 ";
 
 /// A directory with a harmless library to preload.
@@ -131,18 +136,35 @@ fn help_has_examples_first_and_exit_codes() {
             "126 ",
             "127 ",
             "--output <FILE>",
-            "--samples <N>",
-            "--epoch-ms <N>",
+            "--merge",
+            "--budget <N%>",
+            "--counts <sampled|exact>",
+            "--only <PATTERN,...>",
+            "--skip <PATTERN,...>",
             "--text",
             "--library",
         ],
     );
-    check(&["report"], &["Exit codes:", "--limit <N>", "--json"]);
+    check(
+        &["report"],
+        &[
+            "Exit codes:",
+            "--text",
+            "--json",
+            "--csv",
+            "--callers <FUNCTION>",
+            "--callees <FUNCTION>",
+            "--tree",
+            "--sort <KEY>",
+            "--filter <PATTERN,...>",
+            "--limit <N>",
+        ],
+    );
 }
 
 #[test]
 fn wrong_usage_exits_2() {
-    for line in [&[][..], &["record"], &["record", "--samples", "0", "--", "true"], &["report"]] {
+    for line in [&[][..], &["record"], &["record", "--budget", "0", "--", "true"], &["report"]] {
         assert_eq!(fastinst().args(line).output().unwrap().status.code(), Some(2), "{line:?}");
     }
 }
@@ -219,17 +241,17 @@ fn what_is_not_set_up_right_exits_125() {
 fn the_environment_of_the_program_is_set_up() {
     let fixture = Fixture::new();
     let other = compile(fixture.directory.path(), "other.so", &["-shared", "-fPIC"], "int other;");
-    let mut command = fixture.record(&["-o", "r.%p.json", "--samples", "5"], &["env"]);
+    let mut command = fixture.record(&["-o", "r.%p.json", "--budget", "5%"], &["env"]);
     command
         .env("LD_PRELOAD", &other)
-        .env("FASTINST_OPTIONS", "epoch_ms=20:samples=3")
+        .env("FASTINST_OPTIONS", "counts=exact:budget=3%:run=17.4")
         .env("KEPT", "as it was");
     let output = command.output().unwrap();
     let environment = stdout(&output);
     let here = fs::canonicalize(fixture.directory.path()).unwrap();
     for expected in [
         format!("LD_PRELOAD={}:{}", fixture.library.display(), other.display()),
-        format!("FASTINST_OPTIONS=output={}/r.%p.json:samples=5:epoch_ms=20", here.display()),
+        format!("FASTINST_OPTIONS=output={}/r.%p.json:budget=5%:counts=exact:run=17.4", here.display()),
         "KEPT=as it was".to_owned(),
     ] {
         assert!(environment.lines().any(|line| line == expected), "{expected} is not in\n{environment}");
@@ -262,11 +284,11 @@ fn only_a_program_without_instrumented_functions_is_warned_of() {
 fn the_program_takes_the_place_of_the_command() {
     let fixture = Fixture::new();
     let script = r#"echo "$$ $0 $*"; exit 7"#;
-    let mut command = fixture.record(&[], &["sh", "-c", script, "-x", "--", "a b", "--samples"]);
+    let mut command = fixture.record(&[], &["sh", "-c", script, "-x", "--", "a b", "--budget"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(stdout(&output), format!("{pid} -x -- a b --samples\n"));
+    assert_eq!(stdout(&output), format!("{pid} -x -- a b --budget\n"));
     assert_eq!(output.status.code(), Some(7));
 }
 
@@ -290,13 +312,80 @@ fn a_report_is_printed_again() {
         stdout(&output).to_owned()
     };
     assert_eq!(report(&[]), TABLE);
-    assert!(report(&["--limit", "1"]).ends_with("… and 1 more function\n"));
+    assert_eq!(report(&["--text", "--limit", "0"]), TABLE);
+    assert!(report(&["--limit", "1"]).ends_with("… and 1 more function; --limit 0 shows all of them\n"));
+    let names = |options: &[&str]| {
+        let table = report(options);
+        let rows = table.lines().skip_while(|line| !line.starts_with('─')).skip(1);
+        rows.map(|row| row.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["--sort", "name"]), ["main", "step"]);
+    assert_eq!(names(&["--filter", "ma*,nothing"]), ["main"]);
+    assert!(
+        report(&["--csv", "--filter", "main"])
+            .ends_with("\nmain,/opt/app,0x401100,,0,1,1,1,,,,,,,,,,,,,,,,,,,,,,false,0,,\n")
+    );
+    assert!(report(&["--callers", "step"]).contains("\nmain    50.0k ±5%  100ms ±10%   100%\n"));
+    assert!(report(&["--callees", "main"]).contains("\nstep    50.0k ±5%  100ms ±10%"));
+    assert!(report(&["--callees", "step"]).ends_with("no call was seen\n"));
+    assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON stays as it is.
     let normal = report(&["--json"]);
     assert!(normal.starts_with("{\n  \"version\": 2,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
+}
+
+#[test]
+fn reports_are_merged() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("one.json"), REPORT).unwrap();
+    fs::write(fixture.path("two.json"), REPORT).unwrap();
+    let mut command = fastinst();
+    command.current_dir(fixture.directory.path()).args(["report", "one.json", "two.json"]);
+    let output = command.output().unwrap();
+    let table = stdout(&output);
+    assert!(table.starts_with("fastinst: ./app (pid 7 and 1 more process), 2.00s\n"), "{table}");
+    assert!(table.contains("\nstep      100k ±4%  200ms ±7%   5.0% "), "{table}");
+    fs::write(fixture.path("two.json"), REPORT.replacen('2', "1", 1)).unwrap();
+    check_refused(&mut command, 1, "two.json is a report of version 1");
+}
+
+#[test]
+fn functions_that_are_not_there_are_named() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("r.json"), REPORT).unwrap();
+    let check = |options: [&str; 2], expected: &str| {
+        let mut command = fastinst();
+        command.arg("report").arg(fixture.path("r.json")).args(options);
+        check_refused(&mut command, 1, expected);
+    };
+    check(["--callers", "nothing"], "no function `nothing` is in the report");
+    check(["--callees", "*"], "`*` is the name of several functions: step, main; write one of these");
+}
+
+#[test]
+fn options_that_are_gone_name_their_successor() {
+    let fixture = Fixture::new();
+    for options in ["samples=5", "epoch_ms=20"] {
+        let mut command = fixture.record(&[], &["true"]);
+        check_refused(command.env("FASTINST_OPTIONS", options), 125, "is no option any more; budget=N% sets");
+    }
+    check_refused(&mut fixture.record(&["-o", "r.txt", "--merge"], &["true"]), 125, "output=FILE.json");
+}
+
+#[test]
+fn every_run_has_a_name() {
+    let fixture = Fixture::new();
+    let run = |options: &[&str]| {
+        let output = fixture.record(options, &["env"]).output().unwrap();
+        stdout(&output).lines().find_map(|line| Some(line.split_once(":run=")?.1.to_owned()))
+    };
+    let (first, second) = (run(&["-o", "r.json"]).unwrap(), run(&["-o", "r.json"]).unwrap());
+    let parts = |run: &str| run.split('.').map(|part| part.parse::<u64>().unwrap()).collect::<Vec<_>>();
+    assert!(parts(&first) < parts(&second), "{first} {second}");
+    assert_eq!(run(&[]), None, "nothing is written that could be left over");
 }
 
 #[test]

@@ -439,15 +439,76 @@ fn default_output_is_a_table_on_stderr() {
     }
 }
 
+/// Short runs, one right after the other, with and without the command.
+#[test]
+fn a_second_run_leaves_no_report_of_the_first() {
+    ensure_preload();
+    let binary = compile("fixtures/early_end.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    for extension in ["json", "txt"] {
+        let output = folder.path().join(extension).join(format!("report.{extension}"));
+        fs::create_dir(folder.path().join(extension)).expect("a folder can be made");
+        for number in 0..60 {
+            let mut command = if number % 2 == 0 {
+                let mut record = bare(&target_release_dir().join("fastinst"), &["record", "-o"]);
+                record.arg(&output).arg("--").arg(&binary).arg("_exit");
+                record
+            } else {
+                preloaded(&binary, &["_exit"], &format!("output={}", output.display()))
+            };
+            let with = run(&mut command);
+            let text = fs::read_to_string(&output).expect("a report");
+            assert!(text.contains(&with.pid.to_string()), "run {number} left another's report:\n{text}");
+            let files = fs::read_dir(folder.path().join(extension)).expect("the folder can be read").count();
+            assert_eq!(files, 1, "run {number}");
+        }
+    }
+}
+
+#[test]
+fn forked_children_share_a_report_if_they_are_merged() {
+    let binary = compile("fixtures/fork.c", &["-O2"], Gcc);
+    let apart = profiled(&binary, &[], "");
+    let merged = profiled(&binary, &[], "merge=1");
+    assert!(apart.reports.len() > 1, "{:?}", summary(&apart));
+    assert_eq!(merged.reports.len(), 1, "{:?}", summary(&merged));
+    assert_eq!(merged.report().json["processes"], apart.reports.len());
+    for name in apart.reports.iter().flat_map(|report| report.functions()).map(|function| &function["name"]) {
+        let name = name.as_str().expect("a name");
+        assert!(merged.report().functions().any(|function| function["name"] == name), "no {name}");
+    }
+}
+
+#[test]
+fn only_what_is_asked_for_is_measured() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let names = |options: &str| {
+        let profiled = profiled(&binary, &[], options);
+        let names =
+            profiled.report().functions().map(|function| function["name"].as_str().map(str::to_owned));
+        let mut names: Vec<String> = names.map(|name| name.expect("a name")).collect();
+        names.sort();
+        names
+    };
+    let all = names("");
+    assert!(all.len() > 2 && all.contains(&"fibonacci".to_owned()), "{all:?}");
+    assert_eq!(names("only=fib*"), ["fibonacci"]);
+    assert_eq!(names(r"only=file\:recursion.c"), all);
+    assert_eq!(names(r"only=object\:recursion-gcc*:skip=file\:other.c"), all);
+    let others: Vec<String> = all.iter().filter(|name| *name != "fibonacci").cloned().collect();
+    assert_eq!(names("skip=fibonacci"), others);
+}
+
 #[test]
 fn wrong_option_is_named_in_one_line_and_the_program_runs_unprofiled() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let without = run(&mut bare(&binary, &[]));
     for (options, named) in [
         ("outptu=/tmp/x.json", "outptu"),
-        ("samples=many", "many"),
+        ("budget=many", "many"),
+        ("samples=50", "budget=N%"),
         ("tool=hammer", "hammer"),
-        ("samples", "samples"),
+        ("budget", "budget"),
     ] {
         let with = run(&mut preloaded(&binary, &[], options));
         with.assert_same(&without, options);

@@ -13,7 +13,7 @@ mod provider;
 mod signals;
 
 use profiler::error::Error;
-use profiler::options::{Options, Output, Tool, VARIABLE};
+use profiler::options::{Options, Output, RunId, Tool, VARIABLE};
 use profiler::{options, process, session};
 
 /// The program's `malloc` may be instrumented itself, or be the thing that crashed.
@@ -58,7 +58,7 @@ fn start(mut options: Options) -> Result<(), Error> {
         }
         // Programs that it starts must not take its report, or each other's, for one of an earlier run.
         if options.run.is_none() {
-            options.run = Some(process::started_at());
+            options.run = Some(RunId::begins_here());
             // SAFETY: in the constructor of a preloaded library, before the program's first thread is made.
             unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
         }

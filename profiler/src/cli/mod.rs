@@ -14,7 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   fastinst record -- ./app --size 10         profile, the table goes to stderr at exit
   fastinst record -o app.json -- ./app       profile into a file
-  fastinst report app.json --limit 20        print the 20 functions with the longest totals";
+  fastinst report app.json --limit 20        print the 20 functions with the longest totals
+  fastinst report app.json --callers hash    print who calls hash";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
@@ -80,14 +81,21 @@ mod tests {
         check("fastinst profile", "unrecognized subcommand 'profile'");
         check("fastinst record", "PROGRAM");
         check("fastinst record --", "PROGRAM");
-        check("fastinst record --sample 3 -- a", "unexpected argument '--sample'");
-        check("fastinst record --samples 0 -- a", "samples=0: expected a number from 1 to 1000");
-        check("fastinst record --epoch-ms 1s -- a", "epoch_ms=1s: expected a number from 1 to 60000");
+        check("fastinst record --samples 3 -- a", "unexpected argument '--samples'");
+        check("fastinst record --budget 0% -- a", "budget=0%: expected a percentage");
+        check("fastinst record --counts all -- a", "counts=all: expected sampled or exact");
+        check("fastinst record --only a,,b -- a", "only=a,,b: expected patterns");
+        check("fastinst record --merge -- a", "--output <FILE>");
         check("fastinst record --text rwx -- a", "text=rwx: expected alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
         check("fastinst report a.json --json --limit 3", "cannot be used with");
+        check("fastinst report a.json --json --csv", "cannot be used with");
+        check("fastinst report a.json --tree --callers f", "cannot be used with");
+        check("fastinst report a.json --callers f --sort self", "cannot be used with");
+        check("fastinst report a.json --sort p95", "sort=p95: expected total, self,");
+        check("fastinst report a.json --filter a,", "filter=a,: expected patterns");
     }
 }

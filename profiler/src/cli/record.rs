@@ -17,13 +17,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use clap::Args;
 use nix::unistd::{AccessFlags, access};
 use profiler::elf_check::{Kind, Program, inspect};
 use profiler::error::Error;
-use profiler::options::{Options, Output, TextAccess, Tool, VARIABLE};
+use profiler::filter::Patterns;
+use profiler::options::{Budget, Counts, Options, Output, RunId, TextAccess, Tool, VARIABLE};
 
 use super::Failure;
 
@@ -39,9 +39,11 @@ Examples:
       the table goes to stderr when the program ends
   fastinst record -o app.json -- ./app
       the report goes to a file; fastinst report app.json prints the table
-  fastinst record -o '%e.%p.json' --samples 50 -- make check
-      a report per process, with finer percentiles
-  FASTINST_OPTIONS=samples=50 LD_PRELOAD=/path/to/libfastinst.so ./app
+  fastinst record -o '%e.%p.json' --budget 5% -- make check
+      a report per process, with narrower intervals
+  fastinst record -o server.json --merge --only 'http_*,object:libz.so*' -- ./server
+      one report for the server and its children, of some functions
+  FASTINST_OPTIONS=budget=5% LD_PRELOAD=/path/to/libfastinst.so ./app
       the same without this command; FASTINST_OPTIONS=help=1 lists the keys";
 
 const EXIT_CODES: &str = "\
@@ -69,15 +71,28 @@ pub(super) struct Record {
     #[arg(short, long, value_name = "FILE")]
     output: Option<Output>,
 
-    /// Samples of a function after which its probes turn off until the next epoch, 1 to 1000 (default: 10). More give
-    /// finer percentiles and slow down functions that are called often
-    #[arg(long, value_name = "N", value_parser = Options::parse_samples)]
-    samples: Option<u32>,
+    /// One report for all processes of the run, in FILE.json, instead of one for each
+    #[arg(long, requires = "output")]
+    merge: bool,
 
-    /// Milliseconds after which all probes are turned on again, 1 to 60000 (default: 10). A shorter epoch samples
-    /// more evenly over time and patches code more often
-    #[arg(long, value_name = "N", value_parser = Options::parse_epoch_ms)]
-    epoch_ms: Option<Duration>,
+    /// What profiling may cost, in percent of the program's own processor time, or none (default: 1%). More narrows the
+    /// intervals; with none every call is timed, and functions that are called often become several times slower
+    #[arg(long, value_name = "N%")]
+    budget: Option<Budget>,
+
+    /// How calls are counted (default: sampled, in windows at random instants; functions that are called rarely, all the
+    /// time). exact counts every call, which no budget limits
+    #[arg(long, value_name = "sampled|exact")]
+    counts: Option<Counts>,
+
+    /// Functions to measure (default: all): a name, object:NAME (executable or library) or file:NAME (source file); * is
+    /// any text, ? any character. May be given several times
+    #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("only", text))]
+    only: Vec<Patterns>,
+
+    /// Functions not to measure, whatever --only says. What is left out has no probes and costs least
+    #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("skip", text))]
+    skip: Vec<Patterns>,
 
     /// How code is written (default: alias). alias keeps every page from being writable and executable; mprotect
     /// makes a page both for the moment of a write, for systems that refuse memfd_create
@@ -108,12 +123,16 @@ fn exit_code(error: &Error) -> u8 {
 
 fn start(arguments: &Record) -> Result<Infallible, Error> {
     let (program, rest) = arguments.command.split_first().expect("clap requires a program");
-    let options = merged_options(arguments, env::var_os(VARIABLE).as_deref())?;
+    let mut options = merged_options(arguments, env::var_os(VARIABLE).as_deref())?;
     let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     let path = find_program(Path::new(program), &path)?;
     let library = find_library(arguments.library.as_deref())?;
     if let Some(warning) = check_program(&path, &options)? {
         eprintln!("fastinst: {warning}");
+    }
+    // At the last moment: reports that are older are left over.
+    if options.output != Output::Stderr {
+        options.run.get_or_insert_with(RunId::begins_here);
     }
     let source = Command::new(&path)
         .arg0(program)
@@ -130,9 +149,18 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
     if let Some(output) = &arguments.output {
         options.output = output.clone();
     }
-    options.samples = arguments.samples.unwrap_or(options.samples);
-    options.epoch = arguments.epoch_ms.unwrap_or(options.epoch);
+    options.merge |= arguments.merge;
+    options.budget = arguments.budget.unwrap_or(options.budget);
+    options.counts = arguments.counts.unwrap_or(options.counts);
+    let filter = &mut options.filter;
+    for (typed, patterns) in [(&arguments.only, &mut filter.only), (&arguments.skip, &mut filter.skip)] {
+        if !typed.is_empty() {
+            *patterns = Patterns::default();
+            typed.iter().for_each(|more| patterns.extend(more.clone()));
+        }
+    }
     options.text = arguments.text.unwrap_or(options.text);
+    options.check()?;
     options.output = placed(&options.output)?;
     Ok(options)
 }
@@ -272,8 +300,11 @@ mod tests {
     fn arguments() -> Record {
         Record {
             output: None,
-            samples: None,
-            epoch_ms: None,
+            merge: false,
+            budget: None,
+            counts: None,
+            only: Vec::new(),
+            skip: Vec::new(),
             text: None,
             library: None,
             command: vec!["a".into()],
@@ -288,14 +319,16 @@ mod tests {
             assert_eq!(options.to_options_string(), expected);
         }
         check(arguments(), "", "");
-        check(arguments(), "samples=3:help=1", "samples=3:help=1");
-        check(Record { samples: Some(4), ..arguments() }, "samples=3:epoch_ms=7", "samples=4:epoch_ms=7");
-        check(Record { samples: Some(10), ..arguments() }, "samples=3", "");
-        check(
-            Record { epoch_ms: Some(Duration::from_millis(5)), ..arguments() },
-            "tool=none",
-            "epoch_ms=5:tool=none",
-        );
+        check(arguments(), "budget=3%:help=1", "budget=3%:help=1");
+        let budget = |percent: &str| Record { budget: Some(percent.parse().unwrap()), ..arguments() };
+        check(budget("4%"), "budget=3%:counts=exact", "budget=4%:counts=exact");
+        check(budget("1%"), "budget=3%", "");
+        check(budget("none"), "tool=none", "budget=none:tool=none");
+        let patterns = |text: &str| Patterns::parse("only", text).unwrap();
+        let (only, skip) = (vec![patterns("a,b*"), patterns("file:c")], vec![patterns("d")]);
+        check(Record { only, ..arguments() }, "only=z:skip=y", r"only=a,b*,file\:c:skip=y");
+        check(Record { skip, ..arguments() }, "only=z:skip=y", "only=z:skip=d");
+        check(Record { merge: true, ..arguments() }, "output=/tmp/a.json", "output=/tmp/a.json:merge=1");
         check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=alias", "text=mprotect");
         check(Record { output: Some(Output::Stderr), ..arguments() }, "output=/tmp/a.txt", "");
         check(
@@ -313,8 +346,9 @@ mod tests {
             assert_eq!((exit_code(&error), error.to_string().as_str()), (125, expected));
         }
         check(
-            b"sample=3",
-            "FASTINST_OPTIONS: unknown option `sample`; the options are output, samples, epoch_ms, tool, text, run, help",
+            b"bugdet=3%",
+            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, \
+             run, help",
         );
         check(b"tool=\xff", "FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it");
         check(

@@ -1,46 +1,82 @@
-//! `fastinst report`: prints a recorded report again.
+//! `fastinst report`: prints recorded reports again, as they are or merged.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use profiler::report::{json, text};
+use profiler::error::Error;
+use profiler::filter::Patterns;
+use profiler::report::arcs::{self, Direction};
+use profiler::report::{self, SortKey, View, csv, json, text, tree};
 
 use super::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
   fastinst report app.json
-  fastinst report app.json --limit 20
-  fastinst report app.json --json | jq '.functions[0].latency_ns.p99'";
+  fastinst report app.json --sort p99 --filter 'Tree::*' --limit 20
+  fastinst report server.json server.*.json      the processes of a run, merged
+  fastinst report app.json --callers hash        who calls hash, and how long these calls take
+  fastinst report app.json --tree
+  fastinst report app.json --csv > app.csv
+  fastinst report app.json --json | jq '.functions[0].latency_ns.p99.value'";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  printed
-  1  the file cannot be read or is no report of this version
+  1  a file cannot be read or is no report of this version, or a function is not in it
   2  wrong usage";
 
-/// Print the table of a recorded report
+const HINT: &str = "--limit 0 shows all of them";
+
+/// Print the table of recorded reports
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Report {
-    /// A report that `fastinst record -o FILE.json` wrote
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// Reports that `fastinst record -o FILE.json` wrote. Several are merged: calls and times add up
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 
-    /// Rows of the table (default: all); the functions with the longest totals are kept, the others are only counted
+    /// Print the table (default)
+    #[arg(long, group = "form")]
+    text: bool,
+
+    /// Print normalised JSON: known fields only, functions by total
+    #[arg(long, group = "form", conflicts_with_all = ["limit", "sort", "filter"])]
+    json: bool,
+
+    /// Print comma-separated values: a header, and a line for each function
+    #[arg(long, group = "form")]
+    csv: bool,
+
+    /// Print the callers of a function, with their calls and times
+    #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
+    callers: Option<String>,
+
+    /// Print the functions that a function calls, with their calls and times
+    #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
+    callees: Option<String>,
+
+    /// Print a call tree. It is made of pairs of caller and callee, so a function looks the same on every path
+    #[arg(long, group = "form", conflicts_with_all = ["sort", "filter"])]
+    tree: bool,
+
+    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by what is certain of them (the lower
+    /// end of the interval), or name (default: total)
+    #[arg(long, value_name = "KEY")]
+    sort: Option<SortKey>,
+
+    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * is any text, ? any character
+    #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("filter", text))]
+    filter: Option<Patterns>,
+
+    /// Rows of the table, 0 for all (default: 30 on a terminal, otherwise all)
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-
-    /// Print normalised JSON instead of the table: known fields only, functions by total
-    #[arg(long, conflicts_with = "limit")]
-    json: bool,
 }
 
 pub(super) fn run(arguments: &Report) -> Result<(), Failure> {
-    let report =
-        json::read(&arguments.file).map_err(|error| Failure { code: 1, message: error.to_string() })?;
-    let text = if arguments.json { json::to_string(&report) } else { text::render(&report, arguments.limit) };
+    let text = print(arguments).map_err(|error| Failure { code: 1, message: error.to_string() })?;
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         // The reader, `head` for example, has seen enough.
@@ -48,4 +84,39 @@ pub(super) fn run(arguments: &Report) -> Result<(), Failure> {
         Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
         Ok(()) => Ok(()),
     }
+}
+
+fn print(arguments: &Report) -> Result<String, Error> {
+    let report = merged(&arguments.files)?;
+    let view = View {
+        sort: arguments.sort.unwrap_or_default(),
+        filter: arguments.filter.clone().unwrap_or_default(),
+        limit: match arguments.limit {
+            Some(0) => None,
+            None if !arguments.csv && io::stdout().is_terminal() => Some(text::ROWS_ON_A_TERMINAL),
+            limit => limit,
+        },
+        hint: HINT,
+    };
+    let arcs_of = |name: &str, direction| -> Result<String, Error> {
+        Ok(arcs::render(&report, report.function(name)?, direction, &view))
+    };
+    Ok(match arguments {
+        Report { json: true, .. } => json::to_string(&report),
+        Report { csv: true, .. } => csv::render(&report, &view),
+        Report { tree: true, .. } => tree::render(&report, &view),
+        Report { callers: Some(name), .. } => arcs_of(name, Direction::Callers)?,
+        Report { callees: Some(name), .. } => arcs_of(name, Direction::Callees)?,
+        _ => text::render(&report, &view),
+    })
+}
+
+/// All reports as one.
+fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
+    let (first, others) = files.split_first().expect("clap requires a file");
+    let mut report = json::read(first)?;
+    for file in others {
+        report.merge(json::read(file)?);
+    }
+    Ok(report)
 }

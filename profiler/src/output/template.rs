@@ -71,13 +71,14 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::options::RunId;
 
     #[test]
     fn sequences_are_replaced() {
         let identity = Identity {
             pid: 42,
             executable: PathBuf::from("/opt/bin/app.real"),
-            started: SystemTime::UNIX_EPOCH,
+            run: RunId { started: SystemTime::UNIX_EPOCH, pid: 42 },
             is_fork_child: false,
         };
         let host = host_name();

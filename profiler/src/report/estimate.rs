@@ -56,6 +56,15 @@ impl Estimate {
         Estimate { value: self.value.min(limit), low: self.low, high: self.high.map(|high| high.min(limit)) }
     }
 
+    /// The sum of two figures that were estimated independently of each other: half-widths add up in quadrature.
+    #[must_use]
+    pub fn plus(&self, other: &Estimate) -> Estimate {
+        let value = self.value + other.value;
+        let below = (self.value - self.low).hypot(other.value - other.low);
+        let above = self.high.zip(other.high).map(|(one, two)| (one - self.value).hypot(two - other.value));
+        Estimate::within(value, value - below, value + above.unwrap_or(f64::INFINITY))
+    }
+
     /// Whether the figure has no error.
     #[must_use]
     pub fn is_exact(&self) -> bool {
@@ -102,6 +111,19 @@ mod tests {
         check(Estimate::within(3.0, 4.0, 2.0), 3.0, 3.0, Some(3.0));
         check(Estimate::within(3.0, -4.0, f64::INFINITY), 3.0, 0.0, None);
         check(Estimate::within(3.0, f64::NAN, f64::NAN), 3.0, 0.0, None);
+    }
+
+    #[test]
+    fn independent_errors_add_up_in_quadrature() {
+        #[track_caller]
+        fn check(one: Estimate, two: Estimate, expected: Estimate) {
+            assert_eq!((one.plus(&two), two.plus(&one)), (expected, expected));
+        }
+        let three = Estimate::within(10.0, 7.0, 16.0);
+        check(Estimate::exact(1.0), Estimate::exact(2.0), Estimate::exact(3.0));
+        check(three, Estimate::exact(2.0), Estimate::within(12.0, 9.0, 18.0));
+        check(three, Estimate::within(10.0, 6.0, 18.0), Estimate::within(20.0, 15.0, 30.0));
+        check(Estimate::at_least(1.0), three, Estimate::within(11.0, 8.0, f64::INFINITY));
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
 #[derive(Serialize)]
 struct Written<'a> {
     version: u32,
+    run: &'a str,
     command: &'a [String],
     pid: u32,
     processes: u32,
@@ -109,6 +110,7 @@ impl Serialize for Report {
         let functions = self.ranked();
         Written {
             version: self.version,
+            run: &self.run,
             command: &self.command,
             pid: self.pid,
             processes: self.processes,
@@ -266,6 +268,7 @@ mod tests {
 
     const EXAMPLE: &str = r#"{
   "version": 2,
+  "run": "1700000000000000001.4242",
   "command": [
     "./app",
     "--size",
@@ -504,7 +507,7 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 83, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 84, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is no fastinst report (an empty file); {NO}"));
         check(

@@ -1,18 +1,28 @@
-//! The report of one profiled process: what it holds, and its two written forms.
+//! The report of one profiled process, or of several: what it holds, and its written forms.
 //!
 //! [`Report`] is filled once; what was estimated in it is an [`Estimate`]. [`text`] makes the table that people read, [`json`] the form that programs read and
-//! that `fastinst report` turns into the table again. Both list the functions in the order of [`Report::ranked`].
+//! that `fastinst report` turns into the table again, or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the functions in the order of
+//! [`Report::ranked`] unless another [`SortKey`] is asked for.
 
+pub mod arcs;
+pub mod csv;
 mod estimate;
 pub mod json;
+mod merge;
 mod model;
+mod names;
+mod sort;
 pub mod text;
+pub mod tree;
 mod units;
 
 use std::path::Path;
 
 pub use estimate::Estimate;
 pub use model::{Arc, Caller, Cost, FunctionRef, FunctionReport, Latency, OffCpu, Report};
+pub use names::names;
+pub use sort::SortKey;
+pub use text::View;
 
 /// The written form of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +49,7 @@ impl Format {
     /// The report in this form, with every function; ends with a newline.
     pub fn render(self, report: &Report) -> String {
         match self {
-            Format::Text => text::render(report, None),
+            Format::Text => text::render(report, &View::default()),
             Format::Json => json::to_string(report),
         }
     }

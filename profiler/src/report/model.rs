@@ -12,9 +12,12 @@ use super::json;
 pub struct Report {
     /// Version of the format, [`Report::VERSION`].
     pub version: u32,
-    /// The program and its arguments. Of a merged report, those of the first process.
+    /// Names the run: all processes that descend from one process have the same. Empty if it is not known.
+    #[serde(default)]
+    pub run: String,
+    /// The program and its arguments. Of a merged report, those of the process that the run began with, or of any.
     pub command: Vec<String>,
-    /// Process id. Of a merged report, that of the first process.
+    /// Process id. Of a merged report, that of the same process.
     pub pid: u32,
     /// How many processes the report is about: 1, more if reports were merged.
     pub processes: u32,
@@ -22,7 +25,7 @@ pub struct Report {
     pub duration_ns: u64,
     /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds: what shares are shares of.
     pub thread_time_ns: u64,
-    /// Probes that were discovered, entry and exit counted apart.
+    /// Probes that were discovered, entry and exit counted apart. Of a merged report, in the process that had most.
     pub probes: u64,
     /// How often a probe was turned on or off.
     pub toggles: u64,
@@ -72,7 +75,9 @@ pub struct FunctionReport {
     pub name: String,
     /// Path of the executable or shared library that holds it.
     pub object: String,
-    /// Where it starts; in JSON a string of hexadecimal digits, `"0x401136"`.
+    /// Where it starts, from the lowest address of `object` on, so that it is the same in every run: of a library or a
+    /// position-independent executable what `nm` and `addr2line` have. In JSON a string of hexadecimal digits,
+    /// `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
     /// Where it is defined, as `file:line`; none without debugging information.
@@ -178,19 +183,6 @@ pub enum Caller {
 impl Report {
     /// The version of the format that this crate writes and reads.
     pub const VERSION: u32 = 2;
-
-    /// The functions by the lower bound of their total time, longest first, so that nothing is ranked by a guess; equal
-    /// ones by name, then by address.
-    #[must_use]
-    pub fn ranked(&self) -> Vec<&FunctionReport> {
-        let mut ranked: Vec<&FunctionReport> = self.functions.iter().collect();
-        let total = |function: &FunctionReport| function.total_ns.map_or(-1.0, |total| total.low);
-        ranked.sort_by(|left, right| {
-            let by_name = || (&left.name, left.address).cmp(&(&right.name, right.address));
-            total(right).total_cmp(&total(left)).then_with(by_name)
-        });
-        ranked
-    }
 }
 
 impl Cost {
@@ -311,6 +303,7 @@ pub(super) mod tests {
         ];
         Report {
             version: Report::VERSION,
+            run: "1700000000000000001.4242".to_owned(),
             command: ["./app", "--size", "10"].map(String::from).to_vec(),
             pid: 4242,
             processes: 1,
@@ -334,32 +327,6 @@ pub(super) mod tests {
             functions: vec![hash, fini, main, leaf, insert],
             arcs,
         }
-    }
-
-    #[test]
-    fn functions_are_ranked_by_what_is_certain_then_name_then_address() {
-        let function = |name: &str, address, total_ns| FunctionReport {
-            name: name.to_owned(),
-            address,
-            total_ns,
-            ..example().functions[1].clone()
-        };
-        let five = Some(Estimate::exact(5.0));
-        let report = Report {
-            functions: vec![
-                function("guess", 6, Some(Estimate::within(1e9, 1.0, 2e9))),
-                function("unknown", 8, None),
-                function("nothing", 7, Some(Estimate::exact(0.0))),
-                function("b", 2, five),
-                function("b", 1, five),
-                function("z", 3, Some(Estimate::within(10.0, 9.0, 11.0))),
-                function("a", 9, five),
-                function("most", 4, Some(Estimate::at_least(20.0))),
-            ],
-            ..example()
-        };
-        let order: Vec<u64> = report.ranked().iter().map(|function| function.address).collect();
-        assert_eq!(order, [4, 3, 9, 1, 2, 6, 7, 8]);
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! The table that people read: a heading, the notes, and a line per function.
 //!
-//! No colour and no terminal width: the text is the same on a terminal, in a file and in a pipe. The numbers take the
-//! width they need, the names what is left of 120 columns; a longer name loses its middle.
+//! No colour: the text is the same on a terminal, in a file and in a pipe, but for the number of rows that the caller asks
+//! for. The numbers take the width they need, the names what is left of 132 columns; a longer name loses its middle.
+//!
+//! What is not certain looks so: `12.3k ±4%` is an estimate with half the width of its 95 % interval, `>=10`
+//! a lower and `<=10` an upper bound, where the interval is wider than the value. Latencies that the clock cannot resolve are
+//! `<20ns`.
 
 use std::fmt::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-use super::{FunctionReport, Latency, Report, units};
+use super::units::Certainty;
+use super::{Cost, Estimate, FunctionReport, Latency, Report, SortKey, names, units};
+use crate::filter::Patterns;
 
 /// Columns that the table should fill at most.
-const WIDTH: usize = 120;
+const WIDTH: usize = 132;
 /// A name is never made shorter than this, even if the table becomes wider than [`WIDTH`].
 const SHORTEST_NAME: usize = 28;
 /// Longest file name in the column `object`.
@@ -19,103 +25,256 @@ const LONGEST_OBJECT: usize = 20;
 /// Spaces between two columns: one from the table's style, the rest as padding.
 const GAP: usize = 2;
 
-const HEADER: [&str; 11] =
-    ["function", "object", "samples", "calls", "mean", "p50", "p90", "p99", "max", "total", "share"];
-/// Columns on the left of the numbers.
-const NAMES: usize = 2;
+/// Rows on a terminal, unless the user asks for more.
+pub const ROWS_ON_A_TERMINAL: usize = 30;
 
 const LINE_UNDER_HEADER: TableStyle = NOTHING.header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// The report as text with at most `limit` functions, those with the longest totals; ends with a newline.
-pub fn render(report: &Report, limit: Option<usize>) -> String {
+/// What is shown of a report.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// The order of the functions.
+    pub sort: SortKey,
+    /// Only functions that match; all if there are no patterns.
+    pub filter: Patterns,
+    /// At most so many functions; all if there is none.
+    pub limit: Option<usize>,
+    /// What the reader can do to see the others.
+    pub hint: &'static str,
+}
+
+impl View {
+    /// The functions of a report that match the filter, in order, with their names.
+    #[must_use]
+    pub fn functions<'a>(&self, report: &'a Report) -> Vec<(&'a FunctionReport, String)> {
+        let sorted = report.sorted(self.sort);
+        let named = names(&sorted);
+        let all = sorted.into_iter().zip(named);
+        all.filter(|(function, _)| self.filter.is_empty() || self.filter.match_report(function)).collect()
+    }
+}
+
+/// The report as text; ends with a newline.
+#[must_use]
+pub fn render(report: &Report, view: &View) -> String {
     let mut text = heading(report);
-    let functions = report.ranked();
-    let shown = limit.unwrap_or(functions.len()).min(functions.len());
+    let functions = view.functions(report);
     if functions.is_empty() {
-        text.push_str("no instrumented function was called\n");
+        let why = if report.functions.is_empty() { "was called" } else { "matches the filter" };
+        writeln!(text, "no instrumented function {why}").expect("a string takes any text");
         return text;
     }
-    text.push_str("total includes callees; share is of the time that the threads lived\n\n");
+    let shown = view.limit.unwrap_or(functions.len()).min(functions.len());
+    text.push_str(&legend(report, &functions[..shown]));
     if shown > 0 {
         text.push_str(&table(&functions[..shown], report.thread_time_ns));
     }
+    let hint = if view.hint.is_empty() { String::new() } else { format!("; {}", view.hint) };
     match functions.len() - shown {
-        0 => {}
-        1 => text.push_str("… and 1 more function\n"),
-        hidden => writeln!(text, "… and {hidden} more functions").expect("a string takes any text"),
+        0 => Ok(()),
+        1 => writeln!(text, "… and 1 more function{hint}"),
+        hidden => writeln!(text, "… and {hidden} more functions{hint}"),
     }
+    .expect("a string takes any text");
     text
 }
 
-fn heading(report: &Report) -> String {
+/// What the report is about, in a few lines.
+pub(super) fn heading(report: &Report) -> String {
     let Report { pid, probes, samples, .. } = report;
     let command = shortened(&printable(&report.command.join(" ")), WIDTH - 40);
-    let mut text = format!("fastinst: {command} (pid {pid}), {}\n", units::time(report.duration_ns as f64));
+    let processes = match report.processes {
+        0 | 1 => String::new(),
+        2 => " and 1 more process".to_owned(),
+        more => format!(" and {} more processes", more - 1),
+    };
+    let duration = units::time(report.duration_ns as f64);
+    let mut text = format!("fastinst: {command} (pid {pid}{processes}), {duration}\n");
     let toggles = units::count(report.toggles);
     let rate =
         units::rate(report.toggles, report.duration_ns).map_or(String::new(), |rate| format!(" ({rate})"));
     let (probes, samples) = (units::count(*probes), units::count(*samples));
-    text.push_str(&format!("{probes} probes, {toggles} toggles{rate}, {samples} samples"));
+    text.push_str(&format!("{probes} probes, {samples} calls timed, {toggles} toggles{rate}"));
     if report.lost_samples > 0 {
-        text.push_str(&format!(", {} more samples lost", units::count(report.lost_samples)));
+        text.push_str(&format!(", {} timed calls lost", units::count(report.lost_samples)));
     }
     text.push('\n');
+    text.push_str(&cost(&report.cost));
     for note in &report.notes {
         text.push_str(&format!("note: {}\n", printable(note)));
     }
     text
 }
 
-fn table(functions: &[&FunctionReport], thread_time_ns: u64) -> String {
-    let errors = functions.iter().map(|function| width(&units::error(function.calls.relative_error()))).max();
-    let mut rows: Vec<[String; HEADER.len()]> =
-        functions.iter().map(|function| row(function, errors.unwrap_or(0), thread_time_ns)).collect();
-    let widest = |column: usize| {
-        rows.iter().map(|row| width(&row[column])).max().unwrap_or(0).max(HEADER[column].len())
+/// What profiling cost; nothing if that was not measured.
+fn cost(cost: &Cost) -> String {
+    let Some(fraction) = cost.fraction().filter(|_| cost.total_ns() > 0) else {
+        return String::new();
     };
-    let others: usize = (1..HEADER.len()).map(|column| GAP + widest(column)).sum();
+    let percent = |fraction: f64| format!("{:.2}%", fraction * 100.0);
+    let error =
+        if cost.error > 0.0 { format!(" ±{}", percent(fraction * cost.error)) } else { String::new() };
+    let budget = cost
+        .budget
+        .map_or("no budget".to_owned(), |budget| format!("budget {}%", (budget * 1e8).round() / 1e6));
+    let parts = [
+        ("probes", cost.probes_ns),
+        ("service", cost.service_ns),
+        ("toggles", cost.toggles_ns),
+        ("start-up", cost.startup_ns),
+    ];
+    let parts = parts.map(|(name, ns)| format!("{name} {}", units::time(ns as f64))).join(", ");
+    format!(
+        "profiling cost {}{error} processor time, {budget} ({parts}), and {} of memory\n",
+        percent(fraction),
+        units::bytes(cost.memory_bytes)
+    )
+}
+
+fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
+    let thread_time = units::time(report.thread_time_ns as f64);
+    let mut text =
+        format!("total includes callees; shares are of the {thread_time} that the program's threads lived; ");
+    text.push_str("±, >= and <= are 95% intervals\n");
+    if columns(functions).iter().any(|column| column.header == OFF_CPU) {
+        text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
+    }
+    text + "\n"
+}
+
+/// A column: its header, where its cells stand, and what is in them.
+struct Column {
+    header: &'static str,
+    alignment: CellAlignment,
+    cell: fn(&FunctionReport, u64) -> [String; 2],
+}
+
+const OFF_CPU: &str = "off-cpu";
+
+/// The columns after the name. A cell has a part that is aligned to the right, and behind it one that is aligned to the left.
+fn columns(functions: &[(&FunctionReport, String)]) -> Vec<Column> {
+    let right = |header, cell| Column { header, alignment: CellAlignment::Right, cell };
+    let object = Column {
+        header: "object",
+        alignment: CellAlignment::Left,
+        cell: |function, _| {
+            [shortened(&printable(base_name(&function.object)), LONGEST_OBJECT), String::new()]
+        },
+    };
+    let off_cpu = right(OFF_CPU, |function, _| {
+        let shown = function.off_cpu.map_or("-".to_owned(), |off_cpu| match off_cpu.samples {
+            0 => "0".to_owned(),
+            samples => format!("{} ({})", units::time(off_cpu.ns as f64), units::count(samples)),
+        });
+        [shown, String::new()]
+    });
+    let mut columns = Vec::new();
+    if functions.iter().any(|(function, _)| function.object != functions[0].0.object) {
+        columns.push(object);
+    }
+    columns.extend([
+        right("calls", |function, _| with_error(Some(&function.calls), &count)),
+        right("total", |function, _| with_error(function.total_ns.as_ref(), &units::time)),
+        right("share", |function, whole| share(function.total_ns.as_ref(), whole)),
+        right("self", |function, _| with_error(function.self_ns.as_ref(), &units::time)),
+        right("share", |function, whole| share(function.self_ns.as_ref(), whole)),
+        right("mean", |function, _| latency(function, |latency| latency.mean)),
+        right("p50", |function, _| latency(function, |latency| latency.p50)),
+        right("p90", |function, _| latency(function, |latency| latency.p90)),
+        right("p99", |function, _| latency(function, |latency| latency.p99)),
+        right("max", |function, _| latency(function, |latency| Estimate::exact(latency.max))),
+    ]);
+    if functions.iter().any(|(function, _)| function.off_cpu.is_some_and(|off_cpu| off_cpu.samples > 0)) {
+        columns.push(off_cpu);
+    }
+    columns
+}
+
+fn table(functions: &[(&FunctionReport, String)], thread_time_ns: u64) -> String {
+    let columns = columns(functions);
+    let cells: Vec<Vec<String>> = columns
+        .iter()
+        .map(|column| {
+            let parts: Vec<[String; 2]> =
+                functions.iter().map(|(function, _)| (column.cell)(function, thread_time_ns)).collect();
+            let tail = parts.iter().map(|[_, tail]| width(tail)).max().unwrap_or(0);
+            parts.into_iter().map(|[value, error]| format!("{value}{error:<tail$}")).collect()
+        })
+        .collect();
+    let headers: Vec<&str> = columns.iter().map(|column| column.header).collect();
+    let others: usize = headers
+        .iter()
+        .zip(&cells)
+        .map(|(header, cells)| {
+            cells.iter().map(|cell| width(cell)).max().unwrap_or(0).max(width(header)) + GAP
+        })
+        .sum();
     let name_width = WIDTH.saturating_sub(others).max(SHORTEST_NAME);
 
+    let names = functions.iter().map(|(_, name)| shortened(name, name_width));
+    let rows = names.enumerate().map(|(row, name)| {
+        [name].into_iter().chain(cells.iter().map(move |cells| cells[row].clone())).collect()
+    });
+    let alignments = columns.iter().map(|column| column.alignment).collect();
+    aligned([&["function"], &headers[..]].concat(), alignments, rows.collect())
+}
+
+/// A table whose first column is aligned to the left, and the others as given.
+pub(super) fn aligned(header: Vec<&str>, alignments: Vec<CellAlignment>, rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(LINE_UNDER_HEADER).set_header(HEADER);
-    for row in &mut rows {
-        row[0] = shortened(&row[0], name_width);
-        table.add_row(row.iter());
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
+    table.load_style(LINE_UNDER_HEADER).set_header(header).add_rows(rows);
+    let alignments = [CellAlignment::Left].into_iter().chain(alignments);
+    for (index, (column, alignment)) in table.column_iter_mut().zip(alignments).enumerate() {
         column.set_padding(if index == 0 { (0, 0) } else { (GAP as u16 - 1, 0) });
-        column.set_cell_alignment(if index < NAMES { CellAlignment::Left } else { CellAlignment::Right });
+        column.set_cell_alignment(alignment);
     }
     table.trim_fmt() + "\n"
 }
 
-/// The cells of a line. The errors of the calls are `error_width` wide, so that the calls themselves are aligned.
-fn row(function: &FunctionReport, error_width: usize, thread_time_ns: u64) -> [String; HEADER.len()] {
-    let latency = |pick: fn(&Latency) -> f64| {
-        function.latency_ns.as_ref().map_or("-".to_owned(), |latency| units::time(pick(latency)))
+pub(super) fn count(value: f64) -> String {
+    units::count(value.round() as u64)
+}
+
+/// A figure, and its error if it has one.
+pub(super) fn with_error(estimate: Option<&Estimate>, unit: &dyn Fn(f64) -> String) -> [String; 2] {
+    let Some(certainty) = estimate.map(Certainty::of) else {
+        return ["-".to_owned(), String::new()];
     };
-    let total =
-        |text: &dyn Fn(f64) -> String| function.total_ns.map_or("-".to_owned(), |total| text(total.value));
-    let calls = units::count(function.calls.value.round() as u64);
-    let error = units::error(function.calls.relative_error());
-    let object = function.object.rsplit('/').next().unwrap_or_default();
-    [
-        printable(&function.name),
-        shortened(&printable(object), LONGEST_OBJECT),
-        units::count(function.samples),
-        if error_width == 0 { calls } else { format!("{calls} {error:<error_width$}") },
-        latency(|latency| latency.mean.value),
-        latency(|latency| latency.p50.value),
-        latency(|latency| latency.p90.value),
-        latency(|latency| latency.p99.value),
-        latency(|latency| latency.max),
-        total(&units::time),
-        total(&|total| units::share(total.round() as u64, thread_time_ns)),
-    ]
+    let error = certainty.error();
+    [certainty.show(unit), if error.is_empty() { error } else { format!(" {error}") }]
+}
+
+/// A share. Its error is that of the time before it.
+pub(super) fn share(estimate: Option<&Estimate>, whole: u64) -> [String; 2] {
+    let shown =
+        estimate.filter(|_| whole > 0).map(|part| Certainty::of(part).show(|part| units::share(part, whole)));
+    [shown.unwrap_or("-".to_owned()), String::new()]
+}
+
+/// One figure of the latency. JSON has its interval.
+fn latency(function: &FunctionReport, pick: fn(&Latency) -> Estimate) -> [String; 2] {
+    let shown = function.latency_ns.as_ref().map(|latency| match Certainty::of(&pick(latency)) {
+        Certainty::Exact(value) | Certainty::About(value, _) | Certainty::AtMost(value)
+            if value < latency.resolution =>
+        {
+            format!("<{}", short_time(latency.resolution))
+        }
+        certainty => certainty.show(units::time),
+    });
+    [shown.unwrap_or("-".to_owned()), String::new()]
+}
+
+/// Whole nanoseconds.
+fn short_time(nanoseconds: f64) -> String {
+    format!("{}ns", nanoseconds.ceil())
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// Arguments and symbols are foreign text: what would move the cursor or colour the terminal becomes `?`.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
@@ -124,7 +283,7 @@ fn width(text: &str) -> usize {
 }
 
 /// At most `most` characters, with `…` in place of the middle.
-fn shortened(text: &str, most: usize) -> String {
+pub(super) fn shortened(text: &str, most: usize) -> String {
     let length = width(text);
     if length <= most {
         return text.to_owned();
@@ -136,32 +295,66 @@ fn shortened(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OffCpu;
     use super::super::model::tests::example;
     use super::*;
 
     #[track_caller]
-    fn check(report: &Report, limit: Option<usize>, expected: &str) {
-        let text = render(report, limit);
-        assert_eq!(text, expected, "\n{text}");
+    fn check(report: &Report, view: &View, expected: &str) {
+        let text = render(report, view);
+        assert_eq!(text, expected, "\n@@BEGIN\n{text}@@END");
+    }
+
+    fn limit(rows: usize) -> View {
+        View { limit: Some(rows), hint: "--limit 0 shows them", ..View::default() }
     }
 
     #[test]
     fn a_table_with_every_kind_of_function() {
         check(
             &example(),
-            None,
+            &View::default(),
             "\
 fastinst: ./app --size 10 (pid 4242), 2.13s
-1204 probes, 11.3k toggles (5.31k/s), 13.4k samples
-total includes callees; share is of the time that the threads lived
+1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
+profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
-function           object        samples      calls    mean     p50     p90     p99     max   total  share
-──────────────────────────────────────────────────────────────────────────────────────────────────────────
-main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.1%
-hash               libhash.so.1    12.3k  12.3M ±9%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.4%
-Tree::insert(int)  app              1100   5000 ±?   1.50us  1.23us  2.00us  10.0us  12.0us  7.50ms   0.4%
-leaf               app               900  3.00M ±3%  9.00ns  8.00ns  11.0ns  14.0ns  25.0ns  30.0ms   1.4%
-fini               app                 0      1           -       -       -       -       -       -      -
+function      object             calls           total   share            self  share    mean     p50     p90     p99     max     off-cpu
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+main          app                1         2.10s         98.1%     910ms ±12%   42.5%   2.10s   2.10s   2.10s   2.10s   2.10s           0
+hash          libhash.so.1   12.3M ±9%     1.19s ±10%    55.4%     1.19s ±10%   55.4%  96.0ns  92.5ns   120ns   410ns  81.2us  12.4ms (3)
+Tree::insert  app           >=5000      <=20.0ms        <=0.9%  >=12.0us          >0%  1.50us  1.23us  2.00us  10.0us  12.0us           -
+leaf          app            3.00M ±3%    30.0ms ±100%    1.4%    30.0ms ±100%   1.4%   <20ns   <20ns   <20ns   <20ns  25.0ns           -
+fini          app                1             -             -         -            -       -       -       -       -       -           -
+",
+        );
+    }
+
+    #[test]
+    fn one_object_and_nobody_preempted() {
+        let mut report = example();
+        report.functions.remove(0);
+        report.processes = 20;
+        report.cost.error = 0.0;
+        report.cost.budget = None;
+        let view = View { sort: SortKey::Calls, ..View::default() };
+        check(
+            &report,
+            &view,
+            "\
+fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
+1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
+profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+
+function           calls           total   share            self  share    mean     p50     p90     p99     max
+───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+leaf           3.00M ±3%    30.0ms ±100%    1.4%    30.0ms ±100%   1.4%   <20ns   <20ns   <20ns   <20ns  25.0ns
+Tree::insert  >=5000      <=20.0ms        <=0.9%  >=12.0us          >0%  1.50us  1.23us  2.00us  10.0us  12.0us
+fini               1             -             -         -            -       -       -       -       -       -
+main               1         2.10s         98.1%     910ms ±12%   42.5%   2.10s   2.10s   2.10s   2.10s   2.10s
 ",
         );
     }
@@ -175,84 +368,106 @@ fini               app                 0      1           -       -       -     
         };
         check(
             &report,
-            Some(1),
+            &limit(1),
             "\
 fastinst: ./app --size 10 (pid 4242), 2.13s
-1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
+1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s), 12 timed calls lost
+profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
 note: the time stamp counter is not invariant
 note: two?lines
-total includes callees; share is of the time that the threads lived
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
 
-function  object  samples  calls   mean    p50    p90    p99    max  total  share
-─────────────────────────────────────────────────────────────────────────────────
-main      app           1      1  2.10s  2.10s  2.10s  2.10s  2.10s  2.10s  98.1%
-… and 4 more functions
+function  calls  total  share        self  share   mean    p50    p90    p99    max
+───────────────────────────────────────────────────────────────────────────────────
+main          1  2.10s  98.1%  910ms ±12%  42.5%  2.10s  2.10s  2.10s  2.10s  2.10s
+… and 4 more functions; --limit 0 shows them
 ",
         );
-        check(
-            &report,
-            Some(0),
-            "\
-fastinst: ./app --size 10 (pid 4242), 2.13s
-1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
-note: the time stamp counter is not invariant
-note: two?lines
-total includes callees; share is of the time that the threads lived
-
-… and 5 more functions
-",
-        );
-        check(
-            &report,
-            Some(3),
-            "\
-fastinst: ./app --size 10 (pid 4242), 2.13s
-1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
-note: the time stamp counter is not invariant
-note: two?lines
-total includes callees; share is of the time that the threads lived
-
-function           object        samples      calls    mean     p50     p90     p99     max   total  share
-──────────────────────────────────────────────────────────────────────────────────────────────────────────
-main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.1%
-hash               libhash.so.1    12.3k  12.3M ±9%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.4%
-Tree::insert(int)  app              1100   5000 ±?   1.50us  1.23us  2.00us  10.0us  12.0us  7.50ms   0.4%
-… and 2 more functions
-",
+        let last_line = |rows: usize| render(&report, &limit(rows)).lines().last().map(str::to_owned);
+        assert_eq!(last_line(4).as_deref(), Some("… and 1 more function; --limit 0 shows them"));
+        assert!(last_line(5).is_some_and(|line| line.starts_with("fini")));
+        let filter = Patterns::parse("filter", "Tree::*,object:libhash*").unwrap();
+        let filtered = render(&report, &View { filter, ..View::default() });
+        let rows: Vec<&str> = filtered.lines().skip_while(|line| !line.starts_with('─')).skip(1).collect();
+        assert!(
+            rows.len() == 2 && rows[0].starts_with("hash ") && rows[1].starts_with("Tree::insert "),
+            "{filtered}"
         );
     }
 
     #[test]
     fn nothing_measured() {
-        let report = Report { functions: Vec::new(), duration_ns: 0, toggles: 0, samples: 0, ..example() };
+        let mut report =
+            Report { functions: Vec::new(), duration_ns: 0, toggles: 0, samples: 0, ..example() };
+        report.cost = Cost::default();
         check(
             &report,
-            None,
+            &View::default(),
             "\
 fastinst: ./app --size 10 (pid 4242), 0ns
-1204 probes, 0 toggles, 0 samples
+1204 probes, 0 calls timed, 0 toggles
 no instrumented function was called
 ",
         );
+        let filter = Patterns::parse("filter", "nothing").unwrap();
+        let text = render(&example(), &View { filter, ..View::default() });
+        assert!(text.ends_with("\nno instrumented function matches the filter\n"), "{text}");
     }
 
     #[test]
-    fn long_names_lose_their_middle() {
+    fn names_are_short_and_different() {
         let mut report = example();
+        let insert = report.functions.pop().unwrap();
         report.functions.truncate(1);
-        report.functions[0].name =
-            format!("std::vector<{}>::push_back(Value const&)", "std::pair<int, long>, ".repeat(9));
-        report.functions[0].object = "/usr/lib/libverylongnameofalibrary-core.so.12.1".to_owned();
+        let of = |name: &str, location: Option<&str>, address| FunctionReport {
+            name: name.to_owned(),
+            location: location.map(str::to_owned),
+            object: "/usr/lib/libhash.so.1".to_owned(),
+            address,
+            off_cpu: Some(OffCpu { samples: 12_345, ns: 1 }),
+            ..insert.clone()
+        };
+        report.functions.extend([
+            of("std::vector<std::pair<int, long>, std::allocator<int> >::push_back(int const&)", None, 1),
+            of("init", Some("/src/a.c:12"), 2),
+            of("init", Some("/src/b.c:120"), 3),
+            of("put(int)", None, 4),
+            of("put(long)", None, 5),
+            of(&format!("{}end", "a_long_name_".repeat(9)), None, 6),
+        ]);
         report.command = vec!["./\u{1b}[31mapp".to_owned(), "x".repeat(300)];
-        check(&report, None, "\
-fastinst: ./?[31mapp xxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (pid 4242), 2.13s
-1204 probes, 11.3k toggles (5.31k/s), 13.4k samples
-total includes callees; share is of the time that the threads lived
+        check(&report, &View::default(), "\
+fastinst: ./?[31mapp xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (pid 4242), 2.13s
+1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
+profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
-function                      object                samples      calls    mean     p50    p90    p99     max  total  share
-──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-std::vector<st…Value const&)  libverylon…e.so.12.1    12.3k  12.3M ±9%  96.0ns  92.5ns  120ns  410ns  81.2us  1.19s  55.4%
+function                           calls          total   share           self  share    mean     p50     p90     p99     max         off-cpu
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+hash                           12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%  55.4%  96.0ns  92.5ns   120ns   410ns  81.2us      12.4ms (3)
+a_long_name_a_…long_name_end  >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
+init (a.c:12)                 >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
+init (b.c:120)                >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
+put(int)                      >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
+put(long)                     >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
+std::vector<…>::push_back     >=5000      <=20.0ms       <=0.9%  >=12.0us         >0%  1.50us  1.23us  2.00us  10.0us  12.0us  1.00ns (12.3k)
 ");
+    }
+
+    #[test]
+    fn what_the_clock_cannot_resolve_is_said_so() {
+        let of = |estimate: Estimate| {
+            let mut function = example().functions.swap_remove(0);
+            function.latency_ns.as_mut().unwrap().mean = estimate;
+            latency(&function, |latency| latency.mean)[0].clone()
+        };
+        assert_eq!(of(Estimate::exact(0.0)), "<20ns");
+        assert_eq!(of(Estimate::within(19.9, 10.0, 30.0)), "<20ns");
+        assert_eq!(of(Estimate::within(1.0, 0.0, 19.0)), "<20ns");
+        assert_eq!(of(Estimate::within(20.0, 10.0, 30.0)), "20.0ns");
+        assert_eq!(of(Estimate::within(1.0, 0.0, 100.0)), "<=100ns");
+        assert_eq!(of(Estimate::at_least(1.0)), ">=1.00ns");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Numbers as people read them: three significant digits and a unit.
 
+use super::Estimate;
+
 /// Nanoseconds as `81.3us`; 0 is `0ns`.
 pub(super) fn time(nanoseconds: f64) -> String {
     if nanoseconds <= 0.0 {
@@ -24,32 +26,78 @@ pub(super) fn rate(events: u64, nanoseconds: u64) -> Option<String> {
     Some(format!("{}/s", scaled(events as f64 / nanoseconds as f64 * 1e9, &["", "k", "M", "G"])))
 }
 
-/// `part` of `whole` as `12.3%`; may exceed 100 %.
-pub(super) fn share(part: u64, whole: u64) -> String {
+/// `part` of `whole` as `12.3%`.
+pub(super) fn share(part: f64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
     }
-    let percent = part as f64 / whole as f64 * 100.0;
+    percent(part / whole as f64)
+}
+
+/// A fraction as `12.3%`.
+pub(super) fn percent(fraction: f64) -> String {
+    let percent = fraction * 100.0;
     match percent {
-        _ if part == 0 => "0%".to_owned(),
+        ..=0.0 => "0%".to_owned(),
         ..0.05 => "<0.1%".to_owned(),
         ..99.95 => format!("{percent:.1}%"),
         _ => format!("{percent:.0}%"),
     }
 }
 
-/// A relative error as `±8%`: empty if it is 0, `±?` if it is not known.
-pub(super) fn error(relative: Option<f64>) -> String {
-    let Some(relative) = relative.filter(|relative| relative.is_finite()) else {
-        return "±?".to_owned();
-    };
-    let percent = relative * 100.0;
-    match percent {
-        ..=0.0 => String::new(),
-        ..0.05 => "±<0.1%".to_owned(),
-        ..0.95 => format!("±{percent:.1}%"),
-        ..999.5 => format!("±{percent:.0}%"),
-        _ => "±>999%".to_owned(),
+/// Bytes as `2.35MB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    scaled(bytes as f64, &["B", "kB", "MB", "GB"])
+}
+
+/// What there is to say of an estimate in a few characters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Certainty {
+    /// A value without error.
+    Exact(f64),
+    /// A value, and half the width of the interval relative to it, at most 1.
+    About(f64, f64),
+    /// Only a lower bound.
+    AtLeast(f64),
+    /// Only an upper bound.
+    AtMost(f64),
+}
+
+impl Certainty {
+    /// An interval that is wider than the value is no more than a bound.
+    pub(super) fn of(estimate: &Estimate) -> Certainty {
+        match (estimate.high, estimate.relative_error()) {
+            _ if estimate.is_exact() => Certainty::Exact(estimate.value),
+            (None, _) => Certainty::AtLeast(estimate.low),
+            (_, Some(error)) if error <= 1.0 => Certainty::About(estimate.value, error),
+            (Some(high), _) if estimate.low <= 0.0 => Certainty::AtMost(high),
+            _ => Certainty::AtLeast(estimate.low),
+        }
+    }
+
+    /// The value, or the bound with `>=` or `<=`; `?` if nothing is known.
+    pub(super) fn show(self, unit: impl Fn(f64) -> String) -> String {
+        match self {
+            Certainty::Exact(value) | Certainty::About(value, _) => unit(value),
+            Certainty::AtLeast(..=0.0) => "?".to_owned(),
+            // A unit may say "less than 0.1%" already.
+            Certainty::AtLeast(low) => match unit(low) {
+                shown if shown.starts_with('<') => ">0%".to_owned(),
+                shown => format!(">={shown}"),
+            },
+            Certainty::AtMost(high) => format!("<={}", unit(high)).replace("<=<", "<"),
+        }
+    }
+
+    /// The error as `±8%`; nothing for a bound or an exact value.
+    pub(super) fn error(self) -> String {
+        let Certainty::About(_, relative) = self else { return String::new() };
+        let percent = relative * 100.0;
+        match percent {
+            ..0.05 => "±<0.1%".to_owned(),
+            ..0.95 => format!("±{percent:.1}%"),
+            _ => format!("±{percent:.0}%"),
+        }
     }
 }
 
@@ -122,7 +170,7 @@ mod tests {
     fn shares_may_exceed_the_whole() {
         #[track_caller]
         fn check(part: u64, whole: u64, expected: &str) {
-            assert_eq!(share(part, whole), expected);
+            assert_eq!(share(part as f64, whole), expected);
         }
         check(0, 1000, "0%");
         check(1, 100_000, "<0.1%");
@@ -134,18 +182,26 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_counted_from_unknown() {
+    fn wide_intervals_are_bounds() {
         #[track_caller]
-        fn check(relative: Option<f64>, expected: &str) {
-            assert_eq!(error(relative), expected);
+        fn check(estimate: Estimate, shown: &str, error: &str) {
+            let certainty = Certainty::of(&estimate);
+            assert_eq!((certainty.show(time).as_str(), certainty.error().as_str()), (shown, error));
         }
-        check(None, "±?");
-        check(Some(f64::NAN), "±?");
-        check(Some(0.0), "");
-        check(Some(0.0001), "±<0.1%");
-        check(Some(0.004), "±0.4%");
-        check(Some(0.083), "±8%");
-        check(Some(1.0), "±100%");
-        check(Some(50.0), "±>999%");
+        check(Estimate::exact(1e3), "1.00us", "");
+        check(Estimate::exact(0.0), "0ns", "");
+        check(Estimate::within(1e5, 99_990.0, 1e5), "100us", "±<0.1%");
+        check(Estimate::within(1e3, 996.0, 1002.0), "1.00us", "±0.4%");
+        check(Estimate::within(1e3, 900.0, 1083.0), "1.00us", "±10%");
+        check(Estimate::within(1e3, 0.0, 2000.0), "1.00us", "±100%");
+        check(Estimate::within(1e3, 500.0, 50e3), ">=500ns", "");
+        check(Estimate::within(1e3, 0.0, 50e3), "<=50.0us", "");
+        check(Estimate::within(0.0, 0.0, 30.0), "<=30.0ns", "");
+        check(Estimate::at_least(10.0), ">=10.0ns", "");
+        check(Estimate::at_least(0.0), "?", "");
+        let small = Certainty::of(&Estimate::within(0.0, 0.0, 1.0));
+        assert_eq!(small.show(|part| share(part, 1_000_000)), "<0.1%");
+        let small = Certainty::of(&Estimate::at_least(1.0));
+        assert_eq!(small.show(|part| share(part, 1_000_000)), ">0%");
     }
 }

@@ -1,0 +1,304 @@
+//! Which functions are measured: the options `only` and `skip`.
+//!
+//! A filter is asked once per function, when its probes are found. What it does not want gets no probe.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use crate::error::Error;
+use crate::report::FunctionReport;
+use crate::symbol::{demangle, short, without_parameters};
+
+/// The functions that the user asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// If there are any, only functions that match one of them are measured.
+    pub only: Patterns,
+    /// Functions that match one of them are not measured, whatever `only` says.
+    pub skip: Patterns,
+}
+
+impl Filter {
+    /// Whether a function is to be measured. `file` is asked for the path of its source file at most once, and only if
+    /// that matters; a function without a known file matches no `file:` pattern.
+    #[must_use]
+    pub fn wants(&self, name: &CStr, object: &CStr, file: impl FnOnce() -> Option<String>) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let mut function = Asked::new(name, object, file);
+        (self.only.0.is_empty() || self.only.match_any(&mut function)) && !self.skip.match_any(&mut function)
+    }
+
+    /// Whether every function is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.only.0.is_empty() && self.skip.0.is_empty()
+    }
+}
+
+/// Patterns separated by commas, as in an option.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Patterns(Vec<Pattern>);
+
+impl Patterns {
+    /// Parses `PATTERN[,PATTERN]...`.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] for an empty pattern; `key` names the option in it.
+    pub fn parse(key: &'static str, text: &str) -> Result<Patterns, Error> {
+        let pattern = |text: &str| {
+            let (part, glob) = if let Some(glob) = text.strip_prefix("object:") {
+                (Part::Object, glob)
+            } else if let Some(glob) = text.strip_prefix("file:") {
+                (Part::File, glob)
+            } else {
+                (Part::Name, text)
+            };
+            (!glob.is_empty()).then(|| Pattern { part, glob: glob.to_owned() })
+        };
+        let parsed: Option<Vec<Pattern>> = text.split(',').map(pattern).collect();
+        parsed.map(Patterns).ok_or_else(|| Error::BadValue {
+            key,
+            value: text.to_owned(),
+            allowed: "patterns separated by commas: NAME, object:NAME or file:NAME, with * and ?".to_owned(),
+        })
+    }
+
+    /// Adds the patterns of `more`.
+    pub fn extend(&mut self, more: Patterns) {
+        self.0.extend(more.0);
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them matches a function of a report. Its file is that of its location.
+    #[must_use]
+    pub fn match_report(&self, function: &FunctionReport) -> bool {
+        let file =
+            || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
+        self.match_any(&mut Asked {
+            // In place of the linker's name, the one that tables show.
+            mangled: short(&function.name),
+            demangled: function.name.clone(),
+            object: function.object.as_str().into(),
+            ask: Some(file),
+            file: None,
+        })
+    }
+
+    fn match_any<F: FnOnce() -> Option<String>>(&self, function: &mut Asked<'_, F>) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(function))
+    }
+}
+
+impl fmt::Display for Patterns {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Pattern { part, glob }) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let part = match part {
+                Part::Name => "",
+                Part::Object => "object:",
+                Part::File => "file:",
+            };
+            write!(formatter, "{comma}{part}{glob}")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pattern {
+    part: Part,
+    glob: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Name,
+    Object,
+    File,
+}
+
+impl Pattern {
+    fn matches<F: FnOnce() -> Option<String>>(&self, function: &mut Asked<'_, F>) -> bool {
+        match self.part {
+            Part::Name => matches_name(&self.glob, &function.mangled, &function.demangled),
+            Part::Object => matches_path(&self.glob, &function.object),
+            Part::File => function.file().is_some_and(|file| matches_path(&self.glob, file)),
+        }
+    }
+}
+
+/// A function, with what it costs to know of it looked up once.
+struct Asked<'a, F> {
+    mangled: String,
+    demangled: String,
+    object: std::borrow::Cow<'a, str>,
+    ask: Option<F>,
+    file: Option<String>,
+}
+
+impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
+    fn new(name: &CStr, object: &'a CStr, ask: F) -> Self {
+        let mangled = name.to_string_lossy().into_owned();
+        let demangled = demangle(&mangled);
+        Self { mangled, demangled, object: object.to_string_lossy(), ask: Some(ask), file: None }
+    }
+
+    fn file(&mut self) -> Option<&str> {
+        if let Some(ask) = self.ask.take() {
+            self.file = ask();
+        }
+        self.file.as_deref()
+    }
+}
+
+/// Whether a pattern matches a function's name: as the linker has it, demangled, or demangled without parameters.
+fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
+    [mangled, demangled, without_parameters(demangled)].iter().any(|name| matches(glob, name))
+}
+
+/// Whether a pattern matches a path: without a slash, its last component; with one, all of it or what follows any of
+/// its slashes.
+fn matches_path(glob: &str, path: &str) -> bool {
+    if !glob.contains('/') {
+        return matches(glob, path.rsplit('/').next().unwrap_or(path));
+    }
+    let after_slashes = path.match_indices('/').map(|(at, _)| &path[at + 1..]);
+    [path].into_iter().chain(after_slashes).any(|part| matches(glob, part))
+}
+
+/// Whether a glob matches all of a text: `*` is any text, `?` any character, everything else itself.
+fn matches(glob: &str, text: &str) -> bool {
+    // Where to go on if the text after the last `*` does not match: one character further.
+    let mut retry: Option<(&str, &str)> = None;
+    let (mut glob, mut text) = (glob, text);
+    loop {
+        let mut rest_of_glob = glob.chars();
+        let mut rest_of_text = text.chars();
+        match (rest_of_glob.next(), rest_of_text.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                glob = rest_of_glob.as_str();
+                retry = Some((glob, text));
+                continue;
+            }
+            (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {
+                (glob, text) = (rest_of_glob.as_str(), rest_of_text.as_str());
+                continue;
+            }
+            _ => {}
+        }
+        let Some((after_star, tried)) = retry else { return false };
+        let mut further = tried.chars();
+        if further.next().is_none() {
+            return false;
+        }
+        (glob, text) = (after_star, further.as_str());
+        retry = Some((glob, text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        #[track_caller]
+        fn check(glob: &str, yes: &[&str], no: &[&str]) {
+            yes.iter().for_each(|text| assert!(matches(glob, text), "{glob} {text}"));
+            no.iter().for_each(|text| assert!(!matches(glob, text), "{glob} {text}"));
+        }
+        check("abc", &["abc"], &["", "ab", "abcd", "xabc"]);
+        check("*", &["", "abc", "ä"], &[]);
+        check("a?c", &["abc", "aäc"], &["ac", "abbc"]);
+        check("a*", &["a", "abc"], &["", "ba"]);
+        check("*c", &["c", "abc", "cc"], &["cb"]);
+        check("a*b*c", &["abc", "aXbXc", "abbcbc"], &["ac", "acb"]);
+        check("*aab", &["aaaab"], &["aaaa"]);
+        check("operator[]", &["operator[]"], &["operator"]);
+        check("", &[""], &["a"]);
+        let long = "a".repeat(5000);
+        check(&format!("{}b", "a*".repeat(50)), &[], &[&long]);
+    }
+
+    fn filter(only: &str, skip: &str) -> Filter {
+        let parse = |text: &str| match text {
+            "" => Patterns::default(),
+            _ => Patterns::parse("only", text).unwrap(),
+        };
+        Filter { only: parse(only), skip: parse(skip) }
+    }
+
+    #[track_caller]
+    fn check(only: &str, skip: &str, name: &CStr, expected: bool) {
+        let file = || Some("/src/zlib/deflate.c".to_owned());
+        assert_eq!(
+            filter(only, skip).wants(name, c"/opt/lib/libz.so.1", file),
+            expected,
+            "{only} {skip} {name:?}"
+        );
+    }
+
+    #[test]
+    fn names_match_mangled_demangled_and_without_parameters() {
+        const PUSH: &CStr = c"_ZNSt6vectorIiSaIiEE9push_backERKi";
+        check("", "", c"main", true);
+        check("main", "", c"main", true);
+        check("main", "", c"mainly", false);
+        check("main*,other", "", c"mainly", true);
+        check("std::vector<*>::push_back", "", PUSH, true);
+        check("std::vector<*>::push_back(int const&)", "", PUSH, true);
+        check("_ZNSt6vector*", "", PUSH, true);
+        check("push_back", "", PUSH, false);
+        check("", "*push_back*", PUSH, false);
+        check("main", "*push_back*", PUSH, false);
+        check("std::*", "*::push_back", PUSH, false);
+    }
+
+    #[test]
+    fn objects_and_files_match_by_their_last_components() {
+        check("object:libz.so*", "", c"f", true);
+        check("object:libz", "", c"f", false);
+        check("object:lib/libz.so.1", "", c"f", true);
+        check("object:/opt/*", "", c"f", true);
+        check("object:opt*", "", c"f", false);
+        check("file:deflate.c", "", c"f", true);
+        check("file:zlib/*", "", c"f", true);
+        check("file:lib/*", "", c"f", false);
+        check("file:zlib", "", c"f", false);
+        check("f", "file:*.c", c"f", false);
+        check("g,file:*.c", "object:libm*", c"f", true);
+    }
+
+    #[test]
+    fn a_file_is_asked_for_once_and_only_if_it_matters() {
+        let by_file = filter("file:a.c,file:b.c", "file:c.c");
+        let mut asked = 0;
+        let file = || {
+            asked += 1;
+            Some("/b.c".to_owned())
+        };
+        assert!(by_file.wants(c"f", c"/bin/app", file));
+        assert_eq!(asked, 1);
+        assert!(!by_file.wants(c"f", c"/bin/app", || None), "a function without a file");
+        assert!(filter("f,file:a.c", "").wants(c"f", c"/bin/app", || unreachable!()));
+    }
+
+    #[test]
+    fn patterns_are_written_as_they_were_read() {
+        for text in ["a", "a*,object:l?b,file:src/*.c"] {
+            assert_eq!(Patterns::parse("only", text).unwrap().to_string(), text);
+        }
+        for text in ["", "a,", "object:", "a,file:,b"] {
+            let error = Patterns::parse("skip", text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("skip={text}: expected patterns")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Who calls a function, and whom it calls: the arcs of a report as a table.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use comfy_table::CellAlignment::Right;
+
+use super::text::{View, aligned, count, printable, share, shortened, with_error};
+use super::units;
+use super::{Arc, Caller, Estimate, FunctionRef, FunctionReport, Report, names};
+use crate::error::Error;
+use crate::filter::Patterns;
+use crate::symbol::{short, without_parameters};
+
+/// Longest name in these tables.
+const LONGEST_NAME: usize = 80;
+/// How many candidates an error names.
+const CANDIDATES: usize = 10;
+
+/// Which end of the arcs is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The functions that call it.
+    Callers,
+    /// The functions that it calls.
+    Callees,
+}
+
+/// One way in which a function may be meant, by what it is and by the name that tables show.
+type Tier<'a> = dyn Fn(&FunctionReport, &str) -> bool + 'a;
+
+impl Report {
+    /// The function that a user names: by the name that tables show, by its name with or without parameters, or by a
+    /// pattern that only one function matches.
+    ///
+    /// # Errors
+    /// [`Error::UnknownFunction`] if there is none, [`Error::AmbiguousFunction`] if there are several.
+    pub fn function(&self, name: &str) -> Result<&FunctionReport, Error> {
+        let functions = self.ranked();
+        let shown = names(&functions);
+        let all = || functions.iter().copied().zip(&shown);
+        let pattern = Patterns::parse("function", name).ok();
+        let tiers: [&Tier<'_>; 3] = [
+            &|function, shown| function.name == name || shown == name,
+            &|function, _| without_parameters(&function.name) == name || short(&function.name) == name,
+            &|function, _| pattern.as_ref().is_some_and(|pattern| pattern.match_report(function)),
+        ];
+        for tier in tiers {
+            let found: Vec<_> = all().filter(|(function, shown)| tier(function, shown)).collect();
+            match found[..] {
+                [] => {}
+                [(function, _)] => return Ok(function),
+                _ => {
+                    let candidates = listed(found.iter().map(|(_, shown)| shown.as_str()));
+                    return Err(Error::AmbiguousFunction { name: name.to_owned(), candidates });
+                }
+            }
+        }
+        let part = name.to_lowercase();
+        let similar =
+            all().map(|(_, shown)| shown.as_str()).filter(|shown| shown.to_lowercase().contains(&part));
+        Err(Error::UnknownFunction { name: name.to_owned(), similar: listed(similar) })
+    }
+}
+
+/// Names separated by commas, of which the last may stand for many.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let mut text = names[..names.len().min(CANDIDATES)].join(", ");
+    if names.len() > CANDIDATES {
+        let _ = write!(text, " and {} more", names.len() - CANDIDATES);
+    }
+    text
+}
+
+/// The callers or callees of a function, most time first; ends with a newline.
+#[must_use]
+pub fn render(report: &Report, function: &FunctionReport, direction: Direction, view: &View) -> String {
+    let functions = report.ranked();
+    let shown = names(&functions);
+    let by_key: HashMap<FunctionRef, &String> =
+        functions.iter().map(|function| function.key()).zip(&shown).collect();
+    let name_of = |key: &FunctionRef| {
+        by_key.get(key).map_or_else(|| format!("{:#x}", key.address), |name| (*name).clone())
+    };
+    let key = function.key();
+    let mut arcs: Vec<(String, &Arc)> = report
+        .arcs
+        .iter()
+        .filter_map(|arc| match direction {
+            Direction::Callers if arc.callee == key => Some((caller_name(&arc.caller, &name_of), arc)),
+            Direction::Callees if arc.caller == Caller::Function(key.clone()) => {
+                Some((name_of(&arc.callee), arc))
+            }
+            _ => None,
+        })
+        .collect();
+    let certain = |estimate: Option<Estimate>| estimate.map_or(-1.0, |estimate| estimate.low);
+    arcs.sort_by(|(left_name, left), (right_name, right)| {
+        let by_time = certain(right.total_ns).total_cmp(&certain(left.total_ns));
+        by_time.then(right.calls.low.total_cmp(&left.calls.low)).then(left_name.cmp(right_name))
+    });
+
+    let figure = |estimate: Option<&Estimate>, unit| with_error(estimate, unit).concat();
+    let calls = figure(Some(&function.calls), &count);
+    let total = figure(function.total_ns.as_ref(), &units::time);
+    let (ends, header) = match direction {
+        Direction::Callers => ("callers of", "caller"),
+        Direction::Callees => ("callees of", "callee"),
+    };
+    let mut text = format!("{ends} {}: {calls} calls, {total} in all\n", name_of(&key));
+    if arcs.is_empty() {
+        text.push_str("no call was seen\n");
+        return text;
+    }
+    text.push_str("share is of this time; ±, >= and <= are 95% intervals\n\n");
+    let limit = view.limit.unwrap_or(arcs.len()).min(arcs.len());
+    let whole = function.total_ns.map_or(0, |total| total.value as u64);
+    let cells: Vec<[[String; 2]; 3]> = arcs[..limit]
+        .iter()
+        .map(|(_, arc)| {
+            [
+                with_error(Some(&arc.calls), &count),
+                with_error(arc.total_ns.as_ref(), &units::time),
+                share(arc.total_ns.as_ref(), whole),
+            ]
+        })
+        .collect();
+    let tails = [0, 1, 2]
+        .map(|column: usize| cells.iter().map(|cells| cells[column][1].chars().count()).max().unwrap_or(0));
+    let rows = arcs.iter().zip(&cells).map(|((name, _), cells)| {
+        let cells = cells.iter().zip(tails).map(|([value, error], tail)| format!("{value}{error:<tail$}"));
+        [shortened(name, LONGEST_NAME)].into_iter().chain(cells).collect()
+    });
+    text.push_str(&aligned(vec![header, "calls", "total", "share"], vec![Right; 3], rows.collect()));
+    if limit < arcs.len() {
+        let _ = writeln!(text, "… and {} more; {}", arcs.len() - limit, view.hint);
+    }
+    text
+}
+
+fn caller_name(caller: &Caller, name_of: &impl Fn(&FunctionRef) -> String) -> String {
+    match caller {
+        Caller::Function(key) => name_of(key),
+        Caller::Other(name) => printable(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::example;
+    use super::*;
+
+    #[track_caller]
+    fn check(function: &str, direction: Direction, expected: &str) {
+        let mut report = example();
+        let from_libc = Arc {
+            caller: Caller::Other("[libc.so.6]".to_owned()),
+            calls: Estimate::within(10.0, 0.0, 50.0),
+            total_ns: Some(Estimate::within(1e6, 9e5, 1.2e6)),
+            ..report.arcs[0].clone()
+        };
+        report.arcs.insert(0, from_libc);
+        let function = report.function(function).unwrap();
+        assert_eq!(render(&report, function, direction, &View::default()), expected);
+    }
+
+    #[test]
+    fn callers_and_callees_with_their_part_of_the_time() {
+        check(
+            "hash",
+            Direction::Callers,
+            "\
+callers of hash: 12.3M ±9% calls, 1.19s ±10% in all
+share is of this time; ±, >= and <= are 95% intervals
+
+caller           calls        total  share
+──────────────────────────────────────────
+main         12.3M ±9%   1.19s ±10%   100%
+[libc.so.6]   <=50      1.00ms ±20%   0.1%
+",
+        );
+        check(
+            "main",
+            Direction::Callees,
+            "\
+callees of main: 1 calls, 2.10s in all
+share is of this time; ±, >= and <= are 95% intervals
+
+callee            calls       total  share
+──────────────────────────────────────────
+hash          12.3M ±9%  1.19s ±10%  56.5%
+Tree::insert  >=100          -           -
+",
+        );
+        check(
+            "leaf",
+            Direction::Callers,
+            "callers of leaf: 3.00M ±3% calls, 30.0ms ±100% in all\nno call was seen\n",
+        );
+    }
+
+    #[test]
+    fn functions_are_found_by_any_of_their_names() {
+        let mut report = example();
+        let mut add = |name: &str, address| {
+            let function = FunctionReport { name: name.to_owned(), address, ..report.functions[1].clone() };
+            report.functions.push(function);
+        };
+        add("put(int)", 1);
+        add("put(long)", 2);
+        add("void each<int>(int)", 3);
+        let check = |name: &str, expected: Result<&str, &str>| {
+            let found = report
+                .function(name)
+                .map(|function| function.name.as_str())
+                .map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned), "{name}");
+        };
+        check("main", Ok("main"));
+        check("Tree::insert", Ok("Tree::insert(int)"));
+        check("Tree::insert(int)", Ok("Tree::insert(int)"));
+        check("put(long)", Ok("put(long)"));
+        check("each<…>", Ok("void each<int>(int)"));
+        check("each<int>", Ok("void each<int>(int)"));
+        check("Tree*", Ok("Tree::insert(int)"));
+        check("object:libhash*", Ok("hash"));
+        check("put", Err("`put` is the name of several functions: put(int), put(long); write one of these"));
+        check(
+            "*in*",
+            Err(
+                "`*in*` is the name of several functions: main, Tree::insert, fini, put(int), each<…>; write one of these",
+            ),
+        );
+        check("TREE", Err("no function `TREE` is in the report; there is Tree::insert"));
+        check("nothing", Err("no function `nothing` is in the report"));
+    }
+}
