@@ -66,6 +66,7 @@ mod finisher;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod layout;
+mod maps;
 pub mod near;
 mod outstanding;
 mod primitive;

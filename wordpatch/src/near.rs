@@ -3,7 +3,6 @@
 //! A block is written once and then sealed read-execute; its data pages, if asked for, stay read-write. No page is
 //! ever both writable and executable. Blocks are never freed: a thread may be inside one at any time.
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -12,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 
 use crate::Error;
+use crate::maps;
 use crate::protocol::INT3;
 
 const PAGE: usize = 4096;
@@ -24,6 +24,9 @@ const REACH: usize = (1 << 31) - (1 << 20);
 
 /// The lowest address worth trying: below lies what the kernel reserves (vm.mmap_min_addr).
 const LOWEST: usize = 1 << 16;
+
+/// Where addresses of programs end.
+const HIGHEST: usize = 1 << 47;
 
 /// A block near some text, not yet sealed.
 #[derive(Debug)]
@@ -47,11 +50,10 @@ fn pages(bytes: usize) -> usize {
 
 /// Free address ranges in the process, in ascending order.
 fn gaps() -> Result<Vec<Range<usize>>, Error> {
-    let failed = |error: region::Error| Error::MemoryMap { address: 0, source: io::Error::other(error) };
+    let mappings = maps::mappings().map_err(|source| Error::MemoryMap { address: 0, source })?;
     let mut free = Vec::new();
     let mut end_of_last = LOWEST;
-    for mapping in region::query_range(std::ptr::null::<u8>(), usize::MAX >> 17).map_err(failed)? {
-        let range = mapping.map_err(failed)?.as_range();
+    for range in mappings.into_iter().map(|mapping| mapping.range).filter(|range| range.end <= HIGHEST) {
         if range.start > end_of_last {
             free.push(end_of_last..range.start);
         }

@@ -30,7 +30,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-use crate::{Bytes, Error, FetchWindow, site_table, store};
+use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
 pub use atfork::follow as follow_forks;
 pub use two_forms::TwoForms;
 #[cfg(model)]
@@ -254,23 +254,22 @@ impl TextMapping {
     /// # Safety
     /// As [`TextRef::resolve`].
     unsafe fn new(wanted: &Range<usize>) -> Result<Self, Error> {
-        let found = region::query(std::ptr::with_exposed_provenance::<u8>(wanted.start));
-        let mapping = found.map_err(|_| Error::NotMapped { address: wanted.start })?;
-        let range = mapping.as_range();
+        let mapping = maps::mapping_at(wanted.start).ok_or(Error::NotMapped { address: wanted.start })?;
+        let range = mapping.range;
         if range.end < wanted.end {
             return Err(Error::NotMapped { address: range.end });
         }
-        if !mapping.is_executable() || !mapping.is_readable() {
+        if !mapping.executable || !mapping.readable {
             return Err(Error::NotExecutable { address: wanted.start });
         }
-        let private = !mapping.is_shared();
-        let (writable, copied) = if mapping.is_writable() {
+        let private = !mapping.shared;
+        let (writable, copied) = if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
             // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
             atfork::follow();
             (None, false)
-        } else if mapping.is_shared() {
+        } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
             (Some(unsafe { alias::duplicate_shared(&range)? }), false)
         } else {

@@ -95,9 +95,8 @@ impl TwoForms {
     /// As [`TextRef::is_stale`].
     pub unsafe fn is_stale_at(&self, address: usize, length: usize) -> bool {
         let place = self.place();
-        let view = |view: NonNull<u8>| {
-            NonNull::new(view.as_ptr().wrapping_offset(address.wrapping_sub(self.address) as isize))
-        };
+        let view =
+            |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_add(address.wrapping_sub(self.address)));
         let place = TextRef { address, writable: place.writable.and_then(view), copied: place.copied };
         // SAFETY: the caller's obligation.
         unsafe { place.is_stale(length) }

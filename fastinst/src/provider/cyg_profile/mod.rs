@@ -310,17 +310,23 @@ impl Provider {
         let table = unsafe { Table::of(loaded) };
         // SAFETY: as above.
         let Some(view) = (unsafe { elf::read(loaded, table.is_some()) })? else { return Ok(None) };
-        let starts = starts(loaded, &view, table.as_ref());
-        let came_back = |old: &Object| {
-            old.loaded == *loaded
-                && old
-                    .instrumented
-                    .as_ref()
-                    .is_some_and(|old| old.view.file == view.file && old.known.index.has_starts(&starts))
+        let old = self.unloaded.iter().position(|old| {
+            old.loaded == *loaded && old.instrumented.as_ref().is_some_and(|old| old.view.file == view.file)
+        });
+        let old = old.and_then(|at| self.unloaded.swap_remove(at).instrumented);
+        let is_sparse = is_sparse(loaded, &starts(loaded, &view, table.as_ref(), None));
+        let read_names = || {
+            let names = Names::read(loaded, view.file);
+            HELD.fetch_add(names.memory(), Ordering::Relaxed);
+            names
         };
-        if let Some(at) = self.unloaded.iter().position(came_back)
-            && let Some(mut old) = self.unloaded.swap_remove(at).instrumented
-        {
+        let names = match &old {
+            None => is_sparse.then(read_names),
+            Some(_) => None,
+        };
+        let names_now = old.as_ref().and_then(|old| old.names.as_ref()).or(names.as_ref());
+        let starts = starts(loaded, &view, table.as_ref(), names_now);
+        if let Some(mut old) = old.filter(|old| old.known.index.has_starts(&starts)) {
             old.back = old.all_probes().map(|probe| (probe.site_address(), probe)).collect();
             old.known.arrivals.store(0, Ordering::Relaxed);
             old.unsupported = 0;
@@ -345,7 +351,7 @@ impl Provider {
             info,
             view,
             known,
-            names: None,
+            names,
             stubs: Stubs::default(),
             probes: Vec::new(),
             unsupported: 0,
@@ -422,21 +428,41 @@ fn place(object: &ObjectInfo, address: usize) -> String {
     format!("[{file}+{:#x}]", address.wrapping_sub(object.base))
 }
 
-/// Where the intervals of an object's index start: its functions, and its text, so that all of it belongs to some interval.
-fn starts(loaded: &LoadedObject, view: &elf::View, table: Option<&Table<'_>>) -> Vec<u32> {
+/// Where the intervals of an object's index start: its functions, and its text, so that all of it belongs to some interval. `names`
+/// are only used where much of the text has no table for unwinding.
+fn starts(
+    loaded: &LoadedObject,
+    view: &elf::View,
+    table: Option<&Table<'_>>,
+    names: Option<&Names>,
+) -> Vec<u32> {
     let from_table = table.into_iter().flat_map(Table::starts);
     let from_file = view.functions.iter().map(|function| function.start);
     let texts = loaded.text.iter().map(|text| text.start);
     let is_text = |start: &usize| loaded.text.iter().any(|text| text.contains(start));
-    let mut starts: Vec<u32> = from_table
-        .chain(from_file)
-        .filter(is_text)
-        .chain(texts)
-        .filter_map(|start| (start - loaded.range.start).try_into().ok())
-        .collect();
-    starts.sort_unstable();
-    starts.dedup();
+    let offset = |start: usize| u32::try_from(start - loaded.range.start).ok();
+    let ascending = |mut starts: Vec<u32>| {
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    };
+    let all = from_table.chain(from_file).filter(is_text).chain(texts);
+    let mut starts = ascending(all.filter_map(offset).collect());
+    if let Some(names) = names
+        && is_sparse(loaded, &starts)
+    {
+        let symbols = names.functions_in(&loaded.range).map(|function| function.start).filter(is_text);
+        starts.extend(symbols.filter_map(offset));
+        starts = ascending(starts);
+    }
     starts
+}
+
+/// Whether so few functions are known that most of the text may be of functions which are in no table for unwinding.
+fn is_sparse(loaded: &LoadedObject, starts: &[u32]) -> bool {
+    /// A usual function has some hundred bytes.
+    const LARGE: usize = 1024;
+    loaded.text.iter().map(|text| text.len()).sum::<usize>() > starts.len() * LARGE
 }
 
 /// Marked intervals of one object, on their way to being done.
@@ -496,8 +522,7 @@ impl Instrumented {
             for branch in found.branches.drain(..) {
                 let other = known.index.find(branch.target).filter(|other| *other != number);
                 let is_part = |other: &usize| {
-                    branch.is_conditional
-                        || names.name(known.index.start(*other)).is_some_and(|name| is_cold(name))
+                    branch.is_conditional || names.name(known.index.start(*other)).is_some_and(is_cold)
                 };
                 if let Some(other) = other.filter(is_part)
                     && known.index.queue(other) == index::Met::New
@@ -593,7 +618,8 @@ impl Object {
         let has_its_starts = || {
             // SAFETY: the object is loaded meanwhile.
             let table = unsafe { Table::of(&self.loaded) };
-            let starts = starts(&self.loaded, &instrumented.view, table.as_ref());
+            let names = instrumented.names.as_ref();
+            let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
             instrumented.known.index.has_starts(&starts)
         };
         let is_as_it_was = || {
