@@ -71,6 +71,9 @@ pub(crate) struct Function {
     /// When the allowance was refilled, and with how many calls.
     refilled: AtomicU64,
     chunk: AtomicU64,
+    /// The entry in the middle between the last refill and the limit, and when it was.
+    middle: AtomicU64,
+    middle_at: AtomicU64,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
 }
@@ -94,14 +97,21 @@ pub(crate) struct Observation {
 }
 
 /// What an observation has counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) entries: u64,
     /// Where the limit was reached, if it was.
-    pub(crate) exceeded: Option<u64>,
-    /// The last refill of the allowance: when, and how many calls.
-    pub(crate) refilled: u64,
-    pub(crate) chunk: u64,
+    pub(crate) exceeded: Option<Exceeded>,
+}
+
+/// The limit was reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Exceeded {
+    /// When, in ticks.
+    pub(crate) at: u64,
+    /// The rate at the end, in calls per tick: over the second half of what was allowed, since the first may have begun long before
+    /// the function became hot.
+    pub(crate) rate: f64,
 }
 
 impl Function {
@@ -168,6 +178,9 @@ impl Function {
         }
         let number = self.entries.fetch_add(1, Relaxed) + 1;
         let limit = self.limit.load(Relaxed);
+        if number == self.middle.load(Relaxed) {
+            self.middle_at.store(now, Relaxed);
+        }
         if number >= limit {
             if number > limit {
                 return None;
@@ -202,6 +215,7 @@ impl Function {
             if let Allowance::More(calls) = Allowance::refilled(elapsed, &governor::intensity()) {
                 self.refilled.store(now, Relaxed);
                 self.chunk.store(calls.into(), Relaxed);
+                self.middle.store(number + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store((STRAY_EXITS * u64::from(calls)) as i64, Relaxed);
                 self.limit.store(number + u64::from(calls), Relaxed);
                 return;
@@ -271,10 +285,24 @@ impl Function {
 
     /// Begins an observation, whose number it gives. For the daemon.
     pub(crate) fn observe(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+        let number = self.prepare(observation, switch_on);
+        self.release(observation.opens, observation.closes, observation.weight);
+        number
+    }
+
+    /// The second half of [`Function::observe`]: from when to when entries count, and for how many. Stores only.
+    pub(crate) fn release(&self, opens: u64, closes: u64, weight: f32) {
+        self.weight.store(weight.to_bits(), Relaxed);
+        self.closes.store(closes, Relaxed);
+        // Release: pairs with the Acquire in `enter`.
+        self.opens.store(opens, Release);
+    }
+
+    /// The first half of [`Function::observe`]: the probes are on, and nothing counts yet.
+    pub(crate) fn prepare(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         self.opens.store(u64::MAX, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
         self.observation.store(number, Relaxed);
-        self.weight.store(observation.weight.to_bits(), Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(observation.limit, Relaxed);
         let is_on = observation.closes == u64::MAX;
@@ -283,8 +311,9 @@ impl Function {
         self.is_on.store(is_on, Relaxed);
         self.refilled.store(observation.opens, Relaxed);
         self.chunk.store(observation.limit, Relaxed);
+        self.middle.store(observation.limit / 2, Relaxed);
         self.is_listed.store(false, Relaxed);
-        self.closes.store(observation.closes, Relaxed);
+        self.closes.store(u64::MAX, Relaxed);
         let period = self.exit_period();
         if !period.is_multiple_of(2) {
             self.open.store(0, Relaxed);
@@ -292,8 +321,6 @@ impl Function {
             self.exit_period.store(period.wrapping_add(1), SeqCst);
         }
         let was_closed = self.is_closed.swap(false, SeqCst);
-        // Release: pairs with the Acquire in `enter`.
-        self.opens.store(observation.opens, Release);
         if was_closed || number == 1 {
             self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
         }
@@ -303,9 +330,13 @@ impl Function {
     /// What the observation has counted so far. For the daemon.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
-        let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| self.closes.load(Relaxed));
-        let (refilled, chunk) = (self.refilled.load(Relaxed), self.chunk.load(Relaxed));
-        Counted { entries: entries.min(limit), exceeded, refilled, chunk }
+        let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
+            let at = self.closes.load(Relaxed);
+            let calls = limit.saturating_sub(self.middle.load(Relaxed));
+            let ticks = at.saturating_sub(self.middle_at.load(Relaxed));
+            Exceeded { at, rate: calls as f64 / ticks.max(1) as f64 }
+        });
+        Counted { entries: entries.min(limit), exceeded }
     }
 
     /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a forked child, whose code is in
@@ -366,7 +397,8 @@ mod tests {
         observed(&function, 3, 1000);
         (0..3).for_each(|at| assert!(function.enter(0, 100 + at).is_some()));
         assert_eq!(function.enter(0, 103), None);
-        assert_eq!((function.counted().entries, function.counted().exceeded), (3, Some(102)));
+        let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
+        assert_eq!(function.counted(), Counted { entries: 3, exceeded });
         take_exhausted();
     }
 

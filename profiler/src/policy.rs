@@ -36,10 +36,10 @@ pub(crate) const CAP: u32 = 20;
 
 /// From the opening of a window to the first call that counts, in nanoseconds. Until then the daemon goes back to sleep, and
 /// the code that was rewritten gets into the caches.
-pub(crate) const WARM_UP: f64 = 10_000.0;
+pub(crate) const WARM_UP: f64 = 20_000.0;
 
 /// The shortest window, in nanoseconds.
-const SHORTEST_WINDOW: f64 = 10_000.0;
+const SHORTEST_WINDOW: f64 = 20_000.0;
 
 /// The first stratum of a function is this part of the others, but not shorter than so many nanoseconds. Each following one is longer
 /// by [`GROWTH`].

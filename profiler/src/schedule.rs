@@ -44,6 +44,8 @@ pub(crate) struct Schedule {
     /// Whether the program's end was seen: no more observations.
     is_over: bool,
     ticks: u32,
+    /// Windows that open at the end of this tick, with the number of the observation.
+    opening: Vec<(u32, Planned, u32)>,
 }
 
 impl Schedule {
@@ -56,6 +58,7 @@ impl Schedule {
             start,
             is_over: false,
             ticks: 0,
+            opening: Vec::new(),
         }
     }
 
@@ -120,9 +123,16 @@ impl Schedule {
 
     /// The time to the next tick, if ticks are so many nanoseconds apart in the mean. In no step with anything.
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
-        let Some(Reverse((next, _))) = self.due.peek() else { return IDLE };
-        let shortest = mean * self.random.random_range(0.5..1.5);
-        Duration::from_nanos((*next as f64 - self.now()).max(shortest) as u64)
+        // A window that is about to open is due when its stratum is over: not before the usual time.
+        let Some(Reverse((next, _))) = self.due.peek().filter(|_| self.opening.is_empty()) else {
+            return if self.opening.is_empty() { IDLE } else { self.jittered(mean) };
+        };
+        let next = *next as f64 - self.now();
+        self.jittered(mean).max(Duration::from_nanos(next.max(0.0) as u64))
+    }
+
+    fn jittered(&mut self, mean: f64) -> Duration {
+        Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
     /// Functions that take more of the program's time are observed more. This is decided from the past, as everything is.
@@ -143,8 +153,7 @@ impl Schedule {
         // A window that was cut short is looked at when its stratum is over.
         if let (Stage::On, Some(at)) = (self.functions[index as usize].stage, counted.exceeded) {
             let now = self.now();
-            let at_ns = self.at(at);
-            let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
+            let (at_ns, rate) = (self.at(at.at), at.rate * governor::ticks_per_ns());
             let measured = &mut self.functions[index as usize];
             measured.strata.counted(counted.entries);
             measured.strata.gap(now - at_ns, rate);
@@ -173,20 +182,30 @@ impl Schedule {
         }
     }
 
+    /// Prepares a window; it opens at the end of the tick.
     fn open(&mut self, index: u32, planned: &Planned) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
-        let open = planned.open(self.now() + WARM_UP);
-        let observation = Observation {
-            opens: self.ticks(open.opens),
-            closes: self.ticks(open.closes),
-            limit: u64::from(CAP) * governor::intensity().calls as u64,
-            weight: open.weight() as f32,
-        };
-        let number = function.observe(&observation, switch_on);
-        let measured = &mut self.functions[index as usize];
-        measured.strata.opened(number, open.weight(), open.end - open.start);
-        measured.stage = Stage::Open(open);
-        self.due.push(Reverse((open.end as u64, index)));
+        let limit = u64::from(CAP) * governor::intensity().calls as u64;
+        let observation = Observation { opens: 0, closes: 0, limit, weight: ON };
+        let number = function.prepare(&observation, switch_on);
+        self.opening.push((index, *planned, number));
+    }
+
+    /// Opens the windows of this tick, all at once and as the last thing that the daemon does before it sleeps: if it took its
+    /// processor from the program, the program runs again when they open.
+    pub(crate) fn release(&mut self) {
+        let mut opening = std::mem::take(&mut self.opening);
+        let now = self.now() + WARM_UP;
+        for (index, planned, number) in opening.drain(..) {
+            let Some(function) = FUNCTIONS.get(index as usize) else { continue };
+            let open = planned.open(now);
+            function.release(self.ticks(open.opens), self.ticks(open.closes), open.weight() as f32);
+            let measured = &mut self.functions[index as usize];
+            measured.strata.opened(number, open.weight(), open.end - open.start);
+            measured.stage = Stage::Open(open);
+            self.due.push(Reverse((open.end as u64, index)));
+        }
+        self.opening = opening;
     }
 
     fn is_due(&mut self, index: u32) {
@@ -211,9 +230,17 @@ impl Schedule {
     /// What the function's window has counted by `now`.
     fn closed(&self, function: &Function, open: &crate::policy::Open, now: f64) -> Closed {
         let counted = function.counted();
-        let until = counted.exceeded.map_or(now, |at| self.at(at)).min(open.closes);
-        let rate = counted.entries as f64 / (until - open.opens).max(1.0);
-        Closed { entries: counted.entries, rate, cut_off: rate * (open.closes.min(now) - until) }
+        match counted.exceeded {
+            Some(exceeded) => {
+                let rate = exceeded.rate * governor::ticks_per_ns();
+                let cut_off = rate * (open.closes.min(now) - self.at(exceeded.at)).max(0.0);
+                Closed { entries: counted.entries, rate, cut_off }
+            }
+            None => {
+                let length = (open.closes.min(now) - open.opens).max(1.0);
+                Closed { entries: counted.entries, rate: counted.entries as f64 / length, cut_off: 0.0 }
+            }
+        }
     }
 
     /// What is known of a function's calls now, as if the program ended here.
@@ -227,9 +254,8 @@ impl Schedule {
             Stage::On => {
                 let counted = function.counted();
                 strata.counted(counted.entries);
-                if let Some(at) = counted.exceeded {
-                    let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
-                    strata.gap(now - self.at(at), rate);
+                if let Some(exceeded) = counted.exceeded {
+                    strata.gap(now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns());
                 }
             }
             Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
@@ -258,6 +284,7 @@ impl Schedule {
     /// In a forked child, whose code is in whatever state the parent had it in: nothing was measured, and every function is on.
     pub(crate) fn restart(&mut self) {
         self.due.clear();
+        self.opening.clear();
         self.is_over = false;
         self.start = tsc::now();
         for measured in &mut self.functions {

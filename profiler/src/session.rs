@@ -184,7 +184,9 @@ impl Session {
             thread::reclaim();
         }
         let mean = self.governor.ticked(begin, is_busy);
-        self.schedule.pause(mean)
+        let pause = self.schedule.pause(mean);
+        self.schedule.release();
+        pause
     }
 
     /// Everything measured so far.
