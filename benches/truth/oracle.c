@@ -546,8 +546,10 @@ static double quantile(const struct sum *sum, double share) {
 
     for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
         seen += sum->histogram[bucket];
-        if (seen >= rank)
-            return middle_of(bucket);
+        if (seen >= rank) {
+            const double value = middle_of(bucket), min = (double)sum->function.min, max = (double)sum->function.max;
+            return value < min ? min : value > max ? max : value;
+        }
     }
     return (double)sum->function.max;
 }
