@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use sketches_ddsketch::{Config, DDSketch};
 
 use crate::estimate::Estimator;
-use crate::report::{FunctionReport, Latency};
+use crate::report::{Estimate, FunctionReport, Latency};
 use crate::symbol::demangle;
 use crate::thread::Sample;
 
@@ -46,30 +46,43 @@ impl Measured {
     fn latency(&self, ticks_per_ns: f64) -> Option<Latency> {
         let ns = |ticks: f64| ticks / ticks_per_ns;
         let (min, max) = (self.min as f64, self.max as f64);
-        let quantile = |q| Some(ns(self.sketch.quantile(q).ok()??.clamp(min, max)));
+        // Nothing bounds the calls that were not timed.
+        let estimate = |ticks: f64| Estimate::within(ns(ticks), ns(min), f64::INFINITY);
+        let quantile = |q| Some(estimate(self.sketch.quantile(q).ok()??.clamp(min, max)));
         Some(Latency {
             min: ns(min),
-            mean: ns(self.sum / self.samples as f64),
+            mean: estimate(self.sum / self.samples as f64),
             p50: quantile(0.5)?,
             p90: quantile(0.9)?,
             p99: quantile(0.99)?,
             max: ns(max),
+            below_resolution: false,
+            resolution: ns(1.0),
         })
     }
 
     /// What the report says of the function; nothing if it was not called.
     pub(crate) fn report(&self, ticks_per_ns: f64) -> Option<FunctionReport> {
         let estimate = self.estimator.estimate();
+        let error = estimate.relative_error().unwrap_or(f64::INFINITY);
+        let within = |value: f64, least: f64| {
+            Estimate::within(value, (value * (1.0 - error)).max(least), value * (1.0 + error))
+        };
+        let total = estimate.total_ticks / ticks_per_ns;
         (estimate.calls() > 0.0 || self.samples > 0).then(|| FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
             object: self.object.to_string_lossy().into_owned(),
             address: self.address as u64,
+            location: None,
             samples: self.samples,
             // What was measured was called, also where a burst is cut by the fork of the process.
-            calls_estimate: (estimate.calls().round() as u64).max(self.samples),
-            calls_error: estimate.relative_error(),
-            total_ns_estimate: (estimate.total_ticks / ticks_per_ns).round() as u64,
+            calls: within(estimate.calls().round().max(self.samples as f64), self.samples as f64),
+            total_ns: (self.samples > 0).then(|| within(total, 0.0)),
+            self_ns: None,
+            recursive: false,
+            open_calls: 0,
             latency_ns: self.latency(ticks_per_ns),
+            off_cpu: None,
         })
     }
 }

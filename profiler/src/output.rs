@@ -211,19 +211,24 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
+    use crate::report::Cost;
 
     fn report(pid: u32) -> Report {
         Report {
             version: Report::VERSION,
             command: vec!["app".to_owned()],
             pid,
+            processes: 1,
             duration_ns: 1,
+            thread_time_ns: 1,
             probes: 0,
             toggles: 0,
             samples: 0,
             lost_samples: 0,
+            cost: Cost::default(),
             notes: Vec::new(),
             functions: Vec::new(),
+            arcs: Vec::new(),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::function::{FUNCTIONS, Function, SAMPLES, about_to_arm, take_full};
 use crate::measured::Measured;
 use crate::options::{Options, Output};
 use crate::output::{Identity, write_report};
-use crate::report::Report;
+use crate::report::{Cost, Report};
 use crate::stderr::Stderr;
 use crate::{cpu, fire, thread};
 
@@ -184,17 +184,22 @@ impl Session {
         let ticks_per_ns = self.clock.ticks_per_ns();
         let functions: Vec<_> =
             self.functions[1..].iter().filter_map(|measured| measured.report(ticks_per_ns)).collect();
+        let duration_ns = self.clock.elapsed().as_nanos() as u64;
         Report {
             version: Report::VERSION,
             command: self.command.clone(),
             pid: self.identity.pid,
-            duration_ns: self.clock.elapsed().as_nanos() as u64,
+            processes: 1,
+            duration_ns,
+            thread_time_ns: duration_ns,
             probes: fastinst::probe_count() as u64,
             toggles: fastinst::toggle_count() - self.toggles_before,
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost(),
+            cost: Cost { cpu_ns: cpu::of_program().unwrap_or(0), ..Cost::default() },
             notes: notes().into_iter().chain(calibration::status().warning()).collect(),
             functions,
+            arcs: Vec::new(),
         }
     }
 

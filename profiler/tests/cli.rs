@@ -11,18 +11,24 @@ use tempfile::TempDir;
 const MAIN: &str = "int main(void) { return 0; }";
 const WARNING: &str = "itself has no instrumented function";
 
-const REPORT: &str = r#"{"version": 1, "command": ["./app"], "pid": 7, "duration_ns": 2000000000, "probes": 4,
-    "toggles": 100, "samples": 20, "functions": [
-    {"name": "step", "object": "/opt/app", "address": "0x401000", "samples": 20, "calls_estimate": 50000,
-     "calls_error": 0.05, "total_ns_estimate": 100000000,
-     "latency_ns": {"min": 1500, "mean": 2000, "p50": 1900, "p90": 2500, "p99": 3000, "max": 3100}},
-    {"name": "main", "object": "/opt/app", "address": "0x401100", "samples": 0, "calls_estimate": 1,
-     "calls_error": 0, "total_ns_estimate": 0}]}"#;
+const REPORT: &str = r#"{"version": 2, "command": ["./app"], "pid": 7, "processes": 1, "duration_ns": 2000000000,
+    "thread_time_ns": 2000000000, "probes": 4, "toggles": 100, "samples": 20,
+    "cost": {"budget": 0.01, "cpu_ns": 1000000000, "probes_ns": 4000000, "service_ns": 2000000, "toggles_ns": 1000000,
+             "startup_ns": 1000000, "error": 0.2, "memory_bytes": 123456},
+    "functions": [
+    {"name": "step", "object": "/opt/app", "address": "0x401000", "samples": 20, "recursive": false,
+     "calls": {"value": 50000, "low": 47500, "high": 52500},
+     "total_ns": {"value": 100000000, "low": 90000000, "high": 110000000},
+     "latency_ns": {"min": 1500, "mean": {"value": 2000, "low": 1900, "high": 2100},
+        "p50": {"value": 1900, "low": 1800, "high": 2000}, "p90": {"value": 2500, "low": 2300, "high": 2600},
+        "p99": {"value": 3000, "low": 2900, "high": 3100}, "max": 3100, "below_resolution": false, "resolution": 20}},
+    {"name": "main", "object": "/opt/app", "address": "0x401100", "samples": 0, "recursive": false,
+     "calls": {"value": 1, "low": 1, "high": 1}}]}"#;
 
 const TABLE: &str = "\
 fastinst: ./app (pid 7), 2.00s
 4 probes, 100 toggles (50.0/s), 20 samples
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
 function  object  samples      calls    mean     p50     p90     p99     max  total  share
 ──────────────────────────────────────────────────────────────────────────────────────────
@@ -287,7 +293,7 @@ fn a_report_is_printed_again() {
     assert!(report(&["--limit", "1"]).ends_with("… and 1 more function\n"));
     // Normalised JSON stays as it is.
     let normal = report(&["--json"]);
-    assert!(normal.starts_with("{\n  \"version\": 1,\n"));
+    assert!(normal.starts_with("{\n  \"version\": 2,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
     assert_eq!(report(&["--json"]), normal);
     assert_eq!(report(&[]), TABLE);
@@ -306,8 +312,8 @@ fn other_files_than_reports_are_refused() {
     check(b"{\"functions\": []}", "r.json is no fastinst report (JSON without a version)");
     check(&REPORT.as_bytes()[..REPORT.len() / 2], "r.json is truncated");
     check(
-        REPORT.replacen('1', "2", 1).as_bytes(),
-        "r.json is a report of version 2, this fastinst reads version 1",
+        REPORT.replacen('2', "1", 1).as_bytes(),
+        "r.json is a report of version 1, this fastinst reads version 2",
     );
     check_refused(
         fastinst().arg("report").arg(fixture.path("none.json")),

@@ -269,7 +269,7 @@ fn threads_of(pid: u32) -> String {
     text
 }
 
-/// One report file in the JSON format, version 1.
+/// One report file in the JSON format, version 2.
 #[derive(Debug)]
 pub struct Report {
     /// The file's name without its folder.
@@ -294,7 +294,7 @@ impl Report {
         report
     }
 
-    /// Asserts what holds for every report: the fields of version 1, sane types, ordered quantiles.
+    /// Asserts what holds for every report: the fields of version 2, sane types, ordered intervals and quantiles.
     ///
     /// # Panics
     /// When something does not hold.
@@ -302,9 +302,9 @@ impl Report {
         let number = |value: &Value, key: &str| {
             value[key].as_f64().unwrap_or_else(|| panic!("{}: {key} is no number in {value}", self.file_name))
         };
-        assert_eq!(self.json["version"], 1, "{}", self.file_name);
+        assert_eq!(self.json["version"], 2, "{}", self.file_name);
         assert!(!self.json["command"].is_null(), "{}: no command", self.file_name);
-        for key in ["pid", "duration_ns", "probes", "toggles", "samples"] {
+        for key in ["pid", "processes", "duration_ns", "thread_time_ns", "probes", "toggles", "samples"] {
             assert!(number(&self.json, key) >= 0.0, "{}: {key} is negative", self.file_name);
         }
         for function in self.functions() {
@@ -314,30 +314,37 @@ impl Report {
                 self.file_name
             );
             assert!(!function["address"].is_null(), "{}: no address in {function}", self.file_name);
+            let estimate = |estimate: &Value| {
+                let (value, low) = (number(estimate, "value"), number(estimate, "low"));
+                let high = if estimate["high"].is_null() { f64::INFINITY } else { number(estimate, "high") };
+                assert!(
+                    0.0 <= low && low <= value && value <= high,
+                    "{}: {estimate} in {function}",
+                    self.file_name
+                );
+                value
+            };
+            let calls = estimate(&function["calls"]);
+            ["total_ns", "self_ns"].iter().filter(|key| !function[*key].is_null()).for_each(|key| {
+                estimate(&function[key]);
+            });
             if number(function, "samples") == 0.0 {
                 continue;
             }
-            assert!(
-                number(function, "calls_estimate") >= number(function, "samples"),
-                "{}: {function}",
-                self.file_name
-            );
-            let error_unknown = function["calls_error"].is_null();
-            assert!(
-                error_unknown || number(function, "calls_error") >= 0.0,
-                "{}: {function}",
-                self.file_name
-            );
-            assert!(number(function, "total_ns_estimate") >= 0.0, "{}: {function}", self.file_name);
+            assert!(calls >= number(function, "samples"), "{}: {function}", self.file_name);
             let latency = &function["latency_ns"];
-            let ordered = ["min", "p50", "p90", "p99", "max"].map(|key| number(latency, key));
-            assert!(ordered.is_sorted(), "{}: quantiles out of order in {function}", self.file_name);
-            let mean = number(latency, "mean");
+            let [min, max] = ["min", "max"].map(|key| number(latency, key));
+            let [p50, p90, p99, mean] = ["p50", "p90", "p99", "mean"].map(|key| estimate(&latency[key]));
             assert!(
-                ordered[0] <= mean && mean <= ordered[4],
-                "{}: mean out of range in {function}",
+                [min, p50, p90, p99, max].is_sorted(),
+                "{}: quantiles out of order in {function}",
                 self.file_name
             );
+            assert!(min <= mean && mean <= max, "{}: mean out of range in {function}", self.file_name);
+        }
+        for arc in self.json["arcs"].as_array().unwrap_or_else(|| panic!("{}: no arcs", self.file_name)) {
+            let named = |end: &str| arc[end]["name"].is_string();
+            assert!(named("caller") && named("callee"), "{}: {arc}", self.file_name);
         }
     }
 
@@ -361,14 +368,15 @@ impl Report {
         self.function(name).and_then(|function| function["samples"].as_u64()).unwrap_or(0)
     }
 
-    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns.
+    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: of an estimate its value.
     ///
     /// # Panics
     /// When the report has no latency of this function.
     #[must_use]
     pub fn latency_ns(&self, name: &str, key: &str) -> f64 {
         self.function(name)
-            .and_then(|function| function["latency_ns"][key].as_f64())
+            .map(|function| &function["latency_ns"][key])
+            .and_then(|latency| latency.as_f64().or(latency["value"].as_f64()))
             .unwrap_or_else(|| panic!("{}: no {key} of {name}", self.file_name))
     }
 }

@@ -1,17 +1,21 @@
-//! The JSON form of a report, version 1.
+//! The JSON form of a report, version 2.
 //!
-//! Writing is normal: functions in rank order, addresses in hexadecimal, latencies with one decimal; what was read and
-//! is written again is the same text. Reading looks at the version before anything else, so that a report of another
+//! Writing is normal: functions in rank order, arcs sorted, addresses in hexadecimal, counts and totals as integers,
+//! latencies with one decimal, the ends of an interval rounded outwards; what was read and is written again is the same
+//! text. Arcs name their functions for readers such as jq; only object and address are read again. Reading looks at the version before anything else, so that a report of another
 //! version is named as such. Unknown fields are ignored.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use serde::ser::{SerializeSeq, Serializer};
+use serde::ser::{SerializeStruct, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::error::Category;
 
-use super::{FunctionReport, Report};
+use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Report};
 use crate::error::Error;
 
 /// The report as indented JSON; ends with a newline.
@@ -56,30 +60,181 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     serde_json::from_value(value).map_err(|error| other(error.to_string()))
 }
 
-/// Writes functions in rank order.
-pub(super) fn ranked<S: Serializer>(functions: &[FunctionReport], serializer: S) -> Result<S::Ok, S::Error> {
-    let ranked = Report::rank(functions);
-    let mut sequence = serializer.serialize_seq(Some(ranked.len()))?;
-    for function in ranked {
-        sequence.serialize_element(function)?;
-    }
-    sequence.end()
+/// A report as it is written: sorted, and with names in the arcs.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    command: &'a [String],
+    pid: u32,
+    processes: u32,
+    duration_ns: u64,
+    thread_time_ns: u64,
+    probes: u64,
+    toggles: u64,
+    samples: u64,
+    lost_samples: u64,
+    cost: &'a Cost,
+    notes: &'a [String],
+    functions: Vec<&'a FunctionReport>,
+    arcs: Vec<WrittenArc<'a>>,
 }
 
-/// Writes nanoseconds.
-pub(super) fn one_decimal<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+#[derive(Serialize)]
+struct WrittenArc<'a> {
+    caller: WrittenFunction<'a>,
+    callee: WrittenFunction<'a>,
+    #[serde(serialize_with = "whole")]
+    calls: &'a Estimate,
+    #[serde(serialize_with = "whole_or_null")]
+    total_ns: &'a Option<Estimate>,
+}
+
+/// One end of an arc. Code without probes has a name only.
+#[derive(Serialize)]
+struct WrittenFunction<'a> {
+    name: Cow<'a, str>,
+    #[serde(flatten)]
+    key: Option<WrittenKey<'a>>,
+}
+
+#[derive(Serialize)]
+struct WrittenKey<'a> {
+    object: &'a str,
+    #[serde(with = "hex")]
+    address: u64,
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let functions = self.ranked();
+        Written {
+            version: self.version,
+            command: &self.command,
+            pid: self.pid,
+            processes: self.processes,
+            duration_ns: self.duration_ns,
+            thread_time_ns: self.thread_time_ns,
+            probes: self.probes,
+            toggles: self.toggles,
+            samples: self.samples,
+            lost_samples: self.lost_samples,
+            cost: &self.cost,
+            notes: &self.notes,
+            arcs: written_arcs(&self.arcs, &functions),
+            functions,
+        }
+        .serialize(serializer)
+    }
+}
+
+/// The arcs by their callee, in the order of `functions`, then by calls, then by caller.
+fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<WrittenArc<'a>> {
+    let by_key: HashMap<(&str, u64), (usize, &'a str)> = functions
+        .iter()
+        .enumerate()
+        .map(|(rank, function)| {
+            ((function.object.as_str(), function.address), (rank, function.name.as_str()))
+        })
+        .collect();
+    let found = |key: &'a FunctionRef| by_key.get(&(key.object.as_str(), key.address)).copied();
+    let written = |key: &'a FunctionRef| WrittenFunction {
+        name: found(key).map_or(Cow::Owned(format!("{:#x}", key.address)), |(_, name)| name.into()),
+        key: Some(WrittenKey { object: &key.object, address: key.address }),
+    };
+    let mut sorted: Vec<&'a Arc> = arcs.iter().collect();
+    let rank = |arc: &'a Arc| found(&arc.callee).map_or(usize::MAX, |(rank, _)| rank);
+    sorted.sort_by(|left, right| {
+        let by_key = || (&left.callee, &left.caller).cmp(&(&right.callee, &right.caller));
+        let by_calls = || right.calls.low.total_cmp(&left.calls.low);
+        rank(left).cmp(&rank(right)).then_with(by_calls).then_with(by_key)
+    });
+    let arc = |arc: &'a Arc| WrittenArc {
+        caller: match &arc.caller {
+            Caller::Function(key) => written(key),
+            Caller::Other(name) => WrittenFunction { name: name.into(), key: None },
+        },
+        callee: written(&arc.callee),
+        calls: &arc.calls,
+        total_ns: &arc.total_ns,
+    };
+    sorted.into_iter().map(arc).collect()
+}
+
+/// A caller as it is read: what names a function wins over a mere name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum ReadCaller {
+    /// With object and address.
+    Function(FunctionRef),
+    /// Without.
+    Other {
+        /// `[libc.so.6]`
+        name: String,
+    },
+}
+
+impl From<ReadCaller> for Caller {
+    fn from(read: ReadCaller) -> Caller {
+        match read {
+            ReadCaller::Function(key) => Caller::Function(key),
+            ReadCaller::Other { name } => Caller::Other(name),
+        }
+    }
+}
+
+/// An estimate as it is written: multiples of `1 / scale`. The interval only grows; what is exact stays so.
+fn rounded<S: Serializer, N: Serialize>(
+    estimate: &Estimate,
+    serializer: S,
+    scale: f64,
+    number: fn(f64) -> N,
+) -> Result<S::Ok, S::Error> {
+    let round = |value: f64, outwards: fn(f64) -> f64| {
+        let scaled = value * scale;
+        let nearest = scaled.round();
+        // What has been rounded before is not moved again by the error of the multiplication.
+        let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
+        number(if is_round || estimate.is_exact() { nearest } else { outwards(scaled) } / scale)
+    };
+    let mut fields = serializer.serialize_struct("Estimate", 3)?;
+    fields.serialize_field("value", &round(estimate.value, f64::round))?;
+    fields.serialize_field("low", &round(estimate.low, f64::floor))?;
+    fields.serialize_field("high", &estimate.high.map(|high| round(high, f64::ceil)))?;
+    fields.end()
+}
+
+/// Writes an estimate of a count or of nanoseconds as integers.
+pub(super) fn whole<S: Serializer>(estimate: &Estimate, serializer: S) -> Result<S::Ok, S::Error> {
+    rounded(estimate, serializer, 1.0, |number| number as u64)
+}
+
+/// [`whole`], or null.
+pub(super) fn whole_or_null<S: Serializer>(
+    estimate: &Option<Estimate>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    struct Whole<'a>(&'a Estimate);
+    impl Serialize for Whole<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            whole(self.0, serializer)
+        }
+    }
+    estimate.as_ref().map(Whole).serialize(serializer)
+}
+
+/// Writes an estimate of nanoseconds with one decimal.
+pub(super) fn tenths<S: Serializer>(estimate: &Estimate, serializer: S) -> Result<S::Ok, S::Error> {
+    rounded(estimate, serializer, 10.0, |number| number)
+}
+
+/// Writes nanoseconds with one decimal.
+pub(super) fn tenths_of_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64((value * 10.0).round() / 10.0)
 }
 
-/// Writes a relative error. An error that is there is not rounded to 0, which stands for an exact count.
-pub(super) fn four_decimals<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(error) if error.is_finite() => {
-            let rounded = (error * 1e4).round() / 1e4;
-            serializer.serialize_some(&if *error > 0.0 { rounded.max(1e-4) } else { 0.0 })
-        }
-        _ => serializer.serialize_none(),
-    }
+/// Writes a relative error.
+pub(super) fn four_decimals<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 1e4).round() / 1e4)
 }
 
 /// Addresses as `"0x401136"`: numbers would lose digits in readers that have only doubles.
@@ -110,55 +265,182 @@ mod tests {
     use super::*;
 
     const EXAMPLE: &str = r#"{
-  "version": 1,
+  "version": 2,
   "command": [
     "./app",
     "--size",
     "10"
   ],
   "pid": 4242,
+  "processes": 1,
   "duration_ns": 2130000000,
+  "thread_time_ns": 2140000000,
   "probes": 1204,
   "toggles": 11310,
   "samples": 13441,
   "lost_samples": 0,
+  "cost": {
+    "budget": 0.01,
+    "cpu_ns": 2020000000,
+    "probes_ns": 8000000,
+    "service_ns": 5000000,
+    "toggles_ns": 4000000,
+    "startup_ns": 3000000,
+    "error": 0.12,
+    "memory_bytes": 2345678
+  },
   "notes": [],
   "functions": [
+    {
+      "name": "main",
+      "object": "/opt/app/bin/app",
+      "address": "0x401136",
+      "location": null,
+      "samples": 1,
+      "calls": {
+        "value": 1,
+        "low": 1,
+        "high": 1
+      },
+      "total_ns": {
+        "value": 2100000000,
+        "low": 2100000000,
+        "high": 2100000000
+      },
+      "self_ns": {
+        "value": 910000000,
+        "low": 800000000,
+        "high": 1000000000
+      },
+      "recursive": false,
+      "open_calls": 1,
+      "latency_ns": null,
+      "off_cpu": {
+        "samples": 0,
+        "ns": 0
+      }
+    },
     {
       "name": "Tree::insert(int)",
       "object": "/opt/app/bin/app",
       "address": "0x401200",
+      "location": null,
       "samples": 1100,
-      "calls_estimate": 5000,
-      "calls_error": null,
-      "total_ns_estimate": 7500000,
+      "calls": {
+        "value": 5000,
+        "low": 5000,
+        "high": null
+      },
+      "total_ns": {
+        "value": 7500000,
+        "low": 0,
+        "high": 20000000
+      },
+      "self_ns": {
+        "value": 12000,
+        "low": 12000,
+        "high": null
+      },
+      "recursive": true,
+      "open_calls": 0,
       "latency_ns": {
         "min": 900.0,
-        "mean": 1500.0,
-        "p50": 1234.0,
-        "p90": 2000.0,
-        "p99": 9999.0,
-        "max": 12000.0
-      }
+        "mean": {
+          "value": 1500.0,
+          "low": 749.9,
+          "high": 2250.0
+        },
+        "p50": {
+          "value": 1234.0,
+          "low": 617.0,
+          "high": 1851.0
+        },
+        "p90": {
+          "value": 2000.0,
+          "low": 1000.0,
+          "high": 3000.0
+        },
+        "p99": {
+          "value": 9999.0,
+          "low": 4999.5,
+          "high": 14998.5
+        },
+        "max": 12000.0,
+        "below_resolution": false,
+        "resolution": 20.0
+      },
+      "off_cpu": null
     },
     {
       "name": "fini",
       "object": "/opt/app/bin/app",
       "address": "0x402200",
+      "location": null,
       "samples": 0,
-      "calls_estimate": 1,
-      "calls_error": 0.0,
-      "total_ns_estimate": 0,
-      "latency_ns": null
+      "calls": {
+        "value": 1,
+        "low": 1,
+        "high": 1
+      },
+      "total_ns": null,
+      "self_ns": null,
+      "recursive": false,
+      "open_calls": 0,
+      "latency_ns": null,
+      "off_cpu": null
+    }
+  ],
+  "arcs": [
+    {
+      "caller": {
+        "name": "[libc.so.6]"
+      },
+      "callee": {
+        "name": "main",
+        "object": "/opt/app/bin/app",
+        "address": "0x401136"
+      },
+      "calls": {
+        "value": 1,
+        "low": 1,
+        "high": 1
+      },
+      "total_ns": {
+        "value": 2100000000,
+        "low": 2100000000,
+        "high": 2100000000
+      }
+    },
+    {
+      "caller": {
+        "name": "main",
+        "object": "/opt/app/bin/app",
+        "address": "0x401136"
+      },
+      "callee": {
+        "name": "Tree::insert(int)",
+        "object": "/opt/app/bin/app",
+        "address": "0x401200"
+      },
+      "calls": {
+        "value": 100,
+        "low": 100,
+        "high": null
+      },
+      "total_ns": null
     }
   ]
 }
 "#;
 
     #[test]
-    fn the_written_form_is_version_1() {
+    fn the_written_form_is_version_2() {
         let mut report = example();
-        report.functions.retain(|function| ["fini", "Tree::insert(int)"].contains(&function.name.as_str()));
+        report
+            .functions
+            .retain(|function| ["main", "fini", "Tree::insert(int)"].contains(&function.name.as_str()));
+        report.functions[1].latency_ns = None;
+        report.arcs.remove(0);
         assert_eq!(to_string(&report), EXAMPLE);
     }
 
@@ -166,31 +448,50 @@ mod tests {
     fn what_was_read_is_written_the_same() {
         let mut report = example();
         report.lost_samples = 7;
+        report.cost.error = 1.0 / 3.0;
+        report.cost.budget = None;
         report.notes = vec!["\u{1b}[31m \"quoted\" \u{2028}".to_owned()];
-        report.functions[0].calls_error = Some(1.0 / 3.0);
-        report.functions[0].total_ns_estimate = u64::MAX;
+        report.functions[0].total_ns = Some(Estimate::exact(1e300));
+        report.functions[0].self_ns = Some(Estimate::within(0.4, 0.3, f64::INFINITY));
         report.functions[0].address = u64::MAX;
-        report.functions[1].calls_error = Some(1e-9);
-        report.functions[2].calls_error = Some(f64::INFINITY);
+        report.functions[1].calls = Estimate::exact(1.0 / 3.0);
+        report.functions[2].latency_ns.as_mut().unwrap().p50 = Estimate::within(10.04, 9.98, 10.02);
         let written = to_string(&report);
         let read = parse(written.as_bytes(), Path::new("r.json")).unwrap();
         assert_eq!(to_string(&read), written);
         let of = |name: &str| read.functions.iter().find(|function| function.name == name).unwrap();
-        assert_eq!(of("hash").calls_error, Some(0.3333));
         assert_eq!(of("hash").address, u64::MAX);
-        assert_eq!(of("fini").calls_error, Some(0.0001));
-        assert_eq!(of("main").calls_error, None);
+        assert_eq!(of("hash").self_ns, Some(Estimate::at_least(0.0)));
+        assert_eq!(of("fini").calls, Estimate::exact(0.0));
+        assert_eq!(of("main").latency_ns.unwrap().p50, Estimate::within(10.0, 9.9, 10.1));
+        assert_eq!(read.arcs.len(), 3);
+        report.arcs.iter().for_each(|arc| assert!(read.arcs.iter().any(|read| read.caller == arc.caller)));
     }
 
     #[test]
     fn fields_that_say_nothing_may_be_missing_and_new_ones_are_ignored() {
-        let text = r#"{"version": 1, "command": ["a"], "pid": 1, "duration_ns": 2, "probes": 0, "toggles": 0, "samples": 0,
-            "host": "x", "functions": [{"name": "f", "object": "a", "address": "0xff", "samples": 0, "calls_estimate": 3,
-            "total_ns_estimate": 0}]}"#;
+        let text = r#"{"version": 2, "command": ["a"], "pid": 1, "processes": 1, "duration_ns": 2, "thread_time_ns": 3,
+            "probes": 0, "toggles": 0, "samples": 0, "host": "x",
+            "cost": {"budget": null, "cpu_ns": 1, "probes_ns": 0, "service_ns": 0, "toggles_ns": 0, "startup_ns": 0,
+                     "error": 0, "memory_bytes": 0},
+            "functions": [{"name": "f", "object": "a", "address": "0xff", "samples": 0, "recursive": false,
+                           "calls": {"value": 3, "low": 2, "high": null}}]}"#;
         let report = parse(text.as_bytes(), Path::new("r.json")).unwrap();
-        assert_eq!((report.lost_samples, report.notes.len()), (0, 0));
+        assert_eq!((report.lost_samples, report.notes.len(), report.arcs.len()), (0, 0, 0));
         let function = &report.functions[0];
-        assert_eq!((function.address, function.calls_error, function.latency_ns), (0xff, None, None));
+        assert_eq!((function.address, function.total_ns, function.latency_ns), (0xff, None, None));
+        assert_eq!(function.calls, Estimate { value: 3.0, low: 2.0, high: None });
+    }
+
+    #[test]
+    fn callers_are_functions_or_names() {
+        #[track_caller]
+        fn check(text: &str, expected: Caller) {
+            assert_eq!(serde_json::from_str::<Caller>(text).unwrap(), expected);
+        }
+        check(r#"{"name": "[libc.so.6]"}"#, Caller::Other("[libc.so.6]".to_owned()));
+        let key = FunctionRef { object: "/a".to_owned(), address: 0x10 };
+        check(r#"{"name": "f", "object": "/a", "address": "0x10"}"#, Caller::Function(key));
     }
 
     #[test]
@@ -203,16 +504,16 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 23, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 83, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is no fastinst report (an empty file); {NO}"));
         check(
-            br#"{"version": 2, "functions": {}}"#,
-            "r.json is a report of version 2, this fastinst reads version 1; use the fastinst that recorded it",
+            br#"{"version": 1, "functions": {}}"#,
+            "r.json is a report of version 1, this fastinst reads version 2; use the fastinst that recorded it",
         );
         check(
-            br#"{"version": "1"}"#,
-            "r.json is a report of version \"1\", this fastinst reads version 1; use the fastinst that recorded it",
+            br#"{"version": "2"}"#,
+            "r.json is a report of version \"2\", this fastinst reads version 2; use the fastinst that recorded it",
         );
         check(b"{}", &format!("r.json is no fastinst report (JSON without a version); {NO}"));
         check(b"[1, 2]", &format!("r.json is no fastinst report (JSON without a version); {NO}"));
@@ -224,7 +525,7 @@ mod tests {
             b"\x7fELF\x02",
             &format!("r.json is no fastinst report (not JSON: expected value at line 1 column 1); {NO}"),
         );
-        check(br#"{"version": 1}"#, &format!("r.json is no fastinst report (missing field `command`); {NO}"));
+        check(br#"{"version": 2}"#, &format!("r.json is no fastinst report (missing field `command`); {NO}"));
         check(
             EXAMPLE.replace("0x401200", "401200").as_bytes(),
             &format!(

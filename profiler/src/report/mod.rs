@@ -1,8 +1,9 @@
 //! The report of one profiled process: what it holds, and its two written forms.
 //!
-//! [`Report`] is filled once. [`text`] makes the table that people read, [`json`] the form that programs read and
+//! [`Report`] is filled once; what was estimated in it is an [`Estimate`]. [`text`] makes the table that people read, [`json`] the form that programs read and
 //! that `fastinst report` turns into the table again. Both list the functions in the order of [`Report::ranked`].
 
+mod estimate;
 pub mod json;
 mod model;
 pub mod text;
@@ -10,7 +11,8 @@ mod units;
 
 use std::path::Path;
 
-pub use model::{FunctionReport, Latency, Report};
+pub use estimate::Estimate;
+pub use model::{Arc, Caller, Cost, FunctionRef, FunctionReport, Latency, OffCpu, Report};
 
 /// The written form of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

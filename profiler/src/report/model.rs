@@ -1,37 +1,68 @@
-//! What a report holds. The field names are those of the JSON form, version 1.
-
-use std::cmp::Reverse;
+//! What a report holds. The field names are those of the JSON form, version 2.
+//!
+//! Whatever is estimated is an [`Estimate`], with its 95 % interval. The rest was counted or measured.
 
 use serde::{Deserialize, Serialize};
 
+use super::Estimate;
 use super::json;
 
-/// What was measured in one process, from its start to the report.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What was measured in one process, from its start to the report; or in several, merged.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Report {
     /// Version of the format, [`Report::VERSION`].
     pub version: u32,
-    /// The program and its arguments.
+    /// The program and its arguments. Of a merged report, those of the first process.
     pub command: Vec<String>,
-    /// Process id.
+    /// Process id. Of a merged report, that of the first process.
     pub pid: u32,
-    /// Wall-clock time that was observed, in nanoseconds.
+    /// How many processes the report is about: 1, more if reports were merged.
+    pub processes: u32,
+    /// Wall-clock time that was observed, in nanoseconds. Of a merged report, that of the process that took longest.
     pub duration_ns: u64,
+    /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds: what shares are shares of.
+    pub thread_time_ns: u64,
     /// Probes that were discovered, entry and exit counted apart.
     pub probes: u64,
     /// How often a probe was turned on or off.
     pub toggles: u64,
-    /// Latencies that were measured, of all functions.
+    /// Calls that were timed, of all functions.
     pub samples: u64,
-    /// Measured latencies that were dropped because a buffer was full.
+    /// Timed calls that were dropped because a buffer was full.
     #[serde(default)]
     pub lost_samples: u64,
+    /// What profiling cost the program.
+    pub cost: Cost,
     /// What the reader should know about this measurement, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// The functions that were called, in any order; it is written in the order of [`Report::ranked`].
-    #[serde(serialize_with = "json::ranked")]
+    /// The functions that were called, in any order; JSON has them in the order of [`Report::ranked`].
     pub functions: Vec<FunctionReport>,
+    /// Which function called which, in any order; JSON sorts them.
+    #[serde(default)]
+    pub arcs: Vec<Arc>,
+}
+
+/// What profiling cost in processor time and memory, measured while it ran.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// The most that it should cost, as a fraction of the program's processor time: 0.01 is 1 %. None if there was no limit.
+    pub budget: Option<f64>,
+    /// Processor time of the process, user and system, profiling included.
+    pub cpu_ns: u64,
+    /// Processor time in probes, on the program's threads.
+    pub probes_ns: u64,
+    /// Processor time of the service thread, without the toggles.
+    pub service_ns: u64,
+    /// Processor time for turning probes on and off, on any thread.
+    pub toggles_ns: u64,
+    /// Processor time before the program's own start: finding probes, calibrating the clock.
+    pub startup_ns: u64,
+    /// Half the width of the 95 % interval of the sum of the four, relative to it.
+    #[serde(serialize_with = "json::four_decimals")]
+    pub error: f64,
+    /// Memory that the profiler used, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// What was measured of one function.
@@ -44,60 +75,144 @@ pub struct FunctionReport {
     /// Where it starts; in JSON a string of hexadecimal digits, `"0x401136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
-    /// Latencies that were measured. 0 is possible for a function that was called.
+    /// Where it is defined, as `file:line`; none without debugging information.
+    #[serde(default)]
+    pub location: Option<String>,
+    /// Calls that were timed. 0 is possible for a function that was called.
     pub samples: u64,
     /// How often it was called.
-    pub calls_estimate: u64,
-    /// Half the width of the 95 % interval of `calls_estimate`, relative to it: 0.08 is ±8 %. 0 if the calls were
-    /// counted, none if the error is not known. JSON keeps four decimals.
-    #[serde(default, serialize_with = "json::four_decimals")]
-    pub calls_error: Option<f64>,
-    /// Time spent in all its calls, callees included, in nanoseconds.
-    pub total_ns_estimate: u64,
-    /// The latencies that were measured, none if `samples` is 0.
+    #[serde(serialize_with = "json::whole")]
+    pub calls: Estimate,
+    /// Time spent in its calls, callees included, in nanoseconds. Of a call inside another call of the same function,
+    /// the time counts once. None if nothing is known of it.
+    #[serde(default, serialize_with = "json::whole_or_null")]
+    pub total_ns: Option<Estimate>,
+    /// Time spent in the function itself, without what it spent in other instrumented functions, in nanoseconds.
+    #[serde(default, serialize_with = "json::whole_or_null")]
+    pub self_ns: Option<Estimate>,
+    /// Whether it was seen to be called inside a call of itself.
+    pub recursive: bool,
+    /// Calls that had not returned when the report was made. Their time so far is part of `total_ns`.
+    #[serde(default)]
+    pub open_calls: u64,
+    /// How long its calls took; none if no call was timed.
     #[serde(default)]
     pub latency_ns: Option<Latency>,
+    /// Timed calls during which the thread was preempted; none if that was not observed.
+    #[serde(default)]
+    pub off_cpu: Option<OffCpu>,
 }
 
-/// The distribution of one function's measured latencies, callees included, in nanoseconds. All values are finite;
-/// JSON keeps one decimal.
+/// The distribution of the latencies of one function's calls, callees included, in nanoseconds. Time that a preempted
+/// thread waited for a processor is not part of it. JSON keeps one decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Shortest.
-    #[serde(serialize_with = "json::one_decimal")]
+    /// Shortest that was timed.
+    #[serde(serialize_with = "json::tenths_of_number")]
     pub min: f64,
     /// Arithmetic mean.
-    #[serde(serialize_with = "json::one_decimal")]
-    pub mean: f64,
+    #[serde(serialize_with = "json::tenths")]
+    pub mean: Estimate,
     /// Median.
-    #[serde(serialize_with = "json::one_decimal")]
-    pub p50: f64,
+    #[serde(serialize_with = "json::tenths")]
+    pub p50: Estimate,
     /// 90 % are shorter.
-    #[serde(serialize_with = "json::one_decimal")]
-    pub p90: f64,
+    #[serde(serialize_with = "json::tenths")]
+    pub p90: Estimate,
     /// 99 % are shorter.
-    #[serde(serialize_with = "json::one_decimal")]
-    pub p99: f64,
-    /// Longest.
-    #[serde(serialize_with = "json::one_decimal")]
+    #[serde(serialize_with = "json::tenths")]
+    pub p99: Estimate,
+    /// Longest that was timed.
+    #[serde(serialize_with = "json::tenths_of_number")]
     pub max: f64,
+    /// Whether a typical call is shorter than `resolution`, so that its latency says no more than that.
+    pub below_resolution: bool,
+    /// The shortest latency that the clock can resolve on this machine.
+    #[serde(serialize_with = "json::tenths_of_number")]
+    pub resolution: f64,
+}
+
+/// Timed calls during which the thread lost its processor to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffCpu {
+    /// How many.
+    pub samples: u64,
+    /// How long the thread waited for a processor in them, in nanoseconds: measured, not extrapolated to other calls.
+    pub ns: u64,
+}
+
+/// Calls of one function by another. In JSON, callers and callees have their names too.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Arc {
+    /// The function that the calls came from.
+    pub caller: Caller,
+    /// The function that was called.
+    pub callee: FunctionRef,
+    /// How often.
+    pub calls: Estimate,
+    /// Time spent in these calls, in nanoseconds, as [`FunctionReport::total_ns`]; none if nothing is known of it.
+    #[serde(default)]
+    pub total_ns: Option<Estimate>,
+}
+
+/// Names one function of a report, by its [`FunctionReport::object`] and [`FunctionReport::address`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+pub struct FunctionRef {
+    /// Path of the executable or shared library.
+    pub object: String,
+    /// Where the function starts.
+    #[serde(with = "json::hex")]
+    pub address: u64,
+}
+
+/// Where calls come from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(from = "json::ReadCaller")]
+pub enum Caller {
+    /// A function of the report.
+    Function(FunctionRef),
+    /// Code without probes, and what is known of it, in brackets: `[libc.so.6]`.
+    Other(String),
 }
 
 impl Report {
     /// The version of the format that this crate writes and reads.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
-    /// The functions by total time, longest first; equal ones by name, then by address.
+    /// The functions by the lower bound of their total time, longest first, so that nothing is ranked by a guess; equal
+    /// ones by name, then by address.
+    #[must_use]
     pub fn ranked(&self) -> Vec<&FunctionReport> {
-        Report::rank(&self.functions)
+        let mut ranked: Vec<&FunctionReport> = self.functions.iter().collect();
+        let total = |function: &FunctionReport| function.total_ns.map_or(-1.0, |total| total.low);
+        ranked.sort_by(|left, right| {
+            let by_name = || (&left.name, left.address).cmp(&(&right.name, right.address));
+            total(right).total_cmp(&total(left)).then_with(by_name)
+        });
+        ranked
+    }
+}
+
+impl Cost {
+    /// Processor time that profiling took in all, in nanoseconds.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.probes_ns + self.service_ns + self.toggles_ns + self.startup_ns
     }
 
-    /// [`Report::ranked`] of any functions.
-    pub(super) fn rank(functions: &[FunctionReport]) -> Vec<&FunctionReport> {
-        let mut ranked: Vec<&FunctionReport> = functions.iter().collect();
-        ranked
-            .sort_by_key(|&function| (Reverse(function.total_ns_estimate), &function.name, function.address));
-        ranked
+    /// What profiling cost as a fraction of the program's own processor time; none if the program took none.
+    #[must_use]
+    pub fn fraction(&self) -> Option<f64> {
+        let own = self.cpu_ns.saturating_sub(self.total_ns());
+        (own > 0).then(|| self.total_ns() as f64 / own as f64)
+    }
+}
+
+impl FunctionReport {
+    /// What names the function in arcs.
+    #[must_use]
+    pub fn key(&self) -> FunctionRef {
+        FunctionRef { object: self.object.clone(), address: self.address }
     }
 }
 
@@ -105,84 +220,154 @@ impl Report {
 pub(super) mod tests {
     use super::*;
 
-    /// A report with one function of every kind: sampled, counted exactly, with an unknown error, never sampled.
+    /// A report with one function of every kind: sampled, timed in every call and still running, of which little is
+    /// known, below the resolution of the clock, never timed.
     pub(in crate::report) fn example() -> Report {
-        let function =
-            |name: &str, object: &str, address, samples, calls_estimate, calls_error, total_ns_estimate| {
-                FunctionReport {
-                    name: name.to_owned(),
-                    object: object.to_owned(),
-                    address,
-                    samples,
-                    calls_estimate,
-                    calls_error,
-                    total_ns_estimate,
-                    latency_ns: None,
-                }
-            };
-        let latency = |min, mean, p50, p90, p99, max| Some(Latency { min, mean, p50, p90, p99, max });
+        const APP: &str = "/opt/app/bin/app";
+        let function = |name: &str, object: &str, address, samples, calls| FunctionReport {
+            name: name.to_owned(),
+            object: object.to_owned(),
+            address,
+            location: None,
+            samples,
+            calls,
+            total_ns: None,
+            self_ns: None,
+            recursive: false,
+            open_calls: 0,
+            latency_ns: None,
+            off_cpu: None,
+        };
+        let latency = |min, [mean, p50, p90, p99]: [f64; 4], max, relative: f64| {
+            let of = |value: f64| Estimate::within(value, value * (1.0 - relative), value * (1.0 + relative));
+            Some(Latency {
+                min,
+                mean: of(mean),
+                p50: of(p50),
+                p90: of(p90),
+                p99: of(p99),
+                max,
+                below_resolution: false,
+                resolution: 20.0,
+            })
+        };
+        let reference = |address| FunctionRef { object: APP.to_owned(), address };
+        let hash = FunctionReport {
+            location: Some("/src/hash.c:120".to_owned()),
+            total_ns: Some(Estimate::within(1_185_650_000.0, 1.1e9, 1.3e9)),
+            self_ns: Some(Estimate::within(1_185_650_000.0, 1.1e9, 1.3e9)),
+            latency_ns: latency(81.0, [96.04, 92.5, 120.0, 410.0], 81_250.0, 0.02),
+            off_cpu: Some(OffCpu { samples: 3, ns: 12_400_000 }),
+            ..function(
+                "hash",
+                "/usr/lib/libhash.so.1",
+                0x7f00_0000_1120,
+                12_340,
+                Estimate::within(12_345_678.0, 11_300_000.4, 13_400_000.2),
+            )
+        };
+        let main = FunctionReport {
+            total_ns: Some(Estimate::exact(2.1e9)),
+            self_ns: Some(Estimate::within(9.1e8, 8.0e8, 1.0e9)),
+            open_calls: 1,
+            latency_ns: latency(2.1e9, [2.1e9; 4], 2.1e9, 0.0),
+            off_cpu: Some(OffCpu { samples: 0, ns: 0 }),
+            ..function("main", APP, 0x40_1136, 1, Estimate::exact(1.0))
+        };
+        let insert = FunctionReport {
+            recursive: true,
+            total_ns: Some(Estimate::within(7_500_000.0, 0.0, 20_000_000.0)),
+            self_ns: Some(Estimate::at_least(12_000.0)),
+            latency_ns: latency(900.0, [1_499.96, 1_234.0, 2_000.0, 9_999.0], 12_000.0, 0.5),
+            ..function("Tree::insert(int)", APP, 0x40_1200, 1100, Estimate::at_least(5000.0))
+        };
+        let mut leaf = FunctionReport {
+            total_ns: Some(Estimate::within(30_000_000.0, 0.0, 60_000_000.0)),
+            self_ns: Some(Estimate::within(30_000_000.0, 0.0, 60_000_000.0)),
+            latency_ns: latency(0.0, [9.0, 8.0, 11.0, 14.0], 25.0, 1.0),
+            ..function("leaf", APP, 0x40_1300, 900, Estimate::within(3e6, 2.9e6, 3.1e6))
+        };
+        leaf.latency_ns.iter_mut().for_each(|latency| latency.below_resolution = true);
+        let fini = function("fini", APP, 0x40_2200, 0, Estimate::exact(1.0));
+        let arcs = vec![
+            Arc {
+                caller: Caller::Function(main.key()),
+                callee: hash.key(),
+                calls: hash.calls,
+                total_ns: hash.total_ns,
+            },
+            Arc {
+                caller: Caller::Other("[libc.so.6]".to_owned()),
+                callee: reference(0x40_1136),
+                calls: Estimate::exact(1.0),
+                total_ns: Some(Estimate::exact(2.1e9)),
+            },
+            Arc {
+                caller: Caller::Function(reference(0x40_1136)),
+                callee: reference(0x40_1200),
+                calls: Estimate::at_least(100.0),
+                total_ns: None,
+            },
+        ];
         Report {
             version: Report::VERSION,
             command: ["./app", "--size", "10"].map(String::from).to_vec(),
             pid: 4242,
+            processes: 1,
             duration_ns: 2_130_000_000,
+            thread_time_ns: 2_140_000_000,
             probes: 1204,
             toggles: 11_310,
             samples: 13_441,
             lost_samples: 0,
+            cost: Cost {
+                budget: Some(0.01),
+                cpu_ns: 2_020_000_000,
+                probes_ns: 8_000_000,
+                service_ns: 5_000_000,
+                toggles_ns: 4_000_000,
+                startup_ns: 3_000_000,
+                error: 0.12,
+                memory_bytes: 2_345_678,
+            },
             notes: Vec::new(),
-            functions: vec![
-                FunctionReport {
-                    latency_ns: latency(81.0, 96.04, 92.5, 120.0, 410.0, 81_250.0),
-                    ..function(
-                        "hash",
-                        "/usr/lib/libhash.so.1",
-                        0x7f00_0000_1120,
-                        12_340,
-                        12_345_678,
-                        Some(0.083),
-                        1_185_650_000,
-                    )
-                },
-                function("fini", "/opt/app/bin/app", 0x40_2200, 0, 1, Some(0.0), 0),
-                FunctionReport {
-                    latency_ns: latency(2.1e9, 2.1e9, 2.1e9, 2.1e9, 2.1e9, 2.1e9),
-                    ..function("main", "/opt/app/bin/app", 0x40_1136, 1, 1, Some(0.0), 2_100_000_000)
-                },
-                FunctionReport {
-                    latency_ns: latency(900.0, 1_499.96, 1_234.0, 2_000.0, 9_999.0, 12_000.0),
-                    ..function(
-                        "Tree::insert(int)",
-                        "/opt/app/bin/app",
-                        0x40_1200,
-                        1100,
-                        5000,
-                        None,
-                        7_500_000,
-                    )
-                },
-            ],
+            functions: vec![hash, fini, main, leaf, insert],
+            arcs,
         }
     }
 
     #[test]
-    fn functions_are_ranked_by_total_then_name_then_address() {
-        let function = |name: &str, address, total_ns_estimate| FunctionReport {
+    fn functions_are_ranked_by_what_is_certain_then_name_then_address() {
+        let function = |name: &str, address, total_ns| FunctionReport {
             name: name.to_owned(),
             address,
-            total_ns_estimate,
+            total_ns,
             ..example().functions[1].clone()
         };
+        let five = Some(Estimate::exact(5.0));
         let report = Report {
             functions: vec![
-                function("b", 2, 5),
-                function("b", 1, 5),
-                function("z", 3, 9),
-                function("a", 9, 5),
+                function("guess", 6, Some(Estimate::within(1e9, 1.0, 2e9))),
+                function("unknown", 8, None),
+                function("nothing", 7, Some(Estimate::exact(0.0))),
+                function("b", 2, five),
+                function("b", 1, five),
+                function("z", 3, Some(Estimate::within(10.0, 9.0, 11.0))),
+                function("a", 9, five),
+                function("most", 4, Some(Estimate::at_least(20.0))),
             ],
             ..example()
         };
         let order: Vec<u64> = report.ranked().iter().map(|function| function.address).collect();
-        assert_eq!(order, [3, 9, 1, 2]);
+        assert_eq!(order, [4, 3, 9, 1, 2, 6, 7, 8]);
+    }
+
+    #[test]
+    fn the_cost_is_relative_to_the_programs_own_time() {
+        let cost = example().cost;
+        assert_eq!(cost.total_ns(), 20_000_000);
+        assert_eq!(cost.fraction(), Some(0.01));
+        assert_eq!(Cost { cpu_ns: 20_000_000, ..cost }.fraction(), None);
+        assert_eq!(Cost::default().fraction(), None);
     }
 }

@@ -35,10 +35,9 @@ pub fn render(report: &Report, limit: Option<usize>) -> String {
         text.push_str("no instrumented function was called\n");
         return text;
     }
-    text.push_str("total includes callees; share is total / duration, ");
-    text.push_str("which recursion and several threads can take beyond 100%\n\n");
+    text.push_str("total includes callees; share is of the time that the threads lived\n\n");
     if shown > 0 {
-        text.push_str(&table(&functions[..shown], report.duration_ns));
+        text.push_str(&table(&functions[..shown], report.thread_time_ns));
     }
     match functions.len() - shown {
         0 => {}
@@ -67,10 +66,10 @@ fn heading(report: &Report) -> String {
     text
 }
 
-fn table(functions: &[&FunctionReport], duration_ns: u64) -> String {
-    let errors = functions.iter().map(|function| width(&units::error(function.calls_error))).max();
+fn table(functions: &[&FunctionReport], thread_time_ns: u64) -> String {
+    let errors = functions.iter().map(|function| width(&units::error(function.calls.relative_error()))).max();
     let mut rows: Vec<[String; HEADER.len()]> =
-        functions.iter().map(|function| row(function, errors.unwrap_or(0), duration_ns)).collect();
+        functions.iter().map(|function| row(function, errors.unwrap_or(0), thread_time_ns)).collect();
     let widest = |column: usize| {
         rows.iter().map(|row| width(&row[column])).max().unwrap_or(0).max(HEADER[column].len())
     };
@@ -91,27 +90,27 @@ fn table(functions: &[&FunctionReport], duration_ns: u64) -> String {
 }
 
 /// The cells of a line. The errors of the calls are `error_width` wide, so that the calls themselves are aligned.
-fn row(function: &FunctionReport, error_width: usize, duration_ns: u64) -> [String; HEADER.len()] {
+fn row(function: &FunctionReport, error_width: usize, thread_time_ns: u64) -> [String; HEADER.len()] {
     let latency = |pick: fn(&Latency) -> f64| {
         function.latency_ns.as_ref().map_or("-".to_owned(), |latency| units::time(pick(latency)))
     };
-    // A function that was called and never sampled has no known total.
-    let known = function.latency_ns.is_some() || function.total_ns_estimate > 0;
-    let total = |text: String| if known { text } else { "-".to_owned() };
-    let (calls, error) = (units::count(function.calls_estimate), units::error(function.calls_error));
+    let total =
+        |text: &dyn Fn(f64) -> String| function.total_ns.map_or("-".to_owned(), |total| text(total.value));
+    let calls = units::count(function.calls.value.round() as u64);
+    let error = units::error(function.calls.relative_error());
     let object = function.object.rsplit('/').next().unwrap_or_default();
     [
         printable(&function.name),
         shortened(&printable(object), LONGEST_OBJECT),
         units::count(function.samples),
         if error_width == 0 { calls } else { format!("{calls} {error:<error_width$}") },
-        latency(|latency| latency.mean),
-        latency(|latency| latency.p50),
-        latency(|latency| latency.p90),
-        latency(|latency| latency.p99),
+        latency(|latency| latency.mean.value),
+        latency(|latency| latency.p50.value),
+        latency(|latency| latency.p90.value),
+        latency(|latency| latency.p99.value),
         latency(|latency| latency.max),
-        total(units::time(function.total_ns_estimate as f64)),
-        total(units::share(function.total_ns_estimate, duration_ns)),
+        total(&units::time),
+        total(&|total| units::share(total.round() as u64, thread_time_ns)),
     ]
 }
 
@@ -154,13 +153,14 @@ mod tests {
             "\
 fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 11.3k toggles (5.31k/s), 13.4k samples
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
 function           object        samples      calls    mean     p50     p90     p99     max   total  share
 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.6%
-hash               libhash.so.1    12.3k  12.3M ±8%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.7%
+main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.1%
+hash               libhash.so.1    12.3k  12.3M ±9%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.4%
 Tree::insert(int)  app              1100   5000 ±?   1.50us  1.23us  2.00us  10.0us  12.0us  7.50ms   0.4%
+leaf               app               900  3.00M ±3%  9.00ns  8.00ns  11.0ns  14.0ns  25.0ns  30.0ms   1.4%
 fini               app                 0      1           -       -       -       -       -       -      -
 ",
         );
@@ -181,12 +181,12 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
 note: the time stamp counter is not invariant
 note: two?lines
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
 function  object  samples  calls   mean    p50    p90    p99    max  total  share
 ─────────────────────────────────────────────────────────────────────────────────
-main      app           1      1  2.10s  2.10s  2.10s  2.10s  2.10s  2.10s  98.6%
-… and 3 more functions
+main      app           1      1  2.10s  2.10s  2.10s  2.10s  2.10s  2.10s  98.1%
+… and 4 more functions
 ",
         );
         check(
@@ -197,9 +197,9 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
 note: the time stamp counter is not invariant
 note: two?lines
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
-… and 4 more functions
+… and 5 more functions
 ",
         );
         check(
@@ -210,14 +210,14 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 11.3k toggles (5.31k/s), 13.4k samples, 12 more samples lost
 note: the time stamp counter is not invariant
 note: two?lines
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
 function           object        samples      calls    mean     p50     p90     p99     max   total  share
 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.6%
-hash               libhash.so.1    12.3k  12.3M ±8%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.7%
+main               app                 1      1       2.10s   2.10s   2.10s   2.10s   2.10s   2.10s  98.1%
+hash               libhash.so.1    12.3k  12.3M ±9%  96.0ns  92.5ns   120ns   410ns  81.2us   1.19s  55.4%
 Tree::insert(int)  app              1100   5000 ±?   1.50us  1.23us  2.00us  10.0us  12.0us  7.50ms   0.4%
-… and 1 more function
+… and 2 more functions
 ",
         );
     }
@@ -247,11 +247,11 @@ no instrumented function was called
         check(&report, None, "\
 fastinst: ./?[31mapp xxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (pid 4242), 2.13s
 1204 probes, 11.3k toggles (5.31k/s), 13.4k samples
-total includes callees; share is total / duration, which recursion and several threads can take beyond 100%
+total includes callees; share is of the time that the threads lived
 
 function                      object                samples      calls    mean     p50    p90    p99     max  total  share
 ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-std::vector<st…Value const&)  libverylon…e.so.12.1    12.3k  12.3M ±8%  96.0ns  92.5ns  120ns  410ns  81.2us  1.19s  55.7%
+std::vector<st…Value const&)  libverylon…e.so.12.1    12.3k  12.3M ±9%  96.0ns  92.5ns  120ns  410ns  81.2us  1.19s  55.4%
 ");
     }
 

@@ -1,0 +1,228 @@
+//! When a function is observed: decided from the past only, and by chance.
+//!
+//! # The policy
+//! 1. **On.** A function that is called rarely stays on, and each of its calls is counted and timed. It has an *allowance* of
+//!    calls that is refilled at a constant rate, up to a maximum ([`Allowance`]). A function that uses it up is switched off.
+//! 2. **Sampled.** From then on its time is cut into *strata*, of random length. In each stratum one *window* opens, at an
+//!    instant drawn uniformly; every call that enters in the window is counted and timed. The length of the window is what holds
+//!    [`Intensity::calls`] calls at the rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number
+//!    of calls.
+//! 3. **On again**, when a window would fill the stratum.
+//!
+//! # What is estimated, and why it is unbiased
+//! A call at time t, in a stratum of length L with a window of length w, is observed with probability w / L: neither the
+//! window's length nor its place depends on what the program does in the stratum. It therefore counts L / w times
+//! (Horvitz and Thompson, 1952), and so does its latency. Given the past, the expected value in each stratum is the true one, so it
+//! is for their sum, whatever the pattern of the calls: clusters and phases change the variance, not the mean. Time on is
+//! a stratum with w = L; it may end after a number of calls, because what it stands for ends with it.
+//!
+//! The variance is that between strata, not that of the calls in a window, which belong together; see [`crate::strata`].
+//!
+//! # Where this does not hold
+//! * From the moment the allowance is used up until the next stratum begins (the daemon's next tick, a few milliseconds at the most)
+//!   nothing is observed. The calls of this *gap* are estimated as half of what the last rate would give, and the interval holds
+//!   everything from none to all of it.
+//! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of it is treated as a gap.
+//! * A window opens at the first tick of the daemon after the drawn instant, and [`WARM_UP`] later. A call in the first tick of a
+//!   stratum is therefore observed a little more rarely, one in the last a little more often. The length of strata varies, so that no
+//!   period of the program stays in step with them.
+//! * The daemon needs a processor to open a window. If it takes it from the program, the program stands still until the daemon
+//!   sleeps again, and the window begins before that if [`WARM_UP`] is not enough.
+
+use rand::{Rng, RngExt};
+
+/// Calls in a window, as a multiple of the expected number, after which it is cut short.
+pub(crate) const CAP: u32 = 20;
+
+/// From the opening of a window to the first call that counts, in nanoseconds. Until then the daemon goes back to sleep, and
+/// the code that was rewritten gets into the caches.
+pub(crate) const WARM_UP: f64 = 10_000.0;
+
+/// The shortest window, in nanoseconds.
+const SHORTEST_WINDOW: f64 = 10_000.0;
+
+/// The first stratum of a function, in nanoseconds. Each following one is longer by [`GROWTH`], up to [`Intensity::stratum`].
+const FIRST_STRATUM: f64 = 4e6;
+const GROWTH: f64 = 1.5;
+
+/// A window that would fill this part of its stratum: the function is on instead.
+const FULL: f64 = 0.7;
+
+/// How much of the observed rate is that of the last window.
+const NEWEST: f64 = 0.5;
+
+/// How much is observed. Set by the governor, the same for all functions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Intensity {
+    /// Calls that a window should hold.
+    pub(crate) calls: f64,
+    /// Mean length of a stratum, in nanoseconds.
+    pub(crate) stratum: f64,
+    /// Maximum of a function's allowance, in calls.
+    pub(crate) allowance: f64,
+}
+
+impl Intensity {
+    /// Calls per nanosecond at which an allowance is refilled: as many as windows would observe.
+    pub(crate) fn refill(&self) -> f64 {
+        self.calls / self.stratum
+    }
+}
+
+/// A function's allowance of calls while it is on: a token bucket that is looked at when it is empty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Allowance {
+    /// It may go on for this number of calls.
+    More(u32),
+    /// It has used its allowance up.
+    Exhausted,
+}
+
+impl Allowance {
+    /// After `elapsed` nanoseconds since the last refill.
+    pub(crate) fn refilled(elapsed: f64, intensity: &Intensity) -> Self {
+        let calls = (elapsed * intensity.refill()).min(intensity.allowance);
+        // Less is not worth the look.
+        if calls < intensity.allowance / 4.0 { Self::Exhausted } else { Self::More(calls as u32) }
+    }
+}
+
+/// A stratum and the window in it, before it opens. Times in nanoseconds on the session's clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Planned {
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+    /// When the window should open, and how long it is.
+    pub(crate) opens: f64,
+    pub(crate) length: f64,
+}
+
+/// A stratum and the window in it, from its opening on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Open {
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+    pub(crate) opens: f64,
+    pub(crate) closes: f64,
+}
+
+impl Planned {
+    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
+    pub(crate) fn open(&self, now: f64) -> Open {
+        let opens = self.opens.max(now);
+        let closes = opens + self.length;
+        Open { start: self.start, end: self.end.max(closes), opens, closes }
+    }
+}
+
+impl Open {
+    /// How many calls each observed one stands for.
+    pub(crate) fn weight(&self) -> f64 {
+        (self.end - self.start) / (self.closes - self.opens)
+    }
+}
+
+/// What comes next for a function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Next {
+    On,
+    Window(Planned),
+}
+
+/// What is known of a function's rate of calls, and how long its next stratum is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Calls per nanosecond.
+    rate: f64,
+    /// Length of the next stratum, in nanoseconds; no more than the governor's.
+    stratum: f64,
+}
+
+impl Pace {
+    /// Of a function that has used its allowance up at this rate.
+    pub(crate) fn new(rate: f64) -> Self {
+        Self { rate, stratum: FIRST_STRATUM }
+    }
+
+    /// Calls per nanosecond.
+    pub(crate) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// A window has shown this rate.
+    pub(crate) fn observed(&mut self, rate: f64) {
+        self.rate += NEWEST * (rate - self.rate);
+    }
+
+    /// A window was cut short at this rate.
+    pub(crate) fn exceeded(&mut self, rate: f64) {
+        self.rate = self.rate.max(rate);
+    }
+
+    /// Draws the stratum that begins at `start`.
+    pub(crate) fn next(&mut self, start: f64, intensity: &Intensity, random: &mut impl Rng) -> Next {
+        let mean = self.stratum.min(intensity.stratum);
+        self.stratum = (mean * GROWTH).min(intensity.stratum);
+        let length = mean * random.random_range(0.75..1.25);
+        let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW);
+        if window >= FULL * length {
+            return Next::On;
+        }
+        let opens = start + random.random_range(0.0..length - window);
+        Next::Window(Planned { start, end: start + length, opens, length: window })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+
+    use super::*;
+
+    const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0 };
+
+    #[test]
+    fn a_window_lies_in_its_stratum_and_holds_the_calls_that_are_wanted() {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut pace = Pace::new(1e-3);
+        let mut start = 0.0;
+        for _ in 0..1000 {
+            let Next::Window(planned) = pace.next(start, &INTENSITY, &mut random) else { panic!("on") };
+            assert!(planned.start <= planned.opens && planned.opens + planned.length <= planned.end);
+            assert_eq!(planned.length, 50_000.0);
+            let open = planned.open(0.0);
+            assert_eq!(open.weight(), (planned.end - planned.start) / planned.length);
+            start = open.end;
+        }
+        assert!((start / 1000.0 / 10e6 - 1.0).abs() < 0.02, "the mean length of a stratum: {}", start / 1000.0);
+    }
+
+    #[test]
+    fn a_window_that_opens_late_makes_its_stratum_longer() {
+        let planned = Planned { start: 100.0, end: 200.0, opens: 150.0, length: 40.0 };
+        assert_eq!(planned.open(0.0), Open { start: 100.0, end: 200.0, opens: 150.0, closes: 190.0 });
+        assert_eq!(planned.open(180.0), Open { start: 100.0, end: 220.0, opens: 180.0, closes: 220.0 });
+    }
+
+    #[test]
+    fn a_rare_function_is_on() {
+        let mut random = SmallRng::seed_from_u64(1);
+        assert_eq!(Pace::new(1e-9).next(0.0, &INTENSITY, &mut random), Next::On);
+        let mut slowing = Pace::new(1e-3);
+        let windows = (0..).take_while(|_| {
+            slowing.observed(0.0);
+            slowing.next(0.0, &INTENSITY, &mut random) != Next::On
+        });
+        assert!((5..20).contains(&windows.count()));
+    }
+
+    #[test]
+    fn an_allowance_lasts_at_the_rate_of_its_refill_and_not_at_ten_times_that() {
+        let refill = INTENSITY.refill();
+        let more = Allowance::refilled(1001.0 / refill, &INTENSITY);
+        assert_eq!(more, Allowance::More(1000));
+        assert_eq!(Allowance::refilled(1e15, &INTENSITY), Allowance::More(1000), "no more than the maximum");
+        assert_eq!(Allowance::refilled(100.0 / refill, &INTENSITY), Allowance::Exhausted);
+    }
+}

@@ -1,0 +1,169 @@
+//! Percentiles of weighted samples that come in groups, with their intervals.
+//!
+//! The samples of one window belong together, and each window's samples have one weight. What is kept is a random subset of
+//! the groups: when there are too many samples, half of the groups are dropped at random, and from then on each new group is kept
+//! with half the probability. All groups are kept with the same probability, so weights stay as they are.
+//!
+//! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below it, over groups
+//! (linearized ratio), gives an interval of shares, and the samples at these shares are the limits.
+
+use crate::interval::{Estimate, student};
+
+/// One sample.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    group: u32,
+    ticks: f32,
+    weight: f32,
+}
+
+/// The samples of one function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Quantiles {
+    samples: Vec<Sample>,
+    /// A group is kept if so many bits of its hash are zero.
+    thinned: u32,
+}
+
+/// Scatters the groups: neighbours are independent.
+fn hash(group: u32) -> u32 {
+    let mixed = (group ^ (group >> 16)).wrapping_mul(0x7feb_352d);
+    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
+    mixed ^ (mixed >> 16)
+}
+
+impl Quantiles {
+    /// Adds a sample of a group, and keeps no more than `limit`.
+    pub(crate) fn add(&mut self, group: u32, ticks: f64, weight: f64, limit: usize) {
+        if !self.is_kept(group) {
+            return;
+        }
+        self.samples.push(Sample { group, ticks: ticks as f32, weight: weight as f32 });
+        while self.samples.len() > limit && self.thinned < 24 {
+            self.thinned += 1;
+            let thinned = self.thinned;
+            self.samples.retain(|sample| hash(sample.group).trailing_zeros() >= thinned);
+        }
+    }
+
+    fn is_kept(&self, group: u32) -> bool {
+        hash(group).trailing_zeros() >= self.thinned
+    }
+
+    /// Memory that the samples take, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.samples.capacity() * size_of::<Sample>()
+    }
+
+    /// Whether every sample that was added is there.
+    fn is_complete(&self) -> bool {
+        self.thinned == 0
+    }
+
+    /// The percentiles at these shares, in ticks; nothing without samples. `all_seen` tells that there were no other calls than
+    /// those that were added.
+    pub(crate) fn at<const N: usize>(&self, shares: [f64; N], all_seen: bool) -> Option<[Estimate; N]> {
+        let mut sorted: Vec<&Sample> = self.samples.iter().collect();
+        sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
+        let total: f64 = sorted.iter().map(|sample| f64::from(sample.weight)).sum();
+        if sorted.is_empty() || total <= 0.0 {
+            return None;
+        }
+        let value_at = |share: f64| {
+            let mut below = 0.0;
+            let found = sorted.iter().find(|sample| {
+                below += f64::from(sample.weight);
+                below >= share * total * (1.0 - 1e-9)
+            });
+            f64::from(found.unwrap_or_else(|| &sorted[sorted.len() - 1]).ticks)
+        };
+        Some(shares.map(|share| {
+            let value = value_at(share);
+            if all_seen && self.is_complete() {
+                return Estimate::exact(value);
+            }
+            let Some(error) = self.error_of_share(value, share, total) else {
+                return Estimate { value, low: value_at(0.0), high: None };
+            };
+            let low = if share - error <= 0.0 { value_at(0.0) } else { value_at(share - error) };
+            // Above the largest sample nothing is known.
+            let high = (share + error < 1.0).then(|| value_at(share + error));
+            Estimate { value, low, high }
+        }))
+    }
+
+    /// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than two groups.
+    fn error_of_share(&self, value: f64, share: f64, total: f64) -> Option<f64> {
+        let mut groups = std::collections::HashMap::<u32, f64>::new();
+        for sample in &self.samples {
+            let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
+            *groups.entry(sample.group).or_default() += f64::from(sample.weight) * (is_below - share);
+        }
+        let count = groups.len() as f64;
+        if count < 2.0 {
+            return None;
+        }
+        let squares: f64 = groups.values().map(|residual| residual * residual).sum();
+        let between = squares * count / (count - 1.0) / (total * total);
+        // Few groups that happen to agree do not know more than as many independent samples would.
+        let least = share * (1.0 - share) / self.samples.len() as f64;
+        Some(student(count - 1.0) * between.max(least).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn all_samples_are_exact_and_weights_count() {
+        let mut all = Quantiles::default();
+        (1..=100).for_each(|value| all.add(value, f64::from(value), 1.0, 1000));
+        assert_eq!(all.at([0.5, 0.99], true).unwrap(), [Estimate::exact(50.0), Estimate::exact(99.0)]);
+        let mut weighted = Quantiles::default();
+        weighted.add(1, 10.0, 99.0, 1000);
+        weighted.add(2, 1000.0, 1.0, 1000);
+        assert_eq!(weighted.at([0.5], true).unwrap()[0].value, 10.0);
+        assert!(Quantiles::default().at([0.5], true).is_none());
+    }
+
+    /// Groups with a level of their own: the samples in one are anything but independent.
+    #[test]
+    fn intervals_hold_the_true_percentile_for_samples_in_clusters() {
+        let mut random = SmallRng::seed_from_u64(7);
+        let (mut covered, mut known) = ([0; 2], 0);
+        const RUNS: u32 = 400;
+        for _ in 0..RUNS {
+            let mut quantiles = Quantiles::default();
+            for group in 0..300_u32 {
+                let level = random.random_range(0.0..50.0);
+                (0..20).for_each(|_| quantiles.add(group, level + random.random_range(0.0..50.0), 3.0, 2048));
+            }
+            assert!(quantiles.samples.len() <= 2048);
+            let found = quantiles.at([0.5, 0.9], false).unwrap();
+            // The sum of two uniform variables: a triangle over 0 to 100.
+            for (index, truth) in [50.0, 100.0 - 50.0 * 0.2_f64.sqrt()].into_iter().enumerate() {
+                let Estimate { low, high, .. } = found[index];
+                covered[index] += u32::from(low <= truth && high.is_none_or(|high| truth <= high));
+                known += u32::from(high.is_some());
+            }
+        }
+        assert!(covered.iter().all(|covered| *covered >= RUNS * 93 / 100), "{covered:?} of {RUNS}");
+        assert!(known > RUNS, "{known}");
+    }
+
+    #[test]
+    fn dropping_groups_leaves_the_distribution_as_it_is() {
+        let mut quantiles = Quantiles::default();
+        for group in 0..100_000_u32 {
+            quantiles.add(group, f64::from(group % 1000), 1.0, 1024);
+        }
+        assert!((200..=1024).contains(&quantiles.samples.len()));
+        let [median] = quantiles.at([0.5], true).unwrap();
+        assert!(median.low <= 500.0 && median.high.unwrap() >= 499.0, "{median:?}");
+        assert!(median.high.unwrap() - median.low < 200.0, "{median:?}");
+    }
+}

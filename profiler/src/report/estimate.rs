@@ -1,0 +1,104 @@
+//! A figure with its 95 % interval.
+
+use serde::{Deserialize, Serialize};
+
+/// A figure that was estimated from samples, counted, or is only known to be at least so much.
+///
+/// All values are finite, not negative, and ordered: `low <= value`, and `value <= high` where there is a `high`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The best guess. Equal to `low` where nothing better is known.
+    pub value: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end of the 95 % interval; none if the samples give no upper bound.
+    pub high: Option<f64>,
+}
+
+impl Estimate {
+    /// A figure without error: `value == low == high`.
+    #[must_use]
+    pub fn exact(value: f64) -> Estimate {
+        let value = sane(value);
+        Estimate { value, low: value, high: Some(value) }
+    }
+
+    /// A figure of which only a lower bound is known.
+    #[must_use]
+    pub fn at_least(low: f64) -> Estimate {
+        let low = sane(low);
+        Estimate { value: low, low, high: None }
+    }
+
+    /// A figure with a 95 % interval. An end that is not a number or infinite is no bound; ends on the wrong side of
+    /// `value` are moved to it.
+    #[must_use]
+    pub fn within(value: f64, low: f64, high: f64) -> Estimate {
+        let value = sane(value);
+        let high = high.is_finite().then(|| high.max(value));
+        Estimate { value, low: sane(low).min(value), high }
+    }
+
+    /// Whether the figure has no error.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.low == self.value && self.high == Some(self.value)
+    }
+
+    /// The distance from `value` to the farther end of the interval; none without an upper end.
+    #[must_use]
+    pub fn half_width(&self) -> Option<f64> {
+        Some((self.value - self.low).max(self.high? - self.value))
+    }
+
+    /// [`Estimate::half_width`] relative to the value: 0 if the figure is exact, none if it has no upper end or is 0 and not
+    /// exact.
+    #[must_use]
+    pub fn relative_error(&self) -> Option<f64> {
+        match self.half_width()? {
+            0.0 => Some(0.0),
+            half_width => Some(half_width / self.value).filter(|error| error.is_finite()),
+        }
+    }
+}
+
+/// 0 for what is negative or not finite.
+fn sane(value: f64) -> f64 {
+    if value.is_finite() { value.max(0.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_are_ordered_and_finite() {
+        #[track_caller]
+        fn check(estimate: Estimate, value: f64, low: f64, high: Option<f64>) {
+            assert_eq!(estimate, Estimate { value, low, high });
+        }
+        check(Estimate::exact(3.0), 3.0, 3.0, Some(3.0));
+        check(Estimate::exact(-3.0), 0.0, 0.0, Some(0.0));
+        check(Estimate::at_least(3.0), 3.0, 3.0, None);
+        check(Estimate::at_least(f64::NAN), 0.0, 0.0, None);
+        check(Estimate::within(3.0, 2.0, 5.0), 3.0, 2.0, Some(5.0));
+        check(Estimate::within(3.0, 4.0, 2.0), 3.0, 3.0, Some(3.0));
+        check(Estimate::within(3.0, -4.0, f64::INFINITY), 3.0, 0.0, None);
+        check(Estimate::within(3.0, f64::NAN, f64::NAN), 3.0, 0.0, None);
+    }
+
+    #[test]
+    fn errors_are_those_of_the_farther_end() {
+        #[track_caller]
+        fn check(estimate: Estimate, half_width: Option<f64>, relative: Option<f64>) {
+            assert_eq!((estimate.half_width(), estimate.relative_error()), (half_width, relative));
+            assert_eq!(estimate.is_exact(), half_width == Some(0.0));
+        }
+        check(Estimate::exact(8.0), Some(0.0), Some(0.0));
+        check(Estimate::exact(0.0), Some(0.0), Some(0.0));
+        check(Estimate::within(8.0, 6.0, 12.0), Some(4.0), Some(0.5));
+        check(Estimate::within(8.0, 2.0, 9.0), Some(6.0), Some(0.75));
+        check(Estimate::within(0.0, 0.0, 9.0), Some(9.0), None);
+        check(Estimate::at_least(8.0), None, None);
+    }
+}

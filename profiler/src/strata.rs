@@ -1,0 +1,307 @@
+//! From strata to numbers of calls and times, with their intervals.
+//!
+//! # The estimates
+//! Time in which a function was on: what was counted and timed there is exact. Each sampled stratum of length L with a window of length w
+//! adds its observed calls and their latencies, times L / w (why that is unbiased: [`crate::policy`]). A call belongs to the
+//! window in which it *enters*, and is followed to its end. The mean is total / calls: a ratio of sums over strata, not a mean of
+//! means.
+//!
+//! # The variance
+//! There is one window in a stratum, so the variance within it cannot be estimated from itself. Half the squared difference to
+//! the stratum before is used (successive differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8): right if
+//! neighbours have the same expected value, too large where the rate changes from one to the next. Calls in one window are not taken as
+//! independent anywhere.
+//!
+//! Where few windows hold most of the calls, a normal distribution would be too confident. The degrees of freedom of Student's
+//! distribution are estimated from the differences themselves, (Σd²)² / Σd⁴: one outlier among a hundred windows leaves about two.
+//! A function that was seen only a few times in its windows gets the upper limit of a Poisson distribution on top.
+//!
+//! A *gap*, in which nothing was observed, adds half of what the last known rate would give, and the variance of a uniform
+//! distribution from none to all of it.
+
+use std::collections::VecDeque;
+
+use crate::interval::{Estimate, most_for, student};
+
+/// Windows that are kept apart until the calls that entered in them are over. A later one is added with its own variance.
+const PENDING: usize = 4;
+
+/// A window whose calls are still being collected.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    observation: u32,
+    weight: f64,
+    /// Length of the stratum, in nanoseconds.
+    length: f64,
+    entries: f64,
+    timed: f64,
+    ticks: f64,
+    /// Calls in a part of the window that was cut off, at the rate of the rest.
+    cut_off: f64,
+}
+
+/// Squares and products of the differences between neighbours.
+#[derive(Clone, Copy, Debug, Default)]
+struct Differences {
+    calls: f64,
+    calls_fourth: f64,
+    ticks: f64,
+    ticks_fourth: f64,
+    products: f64,
+}
+
+/// What was observed of one function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strata {
+    /// While it was on.
+    exact_calls: f64,
+    exact_timed: f64,
+    exact_ticks: f64,
+    pending: VecDeque<Window>,
+    /// Sampled strata, weighted: their number, calls, timed calls, time.
+    windows: f64,
+    calls: f64,
+    timed: f64,
+    ticks: f64,
+    /// Calls that were observed in windows, not weighted.
+    seen: f64,
+    /// Time of all sampled strata and of their windows.
+    strata_time: f64,
+    window_time: f64,
+    largest_weight: f64,
+    /// Calls and time per nanosecond in the last one.
+    last: Option<[f64; 2]>,
+    differences: Differences,
+    /// What windows that were cut short and late calls add to the variances.
+    calls_variance: f64,
+    ticks_variance: f64,
+    gap_calls: f64,
+    gap_variance: f64,
+}
+
+impl Strata {
+    /// Calls that were counted while the function was on.
+    pub(crate) fn counted(&mut self, calls: u64) {
+        self.exact_calls += calls as f64;
+    }
+
+    /// A call that was timed while the function was on.
+    pub(crate) fn timed(&mut self, ticks: f64) {
+        self.exact_timed += 1.0;
+        self.exact_ticks += ticks;
+    }
+
+    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per nanosecond.
+    pub(crate) fn gap(&mut self, length: f64, rate: f64) {
+        let most = length.max(0.0) * rate;
+        self.gap_calls += most / 2.0;
+        self.gap_variance += most * most / 12.0 + most;
+    }
+
+    /// A window opens.
+    pub(crate) fn opened(&mut self, observation: u32, weight: f64, length: f64) {
+        if self.pending.len() == PENDING
+            && let Some(window) = self.pending.pop_front()
+        {
+            self.fold(&window);
+        }
+        let window = Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0 };
+        self.pending.push_back(window);
+    }
+
+    /// What the last window that was opened has counted, and what it may have missed at its end.
+    pub(crate) fn closed(&mut self, entries: u64, cut_off: f64) {
+        if let Some(window) = self.pending.back_mut() {
+            window.entries = entries as f64;
+            window.cut_off = cut_off;
+        }
+    }
+
+    /// A call that was timed in a window.
+    pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64) {
+        match self.pending.iter_mut().find(|window| window.observation == observation) {
+            Some(window) => {
+                window.timed += 1.0;
+                window.ticks += ticks;
+            }
+            None => {
+                self.timed += weight;
+                self.ticks += weight * ticks;
+                self.ticks_variance += weight * (weight - 1.0) * ticks * ticks;
+            }
+        }
+    }
+
+    fn fold(&mut self, window: &Window) {
+        let Window { weight, length, .. } = *window;
+        let calls = weight * (window.entries + window.cut_off / 2.0);
+        let ticks = weight * window.ticks;
+        let rates = [calls / length, ticks / length];
+        if let Some(last) = self.last {
+            let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
+            let differences = &mut self.differences;
+            differences.calls += calls * calls / 2.0;
+            differences.calls_fourth += (calls * calls / 2.0).powi(2);
+            differences.ticks += ticks * ticks / 2.0;
+            differences.ticks_fourth += (ticks * ticks / 2.0).powi(2);
+            differences.products += calls * ticks / 2.0;
+        }
+        if window.cut_off > 0.0 {
+            self.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
+        }
+        self.last = Some(rates);
+        self.windows += 1.0;
+        self.calls += calls;
+        self.timed += weight * window.timed;
+        self.ticks += ticks;
+        self.seen += window.entries;
+        self.strata_time += length;
+        self.window_time += length / weight;
+        self.largest_weight = self.largest_weight.max(weight);
+    }
+
+    /// With all windows folded in.
+    pub(crate) fn finished(&self) -> Self {
+        let mut finished = self.clone();
+        for window in std::mem::take(&mut finished.pending) {
+            finished.fold(&window);
+        }
+        finished
+    }
+
+    /// Whether every call was counted.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.windows == 0.0 && self.gap_calls == 0.0
+    }
+
+    /// Observed calls, as they were counted.
+    pub(crate) fn observed(&self) -> f64 {
+        self.exact_calls + self.seen
+    }
+
+    /// Windows that held calls, or may have: what the independent observations are.
+    pub(crate) fn windows(&self) -> f64 {
+        self.windows
+    }
+
+    /// Estimated variance of a weighted sum, from the differences. One window alone tells nothing of its variance.
+    fn variance(&self, differences: f64, sum: f64) -> f64 {
+        if self.windows >= 2.0 { differences * self.windows / (self.windows - 1.0) } else { sum * sum }
+    }
+
+    /// Degrees of freedom of a sum of squared differences: a ninth of their number if they are normal, fewer if some stand out.
+    fn degrees(squares: f64, fourths: f64) -> f64 {
+        if fourths > 0.0 { squares * squares / fourths / 3.0 } else { f64::INFINITY }
+    }
+
+    /// The number of calls. Of finished strata.
+    pub(crate) fn calls(&self) -> Estimate {
+        let value = self.exact_calls + self.calls + self.gap_calls;
+        if self.is_exact() {
+            return Estimate::exact(value);
+        }
+        let weight = if self.window_time > 0.0 { self.strata_time / self.window_time } else { 1.0 };
+        let poisson = self.seen * weight * (weight - 1.0).max(0.0);
+        let between = self.variance(self.differences.calls, self.calls).max(poisson) + self.calls_variance;
+        let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
+        let error = (student(degrees).powi(2) * between + 1.96_f64.powi(2) * self.gap_variance).sqrt();
+        let mut high = value + error;
+        if self.windows > 0.0 && self.seen < 30.0 {
+            high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
+        }
+        limited(value, value - error, high, self.observed())
+    }
+
+    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata.
+    pub(crate) fn ticks(&self) -> Option<Times> {
+        let timed = self.exact_timed + self.timed;
+        if timed <= 0.0 {
+            return None;
+        }
+        let known = self.exact_ticks + self.ticks;
+        let mean = known / timed;
+        if self.is_exact() && self.exact_timed >= self.exact_calls {
+            return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
+        }
+        // Calls that were counted and not timed: in gaps, left by an exception or a longjmp, not over.
+        let untimed = (self.exact_calls - self.exact_timed).max(0.0) + (self.calls - self.timed).max(0.0);
+        let unknown = untimed + self.gap_calls;
+        let unknown_variance = self.gap_variance + untimed * untimed / 3.0;
+
+        let Differences { calls, ticks, ticks_fourth, products, .. } = self.differences;
+        let factor = student(Self::degrees(ticks, ticks_fourth)).powi(2);
+        let of_total = self.variance(ticks, self.ticks) + self.ticks_variance;
+        let value = known + unknown * mean;
+        let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
+        let total = limited(value, value - error, value + error, self.exact_ticks);
+
+        let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
+        let of_mean = self.variance(residual, self.ticks) + self.ticks_variance;
+        let of_unknown = mean * mean * unknown_variance;
+        let error = (factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() / timed;
+        Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
+    }
+}
+
+/// Times in ticks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Times {
+    pub(crate) total: Estimate,
+    pub(crate) mean: Estimate,
+}
+
+/// An estimate that is not below what was seen, and has no upper limit where it is hardly more than a guess.
+fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
+    let is_guess = !(high - value <= value);
+    Estimate { value, low: low.max(seen).min(value), high: (!is_guess).then_some(high) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_was_on_is_exact() {
+        let mut strata = Strata::default();
+        strata.counted(3);
+        [10.0, 20.0, 30.0].into_iter().for_each(|ticks| strata.timed(ticks));
+        assert_eq!(strata.calls(), Estimate::exact(3.0));
+        let times = strata.ticks().unwrap();
+        assert_eq!((times.total, times.mean), (Estimate::exact(60.0), Estimate::exact(20.0)));
+    }
+
+    #[test]
+    fn a_gap_holds_everything_from_none_to_all() {
+        let mut strata = Strata::default();
+        strata.counted(100);
+        strata.gap(1000.0, 0.1);
+        let calls = strata.calls();
+        assert_eq!((calls.value, calls.low), (150.0, 100.0));
+        assert!((200.0..210.0).contains(&calls.high.unwrap()), "{calls:?}");
+    }
+
+    #[test]
+    fn one_window_with_most_of_the_calls_leaves_a_wide_interval() {
+        let mut strata = Strata::default();
+        for number in 0..100 {
+            strata.opened(number, 100.0, 1e7);
+            strata.closed(if number == 50 { 100 } else { 0 }, 0.0);
+        }
+        let calls = strata.finished().calls();
+        assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
+    }
+
+    #[test]
+    fn a_call_that_ends_late_counts_with_the_weight_of_its_window() {
+        let mut strata = Strata::default();
+        for number in 0..10 {
+            strata.opened(number, 2.0, 1e7);
+            strata.closed(1, 0.0);
+        }
+        strata.timed_in_window(0, 2.0, 500.0);
+        strata.timed_in_window(9, 2.0, 500.0);
+        let finished = strata.finished();
+        assert_eq!(finished.ticks, 2000.0);
+        assert_eq!(finished.timed, 4.0);
+    }
+}
