@@ -11,11 +11,11 @@ use benches::options::Options;
 
 /// A real program with a workload.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub(crate) struct Program {
     /// Its name in the scripts.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// What it is.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     script: &'static str,
     arguments: Vec<String>,
     /// Requests of each client, for a server.
@@ -23,7 +23,7 @@ pub struct Program {
 }
 
 /// All programs: six of `scripts/truth-programs.sh`, four of `scripts/third-party.sh`.
-pub fn all(options: &Options) -> Vec<Program> {
+pub(crate) fn all(options: &Options) -> Vec<Program> {
     const OWN: &str = "scripts/truth-programs.sh";
     const OLD: &str = "scripts/third-party.sh";
     let size = |full: &str, quick: &str| options.either(full, quick).to_string();
@@ -63,21 +63,21 @@ pub fn all(options: &Options) -> Vec<Program> {
 
 /// A program that was built.
 #[derive(Clone, Debug)]
-pub struct Built {
+pub(crate) struct Built {
     program: Program,
     /// With instrumentation.
-    pub binary: PathBuf,
+    pub(crate) binary: PathBuf,
     /// Without; not of all programs.
-    pub plain: Option<PathBuf>,
+    pub(crate) plain: Option<PathBuf>,
 }
 
 /// Processes that take as much of the processors as they get, until they are dropped.
 #[derive(Debug)]
-pub struct Competitors(Vec<Child>);
+pub(crate) struct Competitors(Vec<Child>);
 
 impl Competitors {
     /// One for each processor.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be started");
         Self((0..processors).map(spin).collect())
@@ -99,7 +99,7 @@ impl Program {
     ///
     /// # Panics
     /// When the build fails; its messages are on standard error.
-    pub fn build(&self) -> Built {
+    pub(crate) fn build(&self) -> Built {
         let mut command = Command::new(host::root().join(self.script));
         let output = command.arg(self.name).env("CARGO_TARGET_DIR", host::target()).stderr(Stdio::inherit()).output();
         let output = output.expect("the script can be started");
@@ -116,7 +116,7 @@ impl Built {
     ///
     /// # Panics
     /// When it fails.
-    pub fn run(&self, binary: &Path, prefix: &[&str], variables: &[(&str, &str)]) -> Run {
+    pub(crate) fn run(&self, binary: &Path, prefix: &[&str], variables: &[(&str, &str)]) -> Run {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let words: Vec<&str> = prefix.iter().copied().chain([binary.to_str().expect("a UTF-8 path")]).collect();
         let mut command = Command::new(words[0]);
