@@ -2,8 +2,9 @@
 //!
 //! Real programs run under the profiler and under an oracle (`oracle.c`) that counts and times every call. The oracle counts in
 //! two runs: where they differ, as in programs with several threads, the truth is the range between them. Times are disturbed by
-//! timing, so those of the functions with the largest totals are measured in runs that time one function each; two of them,
-//! and what they differ by is the truth's own range, widened by [`NOISE`] since no two runs of a program take equally long.
+//! timing, so those of the functions with the largest totals are measured in runs that time one function each, with the calls of
+//! instrumentation functions in all others removed; two of them, and what they differ by is the truth's own range, widened by
+//! [`NOISE`] since no two runs of a program take equally long.
 //!
 //! Costs are CPU times of runs that follow each other: the uninstrumented build, all sites off (`tool=none`), and profiled with
 //! budgets of 1 and 5 %. Where they are installed, uftrace, perf and callgrind run on the same programs (`--peers`).
@@ -167,8 +168,21 @@ impl Tables {
                      rows whose total exceeds the time of all threads, in percent."
                 ),
                 &[
-                    "program", "kind", "probes", "functions", "calls", "rows", "covered %", "sampled", "sampled %", "at least",
-                    "right", "off", "confident", "missing", "over %",
+                    "program",
+                    "kind",
+                    "probes",
+                    "functions",
+                    "calls",
+                    "rows",
+                    "covered %",
+                    "sampled",
+                    "sampled %",
+                    "at least",
+                    "right",
+                    "off",
+                    "confident",
+                    "missing",
+                    "over %",
                 ],
             ),
             times: Table::new(
@@ -181,14 +195,34 @@ impl Tables {
                     100.0 * NOISE
                 ),
                 &[
-                    "program", "functions", "total %", "mean %", "p50 %", "p90 %", "p99 %", "off", "confident", "p90 in 20 %", "rank",
+                    "program",
+                    "functions",
+                    "total %",
+                    "mean %",
+                    "p50 %",
+                    "p90 %",
+                    "p99 %",
+                    "off",
+                    "confident",
+                    "p90 in 20 %",
+                    "rank",
                 ],
             ),
             functions: Table::new(
                 "The same function by function",
                 "Of the last run; ns. true: timed alone, the mean of two runs. \"below\" stands for below the clock's resolution.",
                 &[
-                    "program", "function", "calls", "true calls", "p50", "true p50", "p90", "true p90", "p99", "true p99", "total ms",
+                    "program",
+                    "function",
+                    "calls",
+                    "true calls",
+                    "p50",
+                    "true p50",
+                    "p90",
+                    "true p90",
+                    "p99",
+                    "true p99",
+                    "total ms",
                     "true ms",
                 ],
             ),
@@ -198,8 +232,19 @@ impl Tables {
                  profiled against the run with all sites off, in percent; median, and of the fastest runs (best). stated: what the \
                  report says, median.",
                 &[
-                    "program", "plain s", "off s", "1% s", "over off %", "best", "stated %", "5% s", "over off %", "best", "stated %",
-                    "startup ms", "memory MB",
+                    "program",
+                    "plain s",
+                    "off s",
+                    "1% s",
+                    "over off %",
+                    "best",
+                    "stated %",
+                    "5% s",
+                    "over off %",
+                    "best",
+                    "stated %",
+                    "startup ms",
+                    "memory MB",
                 ],
             ),
             peers: Table::new(
@@ -214,7 +259,10 @@ impl Tables {
 fn build_oracle(folder: &Path) -> PathBuf {
     let library = folder.join("oracle.so");
     let mut command = Command::new(host::compiler());
-    command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(host::root().join("benches/truth/oracle.c"));
+    command
+        .args(["-O2", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(host::root().join("benches/truth/oracle.c"));
     let status = command.status().expect("the C compiler can be started");
     assert!(status.success(), "{command:?}: {status}");
     library
@@ -232,6 +280,9 @@ struct Known {
 fn ask_oracle(bench: &Bench, built: &Built) -> Known {
     let options = &bench.arguments.options;
     let (first, everything) = bench.oracle(built, &[]);
+    let sites = bench.file("sites.json");
+    std::fs::rename(bench.file("oracle.json"), &sites).expect("a temporary file can be renamed");
+    let sites = sites.to_str().expect("a UTF-8 path");
     let (second, counted) = bench.oracle(built, &[("ORACLE_MODE", "count")]);
     assert_eq!(
         String::from_utf8_lossy(&first.output),
@@ -239,17 +290,20 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         "two runs print different things"
     );
     assert_eq!(everything.base, counted.base, "the program lies at the same place in all runs");
-    let calls_of = |oracle: &Oracle, address: &u64| oracle.functions.get(address).map_or(0.0, |truth| truth.calls);
-    let addresses: BTreeSet<u64> = everything.functions.keys().chain(counted.functions.keys()).copied().collect();
+    let calls_of =
+        |oracle: &Oracle, address: &u64| oracle.functions.get(address).map_or(0.0, |truth| truth.calls);
+    let addresses: BTreeSet<u64> =
+        everything.functions.keys().chain(counted.functions.keys()).copied().collect();
     let range = |address: &u64| Range::of([calls_of(&everything, address), calls_of(&counted, address)]);
     let calls = addresses.iter().map(|address| (*address, range(address))).collect();
 
-    let mut order: Vec<_> = everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
+    let mut order: Vec<_> =
+        everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
     let alone = order.iter().take(options.either(TIMED_ALONE, 4)).map(|&(&address, _)| {
         let link_address = format!("{:#x}", address - everything.base);
         let once = || {
-            let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address)]);
+            let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
             oracle.functions.get(&address).copied().unwrap_or_default()
         };
         (address, vec![once(), once()])
@@ -287,9 +341,12 @@ impl Times {
             if let Some(estimate) = row.total_ns.filter(|estimate| estimate.high.is_some()) {
                 let off = estimate.is_off_by_2(total);
                 self.off += usize::from(off);
-                self.confident += usize::from(off && estimate.stated_error().is_some_and(|error| error < 0.5));
+                self.confident +=
+                    usize::from(off && estimate.stated_error().is_some_and(|error| error < 0.5));
             }
-            let Some(latency) = row.latency.as_ref().filter(|latency| !latency.below_resolution) else { continue };
+            let Some(latency) = row.latency.as_ref().filter(|latency| !latency.below_resolution) else {
+                continue;
+            };
             score::check(&mut self.mean, latency.mean, range(|truth| truth.mean));
             for (share, (estimate, truth)) in self.percentiles.iter_mut().zip(PERCENTILES) {
                 score::check(share, estimate(latency), range(truth));
@@ -448,7 +505,8 @@ fn cost(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables) {
     }
     let more = |more: f64, than: f64| 100.0 * (more / than - 1.0);
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
-    let middle = |values: &[f64]| if values.is_empty() { "-".into() } else { Cell::from(median(values.to_vec())) };
+    let middle =
+        |values: &[f64]| if values.is_empty() { "-".into() } else { Cell::from(median(values.to_vec())) };
     let mut row: Vec<Cell> = vec![program.name.into(), middle(&plain), middle(&off)];
     for (profiled, stated) in profiled.iter().zip(&stated) {
         let ratios = profiled.iter().zip(&off).map(|(profiled, off)| more(*profiled, *off)).collect();
@@ -495,14 +553,23 @@ fn startup(bench: &Bench) -> Table {
          nothing preloaded; medians of runs in turns.",
         &["functions", "probes", "off, CPU", "off, wall", "profiled, CPU", "profiled, wall", "stated"],
     );
-    let source = format!("{}\n{} int main(void) {{ run_all(); return 0; }}\n", compiled::application(STARTUP_FUNCTIONS), compiled::PLAIN);
+    let source = format!(
+        "{}\n{} int main(void) {{ run_all(); return 0; }}\n",
+        compiled::application(STARTUP_FUNCTIONS),
+        compiled::PLAIN
+    );
     // A null pointer is written to by no function that runs.
-    let source = source.replace("(0);", "(&value);").replacen("run_all(void) {", "run_all(void) {\n    unsigned value = 1;", 1);
+    let source = source.replace("(0);", "(&value);").replacen(
+        "run_all(void) {",
+        "run_all(void) {\n    unsigned value = 1;",
+        1,
+    );
     let binary = compiled::compile(&bench.folder, "application", &source, &["-finstrument-functions"]);
     let file = bench.file("startup.json");
     let profiling = format!("output={}", file.display());
     let run = |options: Option<&str>| {
-        let under = options.map_or(preload::Under::Nothing, |options| preload::Under::Library(&bench.library, options));
+        let under = options
+            .map_or(preload::Under::Nothing, |options| preload::Under::Library(&bench.library, options));
         let run = benches::child::run(preload::command(&binary, &[] as &[&str], under));
         assert!(run.status.success(), "{}", run.status);
         (run.cpu_seconds * 1e3, run.elapsed.as_secs_f64() * 1e3)
@@ -514,7 +581,8 @@ fn startup(bench: &Bench) -> Table {
         let _ = std::fs::remove_file(&file);
         let profiled = run(Some(&profiling));
         if turn > 0 {
-            let figures = [off.0 - nothing.0, off.1 - nothing.1, profiled.0 - nothing.0, profiled.1 - nothing.1];
+            let figures =
+                [off.0 - nothing.0, off.1 - nothing.1, profiled.0 - nothing.0, profiled.1 - nothing.1];
             columns.iter_mut().zip(figures).for_each(|(column, figure)| column.push(figure));
             if let Ok(report) = Report::read(&file) {
                 probes = report.probes;

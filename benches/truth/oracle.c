@@ -7,7 +7,9 @@
    ORACLE           the file for the figures, JSON; %p is the process id. Without it nothing is counted.
    ORACLE_MODE      all (default): counts and times every call. count: only counts.
    ORACLE_ONLY      times the calls of one function and ignores all others: its address in the executable (0x401136), or its
-                    symbol. The others cost a call and a comparison.
+                    symbol. The others cost a call and a comparison, or nothing:
+   ORACLE_SITES     what another run has written in the mode "all". With ORACLE_ONLY, the call sites of all other functions that it
+                    lists are made NOPs when the program starts, and exits by jump RETs, but those that lie in the function.
 
    Calls are exact. Times are read from the time-stamp counter. What the oracle itself takes is measured at every call (two
    readings at each end) and, for the part that no reading can see, calibrated at start; both are taken off every call that is
@@ -90,6 +92,17 @@ static _Atomic(struct thread *) threads;
 
 static enum { OFF, ALL, COUNT, ONLY } mode;
 static uintptr_t only, base;
+/* Call sites in the executable: where a call of an instrumentation function returns to, and for which function it was. */
+enum { SITES = 1 << 21, SITE_CACHE = 1 << 12, CALL_BYTES = 5 };
+struct site {
+    _Atomic(uintptr_t) returns;
+    uintptr_t function;
+};
+static struct site *sites;
+static __thread uintptr_t known_sites[SITE_CACHE] __attribute__((tls_model("initial-exec")));
+static uintptr_t text, text_end;
+/* What the executable's calls go to: stubs of its PLT. */
+static _Atomic(uintptr_t) enter_stub, exit_stub;
 static char output[4096];
 static uint64_t begin_ticks, begin_ns, gap_ticks = 100000;
 /* Of an empty call, in ticks: between its two inner readings, and outside of all readings. */
@@ -266,6 +279,69 @@ static void drop(struct thread *thread) {
     function->unwound++;
 }
 
+void __cyg_profile_func_enter(void *function, void *call_site);
+void __cyg_profile_func_exit(void *function, void *call_site);
+
+static inline uint64_t hash_of_site(uintptr_t returns, uint64_t capacity) { return (returns * 0x9e3779b97f4a7c15u) >> 24 & (capacity - 1); }
+
+/* The target of the call that returns to this address, if a call in the executable does. */
+static uintptr_t target_of(uintptr_t returns) {
+    const unsigned char *call = (const unsigned char *)returns - CALL_BYTES;
+    int32_t distance;
+
+    if (returns < text + CALL_BYTES || returns > text_end || *call != 0xe8)
+        return 0;
+    memcpy(&distance, call + 1, sizeof distance);
+    return returns + (uintptr_t)(intptr_t)distance;
+}
+
+/* Learns a call site. A tail call has none: what its return address has before it is a call of something else. */
+static __attribute__((noinline)) void learn(uintptr_t function, uintptr_t returns, _Atomic(uintptr_t) *stub) {
+    const uintptr_t target = target_of(returns);
+    uint64_t slot = hash_of_site(returns, SITES);
+    uintptr_t none = 0;
+
+    known_sites[hash_of_site(returns, SITE_CACHE)] = returns;
+    if (target == 0)
+        return;
+    /* The first call of all is that of an entry, which is no tail call; an exit's stub is another one, after the same kind of
+       instructions: an indirect jump. */
+    if (*stub == 0) {
+        const unsigned char *code = (const unsigned char *)target;
+        if (memcmp(code, "\xf3\x0f\x1e\xfa", 4) == 0)
+            code += 4;
+        if (*code == 0xf2)
+            code++;
+        if (code[0] != 0xff || code[1] != 0x25)
+            return;
+        int32_t distance;
+        memcpy(&distance, code + 2, sizeof distance);
+        const uintptr_t wanted = stub == &enter_stub ? (uintptr_t)__cyg_profile_func_enter : (uintptr_t)__cyg_profile_func_exit;
+        if (*(const uintptr_t *)(code + 6 + distance) != wanted)
+            return;
+        *stub = target;
+    }
+    if (target != *stub)
+        return;
+    for (;;) {
+        if (atomic_load(&sites[slot].returns) == returns)
+            return;
+        if (atomic_compare_exchange_strong(&sites[slot].returns, &none, returns)) {
+            sites[slot].function = function;
+            return;
+        }
+        if (none == returns)
+            return;
+        none = 0;
+        slot = (slot + 1) & (SITES - 1);
+    }
+}
+
+static inline void see_site(uintptr_t function, uintptr_t returns, _Atomic(uintptr_t) *stub) {
+    if (UNLIKELY(known_sites[hash_of_site(returns, SITE_CACHE)] != returns))
+        learn(function, returns, stub);
+}
+
 static void time_entry(struct thread *thread, uintptr_t address, uintptr_t sp, uint64_t arrived) {
     struct function *function = find(thread, address);
     struct frame *frame;
@@ -358,8 +434,11 @@ void __cyg_profile_func_enter(void *function, void *call_site) {
     atomic_signal_fence(memory_order_seq_cst);
     if (mode == COUNT)
         find(thread, address)->calls++;
-    else
+    else {
+        if (mode == ALL)
+            see_site(address, (uintptr_t)__builtin_return_address(0), &enter_stub);
         time_entry(thread, address, (uintptr_t)__builtin_frame_address(0), arrived);
+    }
     atomic_signal_fence(memory_order_seq_cst);
     thread->busy = 0;
 }
@@ -378,6 +457,8 @@ void __cyg_profile_func_exit(void *function, void *call_site) {
         return;
     thread->busy = 1;
     atomic_signal_fence(memory_order_seq_cst);
+    if (mode == ALL)
+        see_site(address, (uintptr_t)__builtin_return_address(0), &exit_stub);
     time_exit(thread, address, (uintptr_t)__builtin_frame_address(0), arrived);
     atomic_signal_fence(memory_order_seq_cst);
     thread->busy = 0;
@@ -454,6 +535,11 @@ static int first_object(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)size;
     (void)unused;
     base = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X) != 0) {
+            text = base + info->dlpi_phdr[i].p_vaddr;
+            text_end = text + info->dlpi_phdr[i].p_memsz;
+        }
     return 1;
 }
 
@@ -488,6 +574,42 @@ static uintptr_t symbol(const char *wanted) {
 static void complain(const char *what, const char *value) {
     dprintf(2, "oracle: %s%s\n", what, value);
     syscall(SYS_exit_group, 97);
+}
+
+/* Removes the calls of all functions but one, as another run has found them. The program has one thread and none of its code runs. */
+static void remove_others(const char *path) {
+    static const unsigned char nop[CALL_BYTES] = {0x0f, 0x1f, 0x44, 0x00, 0x00};
+    const uintptr_t page = 4096, start = text & -page, bytes = ((text_end + page - 1) & -page) - start;
+    FILE *file = fopen(path, "re");
+    unsigned long function, returns, exit_target = 0, next = text_end;
+    int32_t distance;
+    char line[512];
+
+    if (file == NULL || mprotect((void *)start, bytes, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
+        complain("cannot use ", path);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "\"exit_stub\": \"0x%lx\"", &exit_target) == 1) {
+            exit_target += base;
+        } else if (sscanf(line, "[%lu, %lu]", &function, &returns) == 2) {
+            if (function + base > only && function + base < next)
+                next = function + base;
+            unsigned char *call = (unsigned char *)(returns + base) - CALL_BYTES;
+            if (function + base == only)
+                continue;
+            if (returns + base > text_end || call < (unsigned char *)text || *call != 0xe8)
+                complain("a call site of another program in ", path);
+            memcpy(call, nop, sizeof nop);
+        }
+    }
+    fclose(file);
+    for (unsigned char *jump = (unsigned char *)text; exit_target != 0 && jump < (unsigned char *)text_end - CALL_BYTES; jump++) {
+        if (*jump != 0xe9 || ((uintptr_t)jump >= only && (uintptr_t)jump < next))
+            continue;
+        memcpy(&distance, jump + 1, sizeof distance);
+        if ((uintptr_t)jump + CALL_BYTES + (uintptr_t)(intptr_t)distance == exit_target)
+            *jump = 0xc3;
+    }
+    mprotect((void *)start, bytes, PROT_READ | PROT_EXEC);
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -527,8 +649,12 @@ __attribute__((constructor)) static void begin(void) {
     } else {
         complain("unknown ORACLE_MODE: ", how);
     }
+    if (mode == ALL)
+        sites = room(SITES * sizeof *sites);
     if (mode != COUNT)
         calibrate();
+    if (mode == ONLY && getenv("ORACLE_SITES") != NULL)
+        remove_others(getenv("ORACLE_SITES"));
     pthread_atfork(NULL, NULL, in_child);
     begin_ticks = ticks();
     begin_ns = monotonic_ns();
@@ -652,12 +778,12 @@ static void report(void) {
     fprintf(file,
             "{\"pid\": %d, \"mode\": \"%s\", \"base\": \"0x%lx\", \"duration_ns\": %lu, \"cpu_ns\": %lu, \"ticks_per_ns\": %.6f,\n"
             "\"inner_ticks\": %lu, \"outer_ticks\": %lu, \"lost_ns\": %.0f, \"overflown\": %lu, \"stray_exits\": %lu, \"interrupted\": %lu,\n"
-            "\"functions\": [",
+            "\"exit_stub\": \"0x%lx\",\n\"functions\": [",
             (int)getpid(), how == COUNT ? "count" : how == ONLY ? "only" : "all", (unsigned long)base, (unsigned long)(now_ns - begin_ns),
             (unsigned long)((uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
                             (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u),
             1 / per_tick, (unsigned long)inner_cost, (unsigned long)outer_cost, (double)lost * per_tick, (unsigned long)overflown,
-            (unsigned long)stray_exits, (unsigned long)interrupted);
+            (unsigned long)stray_exits, (unsigned long)interrupted, exit_stub != 0 ? (unsigned long)(exit_stub - base) : 0ul);
     for (uint64_t i = 0; i < HASH; i++) {
         const struct function *function = &sums[i].function;
         if (function->address == 0)
@@ -676,6 +802,14 @@ static void report(void) {
                     quantile(&sums[i], 0.9) * per_tick, quantile(&sums[i], 0.99) * per_tick, (double)function->max * per_tick);
         fputc('}', file);
     }
+    /* Call sites: the function, and where the call returns to, in the executable. */
+    fputs("\n],\n\"sites\": [", file);
+    comma = "";
+    for (uint64_t i = 0; sites != NULL && i < SITES; i++)
+        if (sites[i].returns != 0) {
+            fprintf(file, "%s\n[%lu, %lu]", comma, (unsigned long)(sites[i].function - base), (unsigned long)(sites[i].returns - base));
+            comma = ",";
+        }
     fputs("\n]}\n", file);
     fclose(file);
 }

@@ -29,31 +29,18 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
     let size = |full: &str, quick: &str| options.either(full, quick).to_string();
     let path = |name: &str| host::root().join("tests/programs").join(name).display().to_string();
     let shaders = host::target().join("truth-programs/glslang.shaders").display().to_string();
-    let program =
-        |script, name, what, arguments| Program { name, what, script, arguments, load: None };
+    let program = |script, name, what, arguments| Program { name, what, script, arguments, load: None };
     let lua = path("small_functions.lua");
     vec![
-        program(
-            OWN,
-            "quickjs",
-            "C, interpreter",
-            vec![path("truth/quickjs_workload.js"), size("2", "1")],
-        ),
-        program(
-            OWN,
-            "luau",
-            "C++ by clang, interpreter",
-            vec![lua.clone(), size("2", "1"), size("16", "8")],
-        ),
+        program(OWN, "quickjs", "C, interpreter", vec![path("truth/quickjs_workload.js"), size("2", "1")]),
+        program(OWN, "luau", "C++ by clang, interpreter", vec![lua.clone(), size("2", "1"), size("16", "8")]),
         program(OWN, "zstd", "C, compressor, 4 threads", vec![size("2", "1"), "4".into()]),
-        program(
-            OWN,
-            "openh264",
-            "C++, codec, 2 threads",
-            vec![size("60", "15"), "2".into()],
-        ),
+        program(OWN, "openh264", "C++, codec, 2 threads", vec![size("60", "15"), "2".into()]),
         program(OWN, "glslang", "C++, compiler", vec![shaders, size("2", "8"), "1".into()]),
-        Program { load: Some(size("20000", "3000")), ..program(OWN, "nginx", "C, server under load", vec![]) },
+        Program {
+            load: Some(size("20000", "3000")),
+            ..program(OWN, "nginx", "C, server under load", vec![])
+        },
         program(OLD, "sqlite", "C, data base", vec![size("100000", "10000")]),
         program(OLD, "lua", "C, interpreter", vec![lua, size("12", "4")]),
         program(OLD, "bzip2", "C, compressor, 4 threads", vec![size("24", "4"), "4".into()]),
@@ -79,7 +66,8 @@ impl Competitors {
     /// One for each processor.
     pub(crate) fn start() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be started");
+        let spin =
+            |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be started");
         Self((0..processors).map(spin).collect())
     }
 }
@@ -101,7 +89,8 @@ impl Program {
     /// When the build fails; its messages are on standard error.
     pub(crate) fn build(&self) -> Built {
         let mut command = Command::new(host::root().join(self.script));
-        let output = command.arg(self.name).env("CARGO_TARGET_DIR", host::target()).stderr(Stdio::inherit()).output();
+        let output =
+            command.arg(self.name).env("CARGO_TARGET_DIR", host::target()).stderr(Stdio::inherit()).output();
         let output = output.expect("the script can be started");
         assert!(output.status.success(), "{command:?}: {}", output.status);
         let binary = PathBuf::from(String::from_utf8(output.stdout).expect("a UTF-8 path").trim_end());
@@ -118,7 +107,8 @@ impl Built {
     /// When it fails.
     pub(crate) fn run(&self, binary: &Path, prefix: &[&str], variables: &[(&str, &str)]) -> Run {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let words: Vec<&str> = prefix.iter().copied().chain([binary.to_str().expect("a UTF-8 path")]).collect();
+        let words: Vec<&str> =
+            prefix.iter().copied().chain([binary.to_str().expect("a UTF-8 path")]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(&self.program.arguments);
         command.env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS").envs(variables.iter().copied());
@@ -151,7 +141,8 @@ impl Built {
 }
 
 fn prepare_server(folder: &Path) {
-    let write = |name: &str, text: &str| fs::write(folder.join(name), text).expect("a temporary file can be written");
+    let write =
+        |name: &str, text: &str| fs::write(folder.join(name), text).expect("a temporary file can be written");
     let configuration = format!(
         "daemon off; master_process off; pid nginx.pid; error_log error.log;\n\
          events {{ worker_connections 64; }}\n\

@@ -19,7 +19,11 @@ pub struct Estimate {
 
 impl Estimate {
     fn read(value: &Value) -> Option<Self> {
-        Some(Self { value: value["value"].as_f64()?, low: value["low"].as_f64()?, high: value["high"].as_f64() })
+        Some(Self {
+            value: value["value"].as_f64()?,
+            low: value["low"].as_f64()?,
+            high: value["high"].as_f64(),
+        })
     }
 
     /// Whether nothing was estimated.
@@ -58,10 +62,9 @@ impl Range {
     /// Of figures of equal standing.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let none = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
-        values.into_iter().fold(none, |range, value| Self {
-            low: range.low.min(value),
-            high: range.high.max(value),
-        })
+        values
+            .into_iter()
+            .fold(none, |range, value| Self { low: range.low.min(value), high: range.high.max(value) })
     }
 
     /// The range with so much more at each end, as a share of its figures.
@@ -221,7 +224,8 @@ impl Oracle {
     /// Reads what the oracle has written.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let value: Value = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let truth = |function: &Value| {
             let of = |key: &str| function[key].as_f64().unwrap_or(0.0);
             let all = of("timed") + of("open");
@@ -236,7 +240,8 @@ impl Oracle {
             }
         };
         let functions = list(&value, "functions")?;
-        let entries = functions.iter().map(|function| Ok((address_of(&function["address"])?, truth(function))));
+        let entries =
+            functions.iter().map(|function| Ok((address_of(&function["address"])?, truth(function))));
         Ok(Self {
             base: address_of(&value["base"])?,
             time: functions.iter().filter_map(|function| function["self_ns"].as_f64()).sum(),

@@ -77,7 +77,8 @@ impl Calls {
             calls.confident += usize::from(off && row.calls.stated_error().is_some_and(|error| error < 0.5));
         }
         let most = report.thread_time_ns * 1.001;
-        calls.over = report.rows.values().filter(|row| row.total_ns.is_some_and(|total| total.value > most)).count();
+        calls.over =
+            report.rows.values().filter(|row| row.total_ns.is_some_and(|total| total.value > most)).count();
         calls
     }
 }
@@ -90,7 +91,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     let mut begin = 0;
     while begin < order.len() {
         let largest = values[order[begin]];
-        let length = order[begin..].iter().take_while(|&&index| values[index] >= 0.98 * largest).count().max(1);
+        let length =
+            order[begin..].iter().take_while(|&&index| values[index] >= 0.98 * largest).count().max(1);
         for &index in &order[begin..begin + length] {
             ranks[index] = begin as f64 + (length - 1) as f64 / 2.0;
         }
@@ -104,7 +106,8 @@ pub fn rank_correlation(pairs: &[(f64, f64)]) -> f64 {
     let (left, right): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     let (left, right) = (ranks(&left), ranks(&right));
     let mean = (pairs.len().max(1) - 1) as f64 / 2.0;
-    let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum() };
+    let product =
+        |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum() };
     let variance = product(&left, &left) * product(&right, &right);
     if variance > 0.0 { product(&left, &right) / variance.sqrt() } else { f64::from(left == right) }
 }
@@ -113,8 +116,10 @@ pub fn rank_correlation(pairs: &[(f64, f64)]) -> f64 {
 pub fn top_by_total(report: &Report, oracle: &Oracle, number: usize) -> f64 {
     let mut order: Vec<_> = oracle.functions.iter().collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
-    let estimate = |address| report.rows.get(address).and_then(|row| row.total_ns).map_or(0.0, |total| total.value);
-    let pairs: Vec<_> = order.iter().take(number).map(|(address, truth)| (truth.total, estimate(address))).collect();
+    let estimate =
+        |address| report.rows.get(address).and_then(|row| row.total_ns).map_or(0.0, |total| total.value);
+    let pairs: Vec<_> =
+        order.iter().take(number).map(|(address, truth)| (truth.total, estimate(address))).collect();
     rank_correlation(&pairs)
 }
 
