@@ -79,6 +79,8 @@ build_luau() {
     for part in Ast Bytecode Common Compiler VM; do
         includes+=(-I "$source/$part/include")
     done
+    # Instrumented before inlining, clang leaves calls of functions that libstdc++ does not export.
+    local instrument=(-finstrument-functions-after-inlining)
     compile_all "$clangxx" "${common[@]}" -std=c++17 "${includes[@]}" -I "$source/VM/src" -- \
         "$source"/{Ast,Bytecode,Common,Compiler,VM}/src/*.cpp "$programs/luau_workload.cpp"
     link "$clangxx" luau
@@ -95,16 +97,20 @@ build_zstd() {
 
 # A video encoder and decoder in C++, several threads, without assembly.
 build_openh264() {
-    local source folder includes=()
+    local source sources part
     source=$(package_source openh264-sys2)/upstream/codec
-    for folder in api/wels common/inc decoder/core/inc decoder/plus/inc encoder/core/inc encoder/plus/inc processing/interface \
-        processing/src/common processing/src/adaptivequantization processing/src/downsample processing/src/scrolldetection \
-        processing/src/vaacalc; do
-        includes+=(-I "$source/$folder")
+    # Parts have different headers of the same name.
+    local -A headers=([common]= [processing]="processing/interface processing/src/common" [decoder]="decoder/core/inc decoder/plus/inc"
+        [encoder]="encoder/core/inc encoder/plus/inc processing/interface")
+    for part in "${!headers[@]}"; do
+        local includes=(-I "$source/api/wels" -I "$source/common/inc") folder
+        for folder in ${headers[$part]}; do
+            includes+=(-I "$source/$folder")
+        done
+        mapfile -t sources < <(find "$source/$part" -name '*.cpp' ! -name '*DllEntry*' | sort)
+        compile_all "$cxx" "${common[@]}" -fno-strict-aliasing "${includes[@]}" -- "${sources[@]}"
     done
-    local sources
-    mapfile -t sources < <(find "$source"/{common,decoder,encoder,processing} -name '*.cpp' ! -name '*DllEntry*' | sort)
-    compile_all "$cxx" "${common[@]}" "${includes[@]}" -I "$source" -I "$source/api" -- "${sources[@]}" "$programs/openh264_workload.cpp"
+    compile_all "$cxx" "${common[@]}" -I "$source/api/wels" -- "$programs/openh264_workload.cpp"
     link "$cxx" openh264
 }
 
