@@ -36,7 +36,7 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
         program(OWN, "luau", "C++ by clang, interpreter", vec![lua.clone(), size("2", "1"), size("16", "8")]),
         program(OWN, "zstd", "C, compressor, 4 threads", vec![size("2", "1"), "4".into()]),
         program(OWN, "openh264", "C++, codec, 2 threads", vec![size("60", "15"), "2".into()]),
-        program(OWN, "glslang", "C++, compiler", vec![shaders, size("2", "8"), "1".into()]),
+        program(OWN, "glslang", "C++, compiler", vec![shaders, size("4", "16"), "1".into()]),
         Program {
             load: Some(size("20000", "3000")),
             ..program(OWN, "nginx", "C, server under load", vec![])

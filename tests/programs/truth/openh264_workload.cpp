@@ -59,6 +59,7 @@ int main(int argc, char **argv) {
     parameters.iTargetBitrate = 1500000;
     parameters.iRCMode = RC_OFF_MODE;
     parameters.bEnableFrameSkip = false;
+    parameters.bUseLoadBalancing = false;
     parameters.iMultipleThreadIdc = (unsigned short)threads;
     parameters.sSpatialLayers[0].iVideoWidth = WIDTH;
     parameters.sSpatialLayers[0].iVideoHeight = HEIGHT;
