@@ -40,6 +40,11 @@ pub struct ProbeMetadata {
     pub function_address: usize,
     /// Where the site's instruction starts.
     pub site_address: usize,
+    /// Where the code that holds the site starts: a function's code in memory, or a part of it, as unwind table or symbols
+    /// have it. For a function that was inlined, this is the code of the function it was inlined into.
+    pub body_start: usize,
+    /// Where that code ends.
+    pub body_end: usize,
     /// The file of the executable or library that holds the site.
     pub object_path: &'static CStr,
     /// The lowest address of that object in memory: `function_address` less this is the same in every run.

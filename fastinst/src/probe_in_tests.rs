@@ -39,6 +39,7 @@ pub(crate) fn probe() -> &'static Probe {
         kind: ProbeType::Entry,
         site: AtomicPtr::new(std::ptr::from_ref(site).cast_mut()),
         site_address: site.address(),
+        body: site.address()..site.address() + 5,
         function_cell: Box::leak(Box::new(AtomicUsize::new(0))),
         function_address: AtomicUsize::new(1),
         name: AtomicPtr::new(std::ptr::null_mut()),

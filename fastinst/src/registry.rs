@@ -1,6 +1,7 @@
 //! The table of probes: appended to under discovery's lock, read and switched without any.
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use callpatch::{CallSite, Toggle};
@@ -16,6 +17,8 @@ pub(crate) struct Probe {
     /// The site; null when its library was unloaded. Old values are never freed: a thread may be using them.
     pub(crate) site: AtomicPtr<CallSite>,
     pub(crate) site_address: usize,
+    /// The code that holds the site.
+    pub(crate) body: Range<usize>,
     /// The stub's pointer, which holds the probe function. Written with one atomic store.
     pub(crate) function_cell: &'static AtomicUsize,
     /// The function that the probe belongs to; 0 until known.
@@ -53,6 +56,8 @@ impl Probe {
             function_name: name,
             function_address: self.function_address.load(Ordering::Relaxed),
             site_address: self.site_address,
+            body_start: self.body.start,
+            body_end: self.body.end,
             object_path: self.object_path,
             object_base: self.object_base,
         })

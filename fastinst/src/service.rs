@@ -65,10 +65,10 @@ pub enum Wake {
 
 /// What the thread does beside discovery.
 pub struct Tick {
-    /// Time between two calls.
-    pub period: Duration,
-    /// Called after each period and after each notification.
-    pub call: Box<dyn FnMut(Wake) + Send>,
+    /// Time to the first call.
+    pub first: Duration,
+    /// Called when its time has come and after each notification. Gives the time to the next call.
+    pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 
 /// Starts the service thread.
@@ -85,17 +85,12 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
 }
 
 fn run(mut tick: Option<Tick>, mut seen: u32) {
-    let period = tick.as_ref().map_or(IDLE, |tick| tick.period);
-    let mut next = Instant::now() + period;
+    let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
     loop {
         wait(&NEWS, seen, next);
         seen = NEWS.load(Ordering::Acquire);
         let now = Instant::now();
-        if now >= next {
-            // After a suspension, one tick stands for all that were missed.
-            next = (next + period).max(now);
-        }
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
         if let Ok(discovery) = Discovery::begin() {
@@ -105,9 +100,9 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
             next_look = now + IDLE;
             is_last_thread()
         };
-        if let Some(tick) = &mut tick {
-            (tick.call)(if last { Wake::Last } else { Wake::Work });
-        }
+        let wake = if last { Wake::Last } else { Wake::Work };
+        let pause = tick.as_mut().map_or(IDLE, |tick| (tick.call)(wake));
+        next = Instant::now() + pause;
         if last {
             return;
         }
@@ -150,8 +145,12 @@ mod tests {
     /// Longer than any test: what happens sooner does so because of a notification.
     const NEVER: Duration = Duration::from_secs(36_000);
 
-    fn start_with(call: impl FnMut(Wake) + Send + 'static) {
-        start(Some(Tick { period: NEVER, call: Box::new(call) })).unwrap();
+    fn start_with(mut call: impl FnMut(Wake) + Send + 'static) {
+        let call = move |wake| {
+            call(wake);
+            NEVER
+        };
+        start(Some(Tick { first: NEVER, call: Box::new(call) })).unwrap();
     }
 
     #[test]

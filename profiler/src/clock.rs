@@ -36,11 +36,23 @@ impl Clock {
         self.instant.elapsed()
     }
 
+    /// TSC ticks in a nanosecond, to a thousandth. Takes a tenth of a millisecond.
+    pub(crate) fn estimate_ticks_per_ns(&self) -> f64 {
+        while self.elapsed() < Duration::from_micros(100) {
+            std::hint::spin_loop();
+        }
+        self.rate_since_start()
+    }
+
     /// TSC ticks in a nanosecond, as seen since the start.
     pub(crate) fn ticks_per_ns(&self) -> f64 {
         while self.elapsed() < SHORTEST {
             std::hint::spin_loop();
         }
+        self.rate_since_start()
+    }
+
+    fn rate_since_start(&self) -> f64 {
         let now = Self::start();
         let nanoseconds = now.instant.duration_since(self.instant).as_nanos() as f64;
         now.ticks.wrapping_sub(self.ticks) as f64 / nanoseconds

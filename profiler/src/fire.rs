@@ -1,9 +1,9 @@
 //! What runs when a probe fires. On any thread, at any instruction, also in a signal handler: no locks, no allocation, no
 //! formatting; little stack.
 //!
-//! Entry: count it in the function's burst, push it on the thread's stack of entries; the clock is read last. Exit: the
-//! clock is read first; find the entry, record the difference. What the thread spent in probes between the two is taken off,
-//! so a function is not charged for the probes of those it calls.
+//! Entry: if it is observed, push it on the thread's stack of entries; the clock is read last. Exit: the clock is read first;
+//! find the entry, record the difference. What the thread spent in probes between the two is taken off, so a function is not
+//! charged for the probes of those it calls; so is the time for which the thread was preempted.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::function::{FUNCTIONS, Function, SAMPLES};
-use crate::pairing::Entry;
-use crate::thread::{Sample, Thread};
+use crate::function::{FUNCTIONS, Function, Observation};
+use crate::pairing::{Entry, EntryStack};
+use crate::thread::{self, Sample, Thread};
 
 /// What a probe costs beyond the time between its own two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
@@ -57,28 +57,42 @@ fn enter(
     stack_pointer: usize,
 ) {
     thread.enter(stack_pointer, |entries| {
-        let place = function.enter();
-        let samples = SAMPLES.load(Ordering::Relaxed);
-        let moment = thread.moment(begin);
-        if place.number > samples {
-            function.beyond(place, samples, moment);
-            return thread.spend(tsc::now().wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));
+        match function.enter(index, begin) {
+            Some(observed) => {
+                let entry = Entry {
+                    function: index,
+                    observation: observed.observation,
+                    period: observed.period,
+                    weight: observed.weight,
+                    call_site,
+                    stack_pointer,
+                    ..Entry::default()
+                };
+                push(begin, entry, thread, entries);
+            }
+            None => spend(thread, begin, tsc::now()),
         }
-        if place.number == 1 {
-            function.is_first(moment);
-        }
-        if place.number == samples {
-            function.is_full(index, moment);
-        }
-        let (burst, period) = (place.burst, function.exit_period());
-        let last = place.number == samples;
-        let entry =
-            Entry { function: index, burst, period, last, call_site, stack_pointer, ..Entry::default() };
-        let Some(entry) = entries.push(entry, is_open) else { return thread.lose() };
-        entry.ticks = tsc::now();
-        thread.spend(entry.ticks.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));
-        entry.overhead = thread.overhead.load(Ordering::Relaxed);
     });
+}
+
+#[inline(always)]
+fn push(begin: u64, mut entry: Entry, thread: &Thread, entries: &EntryStack) {
+    let mut own = entries.own();
+    let Some(place) = own.push(&entry, is_open, thread::gone) else {
+        thread::gone(&entry);
+        thread.lose();
+        return spend(thread, begin, tsc::now());
+    };
+    entry.preempted = thread.preemption.time();
+    entry.ticks = tsc::now();
+    spend(thread, begin, entry.ticks);
+    entry.overhead = thread.overhead();
+    own.put(place, &entry);
+}
+
+#[inline(always)]
+fn spend(thread: &Thread, begin: u64, end: u64) {
+    thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));
 }
 
 /// Whether the exit of an entry can still be seen, and known for its own.
@@ -104,17 +118,23 @@ fn exit_from(
     stack_pointer: usize,
 ) {
     thread.enter(stack_pointer, |entries| {
-        let (burst, period) = (function.current_burst(), function.exit_period());
-        let exit = Entry { function: index, burst, period, call_site, stack_pointer, ..Entry::default() };
-        let entry = entries.pop(&exit);
-        if let Some(entry) = entry {
-            let overhead = thread.overhead.load(Ordering::Relaxed).wrapping_sub(entry.overhead);
-            let ticks = begin.wrapping_sub(entry.ticks);
-            let ticks = ticks.saturating_sub(overhead + EMPTY.load(Ordering::Relaxed));
-            thread.record(Sample { function: index, last: entry.last, ticks });
+        // The last observation: an entry of it is known by that, one of an earlier by where it was.
+        let (observation, period) = (function.observation(), function.exit_period());
+        let exit = Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
+        match entries.own().pop(&exit, thread::gone) {
+            Some(entry) => {
+                let preempted = thread.preemption.time().wrapping_sub(entry.preempted);
+                let overhead = thread.overhead().wrapping_sub(entry.overhead);
+                let ticks = begin.wrapping_sub(entry.ticks);
+                let preempted = preempted.min(ticks);
+                let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
+                let Entry { observation, weight, call_site, .. } = entry;
+                thread.record(Sample { function: index, observation, weight, caller: call_site, ticks, preempted });
+                function.left(entry.period);
+            }
+            None => function.stray_exit(),
         }
-        function.left(index, entry.map(|entry| entry.burst));
-        thread.spend(tsc::now().wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));
+        spend(thread, begin, tsc::now());
     });
 }
 
@@ -130,23 +150,26 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
     let spent = || thread.overhead.load(Ordering::Relaxed);
     let mut empty = [0; ROUNDS];
     let mut unseen = [0; ROUNDS];
+    let observe = |limit| {
+        function.reset();
+        function.observe(&Observation { opens: 0, closes: u64::MAX - 1, limit, weight: 1.0 }, |_, _| {});
+    };
     for round in 0..ROUNDS {
-        function.arm(index, |_, _| {});
+        observe(u64::MAX);
         timed_entry(index, function, thread, stack_pointer);
         let left = tsc::now();
         thread.enter(stack_pointer, |entries| {
-            let exit =
-                Entry { function: index, burst: function.current_burst(), stack_pointer, ..Entry::default() };
-            let entry = entries.pop(&exit);
+            let (observation, period) = (function.observation(), function.exit_period());
+            let exit = Entry { function: index, observation, period, stack_pointer, ..Entry::default() };
+            let entry = entries.own().pop(&exit, thread::gone);
             empty[round] = entry.map_or(0, |entry| left.wrapping_sub(entry.ticks));
         });
-        // Entries beyond the burst: what a counting burst is made of.
-        (0..SAMPLES.load(Ordering::Relaxed)).for_each(|_| _ = function.enter());
         let (begin, before) = (tsc::now(), spent());
         (0..REPEAT).for_each(|_| timed_entry(index, function, thread, stack_pointer));
         let total = tsc::now().wrapping_sub(begin);
         unseen[round] = total.saturating_sub(spent().wrapping_sub(before)) / REPEAT;
     }
+    function.reset();
     empty.sort_unstable();
     unseen.sort_unstable();
     // The lower quartile: what is slower was disturbed.
@@ -160,7 +183,7 @@ fn timed_entry(index: u32, function: &Function, thread: &Thread, stack_pointer: 
     enter(tsc::now(), index, function, thread, 0, stack_pointer);
 }
 
-/// What a pair of probes may cost unseen, in ticks: for how far a rate of calls can be trusted.
-pub(crate) fn unseen_in_a_pair() -> u64 {
-    2 * UNSEEN.load(Ordering::Relaxed)
+/// What a call of an empty function is measured as, in ticks: the resolution of a latency.
+pub(crate) fn resolution() -> u64 {
+    EMPTY.load(Ordering::Relaxed)
 }

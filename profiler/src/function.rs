@@ -1,22 +1,26 @@
-//! What all threads share about a function: its probes, and its current burst.
+//! What all threads share about a function: its probes, and whether its calls are observed now.
 //!
-//! A burst goes through these states; each step is made by whoever brings it about:
-//! 1. **armed**: the daemon switches the exit probes on, then the entry probes.
-//! 2. **full**: the thread that makes the last entry of the burst switches the entry probes off, and puts the function on the
-//!    daemon's list. In a *counting* burst, one in some, the entry probes stay on: further entries are counted, but not
-//!    followed to their exits, until enough are; see [`crate::estimate`].
-//! 3. **out**: the thread that sees the last exit switches the exit probes off. So does the one that sees far more exits than
-//!    the burst had entries: those of calls that were entered before it.
-//! 4. At its next tick, the daemon takes what the burst tells and arms the function again.
+//! An *observation* is a span of time in which every entry counts and is followed to its exit: time that the function is on, or a
+//! window ([`crate::policy`]). Each step is made by whoever brings it about:
+//!
+//! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then the entry probes.
+//! 2. Entries before `opens` do not count. Each later one is numbered; the one with the number `limit` goes on with a refilled
+//!    allowance, or ends the observation.
+//! 3. The first entry after `closes` switches the entry probes off. No timer is needed, and none that is late does harm.
+//! 4. The exit probes stay on until all entries of the observation have come out. The thread that sees the last exit switches them
+//!    off; so does the one that sees too many exits of calls that were entered before.
+//! 5. The daemon reads the number of entries once the observation is over, and begins the next.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use fastinst::{ProbeId, ProbeType, Segments};
 
-use crate::cpu;
+use crate::governor;
+use crate::policy::Allowance;
 
-/// How many exits, as a multiple of the entries of a burst, are let through before the exit probes are switched off.
-const EXITS_PER_ENTRY: u32 = 4;
+/// Exits of calls that were not observed, in one observation, after which the exit probes are switched off, whatever is still open.
+const STRAY_EXITS: u32 = 4_000;
 
 /// A probe's function, and the next probe of the same function and kind.
 #[derive(Default)]
@@ -33,141 +37,73 @@ static LINKS: Segments<ProbeLink> = Segments::new();
 /// The functions, in order of discovery.
 pub(crate) static FUNCTIONS: Segments<Function> = Segments::new();
 
-/// How many entries a burst has. Set before the first probe is armed.
-pub(crate) static SAMPLES: AtomicU32 = AtomicU32::new(10);
+/// Head of the list of functions that have used their allowance up: index plus one.
+static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
 
-/// Counting ends after this many entries beyond the burst, if [`COUNTED_TICKS`] have passed as well, or at the next tick of the
-/// daemon.
-pub(crate) const COUNTED_ENTRIES: u32 = 2_000;
-
-/// About 0.1 ms.
-pub(crate) const COUNTED_TICKS: u64 = 250_000;
-
-/// One burst in so many is a counting one, at the most: what a hot function pays for it is this part of 0.1 ms in each period.
-const COUNT_ONE_IN: u32 = 8;
-
-/// How many functions may be counting at once: at some 25 ns for each entry that is counted, the program pays no more than some
-/// three hundredths of its time, however many functions it has.
-const COUNTING_AT_ONCE: u32 = 6;
-
-/// One burst in so many is a counting one, for the number of functions that are armed now. Set by the daemon.
-static COUNTING: AtomicU32 = AtomicU32::new(COUNT_ONE_IN);
-
-/// Tells how many functions are about to be armed, for how many of them may count.
-pub(crate) fn about_to_arm(functions: usize) {
-    let functions = u32::try_from(functions).unwrap_or(u32::MAX);
-    COUNTING.store((functions / COUNTING_AT_ONCE).max(COUNT_ONE_IN), Ordering::Relaxed);
-}
-
-/// Head of the daemon's list of full functions: index plus one.
-static FULL: AtomicU32 = AtomicU32::new(0);
-
-/// One function. On cache lines of its own: threads that call different functions do not disturb each other.
+/// One function. On cache lines of its own: threads that call different functions do not disturb each other. Times in ticks.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Function {
-    /// High half: the number of the burst; low half: entries seen in it.
-    burst: AtomicU64,
-    /// Exits seen in the burst.
-    exits: AtomicU32,
-    /// Exits that were matched to entries of the burst.
-    matched: AtomicU32,
-    /// Counts how often the exit probes went off, and on again.
+    /// The observation: from when to when, its entries so far, and how many it may have.
+    opens: AtomicU64,
+    closes: AtomicU64,
+    entries: AtomicU64,
+    limit: AtomicU64,
+    /// Its number, and how many calls each of its own stands for, as the bits of an f32.
+    observation: AtomicU32,
+    weight: AtomicU32,
+    /// Counts how often the exit probes went off, and on again: odd while they are off.
     exit_period: AtomicU32,
-    /// Whether entries beyond the burst are counted.
-    counting: AtomicBool,
-    /// When the first entry of the burst was, and when it was full.
-    first: [AtomicU64; 3],
-    full: [AtomicU64; 3],
+    /// Entries of this exit period that have not come out.
     open: AtomicU32,
-    /// When counting ended, if before the daemon's tick, and how many had been counted.
-    stopped: [AtomicU64; 3],
-    stopping: AtomicBool,
-    counted: AtomicU32,
-    /// What the program had run by the time the burst was full and by the end of counting, in nanoseconds; 0 where that is not
-    /// known.
-    ran: [AtomicU64; 2],
+    stray_exits: AtomicU32,
+    /// Whether the function is on, not in a window.
+    is_on: AtomicBool,
+    /// Whether the entry probes are being switched off, or are off.
+    is_closed: AtomicBool,
+    is_listed: AtomicBool,
+    next_listed: AtomicU32,
+    /// When the allowance was refilled, and with how many calls.
+    refilled: AtomicU64,
+    chunk: AtomicU64,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
-    listed: AtomicBool,
-    next_full: AtomicU32,
 }
 
-/// When and where an entry was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moment {
-    pub(crate) ticks: u64,
-    /// A number for the thread.
-    pub(crate) thread: u64,
-    /// What the thread had spent in probes, in ticks, without pauses there.
-    pub(crate) overhead: u64,
+/// What an observed entry is part of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Observed {
+    pub(crate) observation: u32,
+    pub(crate) period: u32,
+    pub(crate) weight: f32,
 }
 
-/// What a burst tells when it is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BurstEnd {
-    /// Its entries, without those that were only counted.
-    pub(crate) entries: u32,
-    /// The first of them.
-    pub(crate) first: Moment,
-    /// The last, if the burst was full.
-    pub(crate) full: Option<Moment>,
-    /// How many calls of the burst were open then: 1 unless the function is recursive or runs on several threads.
-    pub(crate) open: u32,
-    /// What was counted from then on.
-    pub(crate) counted: Option<Counted>,
+/// An observation to begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observation {
+    pub(crate) opens: u64,
+    /// `u64::MAX`: the function is on.
+    pub(crate) closes: u64,
+    pub(crate) limit: u64,
+    pub(crate) weight: f32,
 }
 
-/// Entries that were counted after a burst was full.
+/// What an observation has counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
-    pub(crate) entries: u32,
-    /// Where counting stopped; it went on to the end if that is missing.
-    pub(crate) stopped: Option<Stopped>,
-}
-
-/// The end of counting, before the daemon's tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stopped {
-    pub(crate) moment: Moment,
-    /// Processor time of the program in nanoseconds by the time the burst was full and by now, see [`cpu`].
-    pub(crate) ran: Option<[u64; 2]>,
-}
-
-fn store(place: &[AtomicU64; 3], moment: Moment) {
-    let values = [moment.ticks, moment.thread, moment.overhead];
-    place.iter().zip(values).for_each(|(place, value)| place.store(value, Ordering::Relaxed));
-}
-
-fn load(place: &[AtomicU64; 3]) -> Moment {
-    let [ticks, thread, overhead] = place.each_ref().map(|place| place.load(Ordering::Relaxed));
-    Moment { ticks, thread, overhead }
-}
-
-/// The place of an entry in its burst.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) burst: u32,
-    /// From 1.
-    pub(crate) number: u32,
-}
-
-/// Whether this burst of this function is a counting one: one of its first so many, then one in as many, in no step with anything
-/// periodic. Never all functions at once: they would count each other's probes.
-fn is_counting(index: u32, burst: u32) -> bool {
-    let one_in = COUNTING.load(Ordering::Relaxed);
-    if burst <= one_in {
-        return burst.wrapping_add(index).is_multiple_of(one_in);
-    }
-    let mixed = (burst ^ index.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
-    (mixed >> 16).is_multiple_of(one_in)
+    pub(crate) entries: u64,
+    /// Where the limit was reached, if it was.
+    pub(crate) exceeded: Option<u64>,
+    /// The last refill of the allowance: when, and how many calls.
+    pub(crate) refilled: u64,
+    pub(crate) chunk: u64,
 }
 
 impl Function {
     /// The function that a probe belongs to, and its index.
     #[inline]
     pub(crate) fn of_probe(id: ProbeId) -> Option<(u32, &'static Self)> {
-        let index = LINKS.get(id.0 as usize)?.function.load(Ordering::Acquire).checked_sub(1)?;
+        let index = LINKS.get(id.0 as usize)?.function.load(Acquire).checked_sub(1)?;
         Some((index, FUNCTIONS.get(index as usize)?))
     }
 
@@ -178,9 +114,9 @@ impl Function {
         }
         let (function, link) = (FUNCTIONS.get(index as usize)?, LINKS.get(id.0 as usize)?);
         let head = function.probes(kind);
-        link.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-        link.function.store(index + 1, Ordering::Release);
-        head.store(id.0 + 1, Ordering::Release);
+        link.next.store(head.load(Relaxed), Relaxed);
+        link.function.store(index + 1, Release);
+        head.store(id.0 + 1, Release);
         Some(())
     }
 
@@ -193,171 +129,269 @@ impl Function {
 
     /// Calls `act` for each probe of a kind.
     pub(crate) fn for_each_probe(&self, kind: ProbeType, mut act: impl FnMut(ProbeId)) {
-        let mut next = self.probes(kind).load(Ordering::Acquire);
+        let mut next = self.probes(kind).load(Acquire);
         while let Some(id) = next.checked_sub(1) {
             act(ProbeId(id));
-            next = LINKS.get(id as usize).map_or(0, |link| link.next.load(Ordering::Acquire));
+            next = LINKS.get(id as usize).map_or(0, |link| link.next.load(Acquire));
         }
     }
 
     /// Whether the probes of a kind are on now: what a probe that is found later begins with.
-    pub(crate) fn is_on(&self, kind: ProbeType) -> bool {
+    pub(crate) fn has_on(&self, kind: ProbeType) -> bool {
         match kind {
-            ProbeType::Entry => (self.burst.load(Ordering::Relaxed) as u32) < SAMPLES.load(Ordering::Relaxed),
-            ProbeType::Exit => self.exit_period().is_multiple_of(2),
+            ProbeType::Entry => self.observation.load(Relaxed) > 0 && !self.is_closed.load(Relaxed),
+            ProbeType::Exit => self.observation.load(Relaxed) > 0 && self.exit_period().is_multiple_of(2),
         }
-    }
-
-    /// How many sites the function has.
-    pub(crate) fn sites(&self) -> usize {
-        let mut sites = 0;
-        for kind in [ProbeType::Entry, ProbeType::Exit] {
-            self.for_each_probe(kind, |_| sites += 1);
-        }
-        sites
     }
 
     fn switch_off(&self, kind: ProbeType) {
         // A refusal (an unloaded library, text still shared with the parent process) leaves the probe firing, which costs
-        // time; entries beyond the burst are not counted as samples.
+        // time; its entries do not count.
         self.for_each_probe(kind, |id| _ = fastinst::deactivate(id));
     }
 
-    /// Counts an entry, and tells its place in the burst.
+    /// An entry at this moment: whether it is observed, and as what.
     #[inline]
-    pub(crate) fn enter(&self) -> Place {
-        let before = self.burst.fetch_add(1, Ordering::Relaxed);
-        Place { burst: (before >> 32) as u32, number: (before as u32).wrapping_add(1) }
-    }
-
-    /// Keeps the moment of the first entry of the burst.
-    #[inline]
-    pub(crate) fn is_first(&self, moment: Moment) {
-        store(&self.first, moment);
-    }
-
-    /// The burst is full with the entry at this moment: the entry probes go off, unless the burst is a counting one.
-    #[cold]
-    pub(crate) fn is_full(&self, index: u32, moment: Moment) {
-        store(&self.full, moment);
-        let matched = self.matched.load(Ordering::Relaxed);
-        self.open.store(SAMPLES.load(Ordering::Relaxed).saturating_sub(matched), Ordering::Relaxed);
-        if self.counting.load(Ordering::Relaxed) {
-            self.ran[0].store(cpu::of_program().unwrap_or(0), Ordering::Relaxed);
-        } else {
-            self.switch_off(ProbeType::Entry);
+    pub(crate) fn enter(&self, index: u32, now: u64) -> Option<Observed> {
+        // Acquire: pairs with the Release in `observe`, which sets the rest first.
+        if now < self.opens.load(Acquire) {
+            return None;
         }
+        if now >= self.closes.load(Relaxed) {
+            self.close();
+            return None;
+        }
+        let number = self.entries.fetch_add(1, Relaxed) + 1;
+        let limit = self.limit.load(Relaxed);
+        if number >= limit {
+            if number > limit {
+                return None;
+            }
+            self.reached_limit(index, number, now);
+        }
+        self.open.fetch_add(1, SeqCst);
+        Some(Observed {
+            observation: self.observation.load(Relaxed),
+            period: self.exit_period(),
+            weight: f32::from_bits(self.weight.load(Relaxed)),
+        })
+    }
+
+    /// The observation is over: the entry probes go off, and the exit probes unless a call is open.
+    #[cold]
+    fn close(&self) {
+        if self.is_closed.swap(true, SeqCst) {
+            return;
+        }
+        self.switch_off(ProbeType::Entry);
+        if self.open.load(SeqCst) == 0 {
+            self.end_exits();
+        }
+    }
+
+    /// The entry with the number of the limit.
+    #[cold]
+    fn reached_limit(&self, index: u32, number: u64, now: u64) {
+        if self.is_on.load(Relaxed) {
+            let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
+            if let Allowance::More(calls) = Allowance::refilled(elapsed, &governor::intensity()) {
+                self.refilled.store(now, Relaxed);
+                self.chunk.store(calls.into(), Relaxed);
+                self.stray_exits.store(0, Relaxed);
+                self.limit.store(number + u64::from(calls), Relaxed);
+                return;
+            }
+        }
+        // This entry is the last that counts.
+        self.closes.store(now, SeqCst);
+        self.is_closed.store(true, SeqCst);
+        self.switch_off(ProbeType::Entry);
         self.put_on_list(index);
     }
 
-    /// An entry beyond the burst: ends the counting when enough were counted.
+    /// The number of the last observation.
     #[inline]
-    pub(crate) fn beyond(&self, place: Place, samples: u32, moment: Moment) {
-        let counted = place.number.wrapping_sub(samples);
-        if counted >= COUNTED_ENTRIES
-            && self.counting.load(Ordering::Relaxed)
-            && moment.ticks.wrapping_sub(self.full[0].load(Ordering::Relaxed)) >= COUNTED_TICKS
-            && !self.stopping.swap(true, Ordering::Relaxed)
-        {
-            store(&self.stopped, moment);
-            self.ran[1].store(cpu::of_program().unwrap_or(0), Ordering::Relaxed);
-            // Release: pairs with the Acquire in `burst_end`, which then finds the moment.
-            self.counted.store(counted, Ordering::Release);
-            self.switch_off(ProbeType::Entry);
-        }
-    }
-
-    /// The number of the burst now.
-    #[inline]
-    pub(crate) fn current_burst(&self) -> u32 {
-        (self.burst.load(Ordering::Relaxed) >> 32) as u32
+    pub(crate) fn observation(&self) -> u32 {
+        self.observation.load(Relaxed)
     }
 
     /// The exit probes have been on as long as this number stays the same.
     #[inline]
     pub(crate) fn exit_period(&self) -> u32 {
-        self.exit_period.load(Ordering::Relaxed)
+        self.exit_period.load(Relaxed)
     }
 
-    /// Counts an exit, and switches the exit probes off when no more are wanted.
+    /// An observed call has come out, or is known to be gone: the last one of an observation that is over switches the exit probes off.
     #[inline]
-    pub(crate) fn left(&self, index: u32, matched_burst: Option<u32>) {
-        let samples = SAMPLES.load(Ordering::Relaxed);
-        let exits = self.exits.fetch_add(1, Ordering::Relaxed) + 1;
-        let matched = if matched_burst == Some(self.current_burst()) {
-            self.matched.fetch_add(1, Ordering::Relaxed) + 1
-        } else {
-            0
-        };
-        if matched == samples || exits == samples * EXITS_PER_ENTRY {
-            // Odd while they are off. Before the code: an exit that goes unseen is one of an earlier period.
-            self.exit_period.fetch_or(1, Ordering::Relaxed);
+    pub(crate) fn left(&self, period: u32) {
+        if period != self.exit_period() {
+            return;
+        }
+        // SeqCst: either this sees that the observation is over, or `close` sees that nothing is open.
+        if self.open.fetch_sub(1, SeqCst) == 1 && self.is_closed.load(SeqCst) {
+            self.end_exits();
+        }
+    }
+
+    /// An exit whose entry was not observed.
+    #[inline]
+    pub(crate) fn stray_exit(&self) {
+        if self.stray_exits.fetch_add(1, Relaxed) == STRAY_EXITS {
+            self.end_exits();
+        }
+    }
+
+    #[cold]
+    fn end_exits(&self) {
+        // Before the code: an exit that is missed is one of an earlier period.
+        if self.exit_period.fetch_or(1, SeqCst).is_multiple_of(2) {
             self.switch_off(ProbeType::Exit);
-            self.put_on_list(index);
         }
     }
 
     fn put_on_list(&self, index: u32) {
-        if self.listed.swap(true, Ordering::Relaxed) {
+        if self.is_listed.swap(true, Relaxed) {
             return;
         }
-        let mut head = FULL.load(Ordering::Relaxed);
+        let mut head = EXHAUSTED.load(Relaxed);
         loop {
-            self.next_full.store(head, Ordering::Relaxed);
-            match FULL.compare_exchange_weak(head, index + 1, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
+            self.next_listed.store(head, Relaxed);
+            match EXHAUSTED.compare_exchange_weak(head, index + 1, Release, Relaxed) {
+                Ok(_) => break,
                 Err(now) => head = now,
             }
         }
+        governor::wake_daemon();
     }
 
-    /// What the burst tells so far. For the daemon.
-    pub(crate) fn burst_end(&self) -> BurstEnd {
-        let samples = SAMPLES.load(Ordering::Relaxed);
-        let entries = self.burst.load(Ordering::Acquire) as u32;
-        let full = (entries >= samples).then(|| load(&self.full));
-        let stopped = match self.counted.load(Ordering::Acquire) {
-            0 => Counted { entries: entries.saturating_sub(samples), stopped: None },
-            counted => {
-                let ran = self.ran.each_ref().map(|ran| ran.load(Ordering::Relaxed));
-                let ran = ran.iter().all(|ran| *ran != 0).then_some(ran);
-                Counted { entries: counted, stopped: Some(Stopped { moment: load(&self.stopped), ran }) }
-            }
-        };
-        let counted = (full.is_some() && self.counting.load(Ordering::Relaxed)).then_some(stopped);
-        let (first, open) = (load(&self.first), self.open.load(Ordering::Relaxed));
-        BurstEnd { entries: entries.min(samples), first, full, open, counted }
-    }
-
-    /// Begins to count bursts anew: for a forked child.
-    pub(crate) fn forget(&self) {
-        self.burst.store(0, Ordering::Relaxed);
-    }
-
-    /// Begins a burst: the exit probes go on, then the entry probes. For the daemon.
-    pub(crate) fn arm(&self, index: u32, switch_on: impl Fn(ProbeId, ProbeType)) {
-        let burst = self.current_burst().wrapping_add(1);
-        self.exits.store(0, Ordering::Relaxed);
-        self.matched.store(0, Ordering::Relaxed);
-        self.counting.store(is_counting(index, burst), Ordering::Relaxed);
-        self.stopping.store(false, Ordering::Relaxed);
-        self.counted.store(0, Ordering::Relaxed);
-        self.listed.store(false, Ordering::Relaxed);
-        self.burst.store(u64::from(burst) << 32, Ordering::Release);
-        self.for_each_probe(ProbeType::Exit, |id| switch_on(id, ProbeType::Exit));
+    /// Begins an observation, whose number it gives. For the daemon.
+    pub(crate) fn observe(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+        self.opens.store(u64::MAX, SeqCst);
+        let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
+        self.observation.store(number, Relaxed);
+        self.weight.store(observation.weight.to_bits(), Relaxed);
+        self.entries.store(0, Relaxed);
+        self.limit.store(observation.limit, Relaxed);
+        self.stray_exits.store(0, Relaxed);
+        self.is_on.store(observation.closes == u64::MAX, Relaxed);
+        self.refilled.store(observation.opens, Relaxed);
+        self.chunk.store(observation.limit, Relaxed);
+        self.is_listed.store(false, Relaxed);
+        self.closes.store(observation.closes, Relaxed);
         let period = self.exit_period();
-        self.exit_period.store(period.wrapping_add(period & 1), Ordering::Relaxed);
-        self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
+        if !period.is_multiple_of(2) {
+            self.open.store(0, Relaxed);
+            self.for_each_probe(ProbeType::Exit, |id| switch_on(id, ProbeType::Exit));
+            self.exit_period.store(period.wrapping_add(1), SeqCst);
+        }
+        let was_closed = self.is_closed.swap(false, SeqCst);
+        // Release: pairs with the Acquire in `enter`.
+        self.opens.store(observation.opens, Release);
+        if was_closed || number == 1 {
+            self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
+        }
+        number
+    }
+
+    /// Ends an observation whose time is over, or that must end now. For the daemon.
+    pub(crate) fn stop(&self) {
+        self.closes.store(0, SeqCst);
+        self.close();
+    }
+
+    /// What the observation has counted so far. For the daemon.
+    pub(crate) fn counted(&self) -> Counted {
+        let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
+        let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| self.closes.load(Relaxed));
+        let (refilled, chunk) = (self.refilled.load(Relaxed), self.chunk.load(Relaxed));
+        Counted { entries: entries.min(limit), exceeded, refilled, chunk }
+    }
+
+    /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a forked child, whose code is in
+    /// whatever state the parent had it in. The next observation switches them on.
+    pub(crate) fn reset(&self) {
+        self.opens.store(u64::MAX, Relaxed);
+        self.open.store(0, Relaxed);
+        self.exit_period.fetch_or(1, Relaxed);
+        self.is_closed.store(true, Relaxed);
+        self.is_listed.store(false, Relaxed);
     }
 }
 
-/// Takes the functions that became full since the last call off the list. For the daemon.
-pub(crate) fn take_full() -> Vec<u32> {
-    let mut full = Vec::new();
-    let mut next = FULL.swap(0, Ordering::Acquire);
+/// Takes the functions that have used their allowance up since the last call. For the daemon.
+pub(crate) fn take_exhausted() -> Vec<u32> {
+    let mut taken = Vec::new();
+    let mut next = EXHAUSTED.swap(0, Acquire);
     while let Some(index) = next.checked_sub(1) {
-        full.push(index);
-        next = FUNCTIONS.get(index as usize).map_or(0, |function| function.next_full.load(Ordering::Relaxed));
+        taken.push(index);
+        next = FUNCTIONS.get(index as usize).map_or(0, |function| function.next_listed.load(Relaxed));
     }
-    full
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
+        function.reset();
+        function.observe(&Observation { opens: 100, closes, limit, weight: 2.0 }, |_, _| {})
+    }
+
+    #[test]
+    fn entries_count_from_the_opening_to_the_closing() {
+        let function = Function::default();
+        let number = observed(&function, 1000, 200);
+        assert_eq!(function.enter(0, 99), None);
+        let first = function.enter(0, 100).unwrap();
+        assert_eq!((first.observation, first.weight, first.period % 2), (number, 2.0, 0));
+        assert!(function.enter(0, 199).is_some());
+        assert_eq!(function.counted().entries, 2);
+        assert_eq!(function.enter(0, 200), None);
+        assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
+        assert_eq!(function.enter(0, 201), None);
+        assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
+        function.left(first.period);
+        assert!(function.has_on(ProbeType::Exit));
+        function.left(first.period);
+        assert!(!function.has_on(ProbeType::Exit), "the last one is out");
+        function.left(first.period);
+        assert_eq!(function.open.load(Relaxed), 0, "one of an earlier period");
+    }
+
+    #[test]
+    fn a_window_ends_with_its_limit_and_says_when() {
+        let function = Function::default();
+        observed(&function, 3, 1000);
+        (0..3).for_each(|at| assert!(function.enter(0, 100 + at).is_some()));
+        assert_eq!(function.enter(0, 103), None);
+        assert_eq!((function.counted().entries, function.counted().exceeded), (3, Some(102)));
+        take_exhausted();
+    }
+
+    #[test]
+    fn too_many_exits_of_other_calls_end_the_exit_period() {
+        let function = Function::default();
+        observed(&function, 1000, 1000);
+        let entry = function.enter(0, 150).unwrap();
+        (0..=STRAY_EXITS).for_each(|_| function.stray_exit());
+        assert!(!function.has_on(ProbeType::Exit));
+        function.left(entry.period);
+        let next = function.observe(&Observation { opens: 0, closes: 1000, limit: 10, weight: 1.0 }, |_, _| {});
+        assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
+        assert_eq!(next, entry.observation + 1);
+        assert!(function.has_on(ProbeType::Exit));
+    }
+
+    #[test]
+    fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
+        let function = Function::default();
+        observed(&function, 1000, 200);
+        let outer = function.enter(0, 150).unwrap();
+        function.enter(0, 300);
+        function.observe(&Observation { opens: 400, closes: 500, limit: 10, weight: 1.0 }, |_, kind| {
+            assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
+        });
+        assert_eq!(function.exit_period(), outer.period);
+    }
 }

@@ -1,33 +1,6 @@
-//! Estimates with their 95 % intervals.
+//! Limits of the distributions that 95 % intervals are made of.
 
 use statrs::distribution::{ContinuousCDF, Gamma, StudentsT};
-
-/// A figure and its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
-    pub(crate) value: f64,
-    pub(crate) low: f64,
-    /// Nothing if no upper limit is known.
-    pub(crate) high: Option<f64>,
-}
-
-impl Estimate {
-    /// A figure that is known.
-    pub(crate) const fn exact(value: f64) -> Self {
-        Self { value, low: value, high: Some(value) }
-    }
-
-    /// The figure in another unit.
-    pub(crate) fn scaled(self, factor: f64) -> Self {
-        Self { value: self.value * factor, low: self.low * factor, high: self.high.map(|high| high * factor) }
-    }
-
-    /// Not above what is possible.
-    pub(crate) fn bounded(self, most: f64) -> Self {
-        let most = most.max(self.low);
-        Self { value: self.value.min(most), low: self.low, high: self.high.map(|high| high.min(most)) }
-    }
-}
 
 /// Two-sided 95 % of Student's distribution.
 pub(crate) fn student(degrees_of_freedom: f64) -> f64 {

@@ -2,87 +2,179 @@
 
 use std::ffi::CStr;
 
-use sketches_ddsketch::{Config, DDSketch};
-
-use crate::estimate::Estimator;
-use crate::report::{Estimate, FunctionReport, Latency};
+use crate::callers::Callers;
+use crate::policy::Pace;
+use crate::quantiles::Quantiles;
+use crate::report::{Estimate, FunctionReport, Latency, OffCpu};
+use crate::strata::{Strata, Times};
 use crate::symbol::demangle;
 use crate::thread::Sample;
 
-/// Relative error of the quantiles, and how many buckets they may take at most: for any latency between a tick and a day.
-const SKETCH_ERROR: f64 = 0.005;
-const SKETCH_BUCKETS: u32 = 4096;
+/// The weight of a sample that was taken while the function was on: it stands for itself.
+pub(crate) const ON: f32 = 0.0;
+
+/// Samples of a function that was on are grouped by as many, for the intervals of percentiles.
+const GROUP: u32 = 8;
+
+/// Groups of samples that were taken while the function was on have this bit.
+const ON_GROUP: u32 = 1 << 31;
+
+/// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few microseconds.
+const SHORTEST_PREEMPTION: u64 = 10_000;
+
+/// What happens to a function now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Stage {
+    /// Nothing yet.
+    #[default]
+    Off,
+    /// On. Its calls of earlier refills are not in the strata yet.
+    On,
+    /// A window will open.
+    Planned(crate::policy::Planned),
+    /// A window is, or was, open in a stratum that is not over.
+    Open(crate::policy::Open),
+}
 
 /// One function.
 pub(crate) struct Measured {
     pub(crate) name: &'static CStr,
     pub(crate) object: &'static CStr,
     pub(crate) address: usize,
-    sketch: DDSketch,
-    pub(crate) samples: u64,
+    /// Whether the user wants it measured.
+    pub(crate) is_wanted: bool,
+    pub(crate) stage: Stage,
+    pub(crate) pace: Pace,
+    pub(crate) strata: Strata,
+    pub(crate) callers: Callers,
+    quantiles: Quantiles,
+    samples: u64,
+    on_samples: u32,
     min: u64,
     max: u64,
-    sum: f64,
-    pub(crate) estimator: Estimator,
+    preempted: u64,
+    preempted_ticks: u64,
+}
+
+/// A figure in the unit of the report is this many of ours: ticks to nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    pub(crate) ticks_per_ns: f64,
+    /// What a call of an empty function is measured as, in ticks.
+    pub(crate) resolution: u64,
+    /// Thread time that the report is about, in nanoseconds.
+    pub(crate) thread_time: f64,
+}
+
+/// Calls of a function that have not returned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OpenCalls {
+    pub(crate) number: u64,
+    /// Each with its weight.
+    pub(crate) weighted: f64,
+    /// Their time so far, weighted, in ticks, and that of the outermost one on each thread.
+    pub(crate) ticks: f64,
 }
 
 impl Measured {
-    pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize) -> Self {
-        let sketch = DDSketch::new(Config::new(SKETCH_ERROR, SKETCH_BUCKETS, 1.0));
-        let estimator = Estimator::default();
-        Self { name, object, address, sketch, samples: 0, min: u64::MAX, max: 0, sum: 0.0, estimator }
+    pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize, is_wanted: bool) -> Self {
+        Self {
+            name,
+            object,
+            address,
+            is_wanted,
+            stage: Stage::Off,
+            pace: Pace::new(0.0),
+            strata: Strata::default(),
+            callers: Callers::default(),
+            quantiles: Quantiles::default(),
+            samples: 0,
+            on_samples: 0,
+            min: u64::MAX,
+            max: 0,
+            preempted: 0,
+            preempted_ticks: 0,
+        }
     }
 
-    pub(crate) fn sample(&mut self, sample: &Sample) {
-        let ticks = sample.ticks;
-        self.sketch.add(ticks as f64);
+    /// A call that has come out. At most `kept` samples are kept for the percentiles.
+    pub(crate) fn sample(&mut self, sample: &Sample, kept: usize) {
+        let (ticks, weight) = (sample.ticks as f64, f64::from(sample.weight));
         self.samples += 1;
-        self.min = self.min.min(ticks);
-        self.max = self.max.max(ticks);
-        self.sum += ticks as f64;
-        self.estimator.sample(sample);
+        self.min = self.min.min(sample.ticks);
+        self.max = self.max.max(sample.ticks);
+        if sample.preempted >= SHORTEST_PREEMPTION {
+            self.preempted += 1;
+            self.preempted_ticks += sample.preempted;
+        }
+        if sample.weight == ON {
+            self.strata.timed(ticks);
+            self.callers.call(sample.caller, 1.0, ticks);
+            self.on_samples = self.on_samples.wrapping_add(1);
+            self.quantiles.add(ON_GROUP | self.on_samples / GROUP, ticks, 1.0, kept);
+        } else {
+            self.strata.timed_in_window(sample.observation, weight, ticks);
+            self.callers.call(sample.caller, weight, ticks * weight);
+            self.quantiles.add(sample.observation & !ON_GROUP, ticks, weight, kept);
+        }
     }
 
-    fn latency(&self, ticks_per_ns: f64) -> Option<Latency> {
-        let ns = |ticks: f64| ticks / ticks_per_ns;
-        let (min, max) = (self.min as f64, self.max as f64);
-        // Nothing bounds the calls that were not timed.
-        let estimate = |ticks: f64| Estimate::within(ns(ticks), ns(min), f64::INFINITY);
-        let quantile = |q| Some(estimate(self.sketch.quantile(q).ok()??.clamp(min, max)));
+    /// Memory that it takes beyond its own size, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.quantiles.memory() + self.callers.memory()
+    }
+
+    fn latency(&self, times: &Times, is_exact: bool, units: &Units) -> Option<Latency> {
+        let ns = |ticks: f64| ticks / units.ticks_per_ns;
+        let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
+        let [p50, p90, p99] = self.quantiles.at([0.5, 0.9, 0.99], is_exact)?;
+        // Two readings of the clock cannot tell less apart than what lies between them for nothing.
+        let resolution = units.resolution.max(1) as f64;
         Some(Latency {
-            min: ns(min),
-            mean: estimate(self.sum / self.samples as f64),
-            p50: quantile(0.5)?,
-            p90: quantile(0.9)?,
-            p99: quantile(0.99)?,
-            max: ns(max),
-            below_resolution: false,
-            resolution: ns(1.0),
+            min: ns(self.min as f64),
+            mean: estimate(times.mean),
+            p50: estimate(p50),
+            p90: estimate(p90),
+            p99: estimate(p99),
+            max: ns(self.max as f64),
+            below_resolution: p50.value < resolution,
+            resolution: ns(resolution),
         })
     }
 
-    /// What the report says of the function; nothing if it was not called.
-    pub(crate) fn report(&self, ticks_per_ns: f64) -> Option<FunctionReport> {
-        let estimate = self.estimator.estimate();
-        let error = estimate.relative_error().unwrap_or(f64::INFINITY);
-        let within = |value: f64, least: f64| {
-            Estimate::within(value, (value * (1.0 - error)).max(least), value * (1.0 + error))
-        };
-        let total = estimate.total_ticks / ticks_per_ns;
-        (estimate.calls() > 0.0 || self.samples > 0).then(|| FunctionReport {
+    /// What the report says of the function, with what was counted since the strata were filled last; nothing if it was not
+    /// called. `strata` are finished.
+    pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
+        let calls = strata.calls();
+        if calls.value <= 0.0 && self.samples == 0 {
+            return None;
+        }
+        let times = strata.ticks(open.weighted);
+        let is_exact = strata.is_exact() && open.number == 0;
+        let open_ns = open.ticks / units.ticks_per_ns;
+        let total = times.map(|times| times.total.scaled(1.0 / units.ticks_per_ns)).map(|total| Estimate {
+            value: total.value + open_ns,
+            low: total.low + open_ns,
+            high: total.high.map(|high| high + open_ns),
+        });
+        // Calls that are open have taken some time, whatever is known of others.
+        let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
+        Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
             object: self.object.to_string_lossy().into_owned(),
             address: self.address as u64,
             location: None,
             samples: self.samples,
-            // What was measured was called, also where a burst is cut by the fork of the process.
-            calls: within(estimate.calls().round().max(self.samples as f64), self.samples as f64),
-            total_ns: (self.samples > 0).then(|| within(total, 0.0)),
+            calls: Estimate { value: calls.value.round(), low: calls.low.floor(), high: calls.high.map(f64::ceil) },
+            total_ns: total,
             self_ns: None,
             recursive: false,
-            open_calls: 0,
-            latency_ns: self.latency(ticks_per_ns),
-            off_cpu: None,
+            open_calls: open.number,
+            latency_ns: times.and_then(|times| self.latency(&times, is_exact, units)),
+            off_cpu: crate::preemption::is_available().then(|| OffCpu {
+                samples: self.preempted,
+                ns: (self.preempted_ticks as f64 / units.ticks_per_ns) as u64,
+            }),
         })
     }
 }

@@ -126,6 +126,18 @@ impl Default for Options {
 }
 
 impl Options {
+    pub(crate) fn budget(&self) -> Option<f64> {
+        Some(0.01)
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn wants(&self, _: &std::ffi::CStr, _: &std::ffi::CStr) -> bool {
+        true
+    }
+
     /// What `samples` may be.
     pub const SAMPLES: RangeInclusive<u32> = 1..=1000;
     /// What `run` may be, in nanoseconds.

@@ -5,31 +5,37 @@
 //!
 //! 1. the same function,
 //! 2. the same return address (both probes get it: for a recursive function, it tells calls from different places apart),
-//! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own exit cannot have gone unseen,
+//! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own exit cannot have been missed,
 //!    and
-//! 4. the same burst, or a stack pointer that is not above the exit's. Within a burst no entry of the function has gone
-//!    unseen, so the topmost one is right. Across bursts, an entry whose stack pointer is above the exit's may be that of an outer
-//!    call, the exit that of an inner one that went unseen.
+//! 4. the same observation, or a stack pointer that is not above the exit's. Within an observation no entry of the function
+//!    was missed, so the topmost one is right. Across observations, an entry whose stack pointer is above the exit's may be that
+//!    of an outer call, the exit that of an inner one whose entry was missed.
 //!
-//! What lies above a match has ended without an exit that was seen. An entry whose frame is below the stack pointer of a later
-//! entry is gone as well, and one of the same function at the same stack pointer. A latency is thus never taken from another call's entry, but may be lost.
+//! The entries above a match have ended without an exit that was seen. An entry whose frame is below the stack pointer of a later
+//! entry is gone as well, and so is one of the same function at the same stack pointer. A latency is thus never taken from
+//! another call's entry, but may be lost.
+//!
+//! The stack is written by its thread only. The daemon reads it for the calls that are open when the report is made, so it
+//! is made of atomics, which cost nothing more here.
 
-/// How deep the stack is: at the start of a program every function is in its first burst, and some nest deeply. Pages that are
-/// not used are not there.
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How deep the stack is. Pages that are not used are not there.
 pub(crate) const DEPTH: usize = 4096;
 
 /// How far down an exit looks for its entry.
 const LOOK: usize = 64;
 
 /// An entry that was seen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) function: u32,
-    pub(crate) burst: u32,
+    /// The observation of the function that the entry is part of.
+    pub(crate) observation: u32,
     /// The exit period of the function at the time.
     pub(crate) period: u32,
-    /// Whether it was the last of its burst.
-    pub(crate) last: bool,
+    /// How many calls this one stands for.
+    pub(crate) weight: f32,
     /// Where the function returns to.
     pub(crate) call_site: usize,
     /// The stack pointer at the probe.
@@ -38,59 +44,157 @@ pub(crate) struct Entry {
     pub(crate) ticks: u64,
     /// What the thread had spent in probes by then, in ticks.
     pub(crate) overhead: u64,
+    /// How long the thread had been preempted by then, in ticks.
+    pub(crate) preempted: u64,
+}
+
+/// The place of an entry on the stack.
+#[derive(Debug, Default)]
+struct Slot([AtomicU64; 7]);
+
+impl Slot {
+    fn store(&self, entry: &Entry) {
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let words = [
+            pair(entry.function, entry.observation),
+            pair(entry.period, entry.weight.to_bits()),
+            entry.call_site as u64,
+            entry.stack_pointer as u64,
+            entry.ticks,
+            entry.overhead,
+            entry.preempted,
+        ];
+        self.0.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+    }
+
+    fn load(&self) -> Entry {
+        let [who, how, call_site, stack_pointer, ticks, overhead, preempted] =
+            self.0.each_ref().map(|word| word.load(Relaxed));
+        Entry {
+            function: (who >> 32) as u32,
+            observation: who as u32,
+            period: (how >> 32) as u32,
+            weight: f32::from_bits(how as u32),
+            call_site: call_site as usize,
+            stack_pointer: stack_pointer as usize,
+            ticks,
+            overhead,
+            preempted,
+        }
+    }
 }
 
 /// The entries of one thread that have not come out.
 #[derive(Debug)]
 pub(crate) struct EntryStack {
-    entries: [Entry; DEPTH],
-    height: usize,
+    slots: [Slot; DEPTH],
+    height: AtomicUsize,
 }
 
+/// The stack of the thread that calls.
+pub(crate) struct Own<'a>(&'a EntryStack);
+
 impl EntryStack {
-    /// Adds an entry, if there is room. When there is none, entries that no exit can match any more make it: those for which
-    /// `is_open` does not hold.
-    pub(crate) fn push(&mut self, entry: Entry, is_open: impl Fn(&Entry) -> bool) -> Option<&mut Entry> {
+    /// For the thread that writes it.
+    pub(crate) fn own(&self) -> Own<'_> {
+        Own(self)
+    }
+
+    /// The entries from the lowest on, as the daemon sees them: one that changes in this moment is left out.
+    pub(crate) fn look(&self) -> impl Iterator<Item = Entry> {
+        let height = self.height.load(Relaxed).min(DEPTH);
+        self.slots[..height].iter().filter_map(|slot| {
+            let entry = slot.load();
+            (entry == slot.load()).then_some(entry)
+        })
+    }
+}
+
+impl Own<'_> {
+    fn at(&self, index: usize) -> Entry {
+        self.0.slots[index].load()
+    }
+
+    fn height(&self) -> usize {
+        self.0.height.load(Relaxed)
+    }
+
+    fn cut(&self, height: usize, gone: &mut impl FnMut(&Entry)) {
+        (height..self.height()).for_each(|index| gone(&self.at(index)));
+        self.0.height.store(height, Relaxed);
+    }
+
+    /// Makes room for an entry, and gives its place. When there is none, entries that no exit can match any more make it: those
+    /// for which `is_open` does not hold. `gone` gets the entries that were found to have ended without an exit.
+    pub(crate) fn push(
+        &mut self,
+        entry: &Entry,
+        is_open: impl Fn(&Entry) -> bool,
+        mut gone: impl FnMut(&Entry),
+    ) -> Option<usize> {
         let is_gone = |below: &Entry| {
             below.stack_pointer < entry.stack_pointer
                 || (below.stack_pointer == entry.stack_pointer && below.function == entry.function)
         };
-        while self.height > 0 && is_gone(&self.entries[self.height - 1]) {
-            self.height -= 1;
+        let mut height = self.height();
+        while height > 0 && is_gone(&self.at(height - 1)) {
+            height -= 1;
         }
-        if self.height == DEPTH {
-            let mut kept = 0;
-            for index in 0..DEPTH {
-                if is_open(&self.entries[index]) {
-                    self.entries[kept] = self.entries[index];
-                    kept += 1;
-                }
-            }
-            self.height = kept;
+        if height < self.height() {
+            self.cut(height, &mut gone);
         }
-        let place = self.entries.get_mut(self.height)?;
-        self.height += 1;
-        *place = entry;
-        Some(place)
+        if height == DEPTH {
+            height = self.squeeze(is_open);
+        }
+        self.0.slots.get(height)?;
+        Some(height)
     }
 
-    /// Takes the entry that an exit belongs to, and what lies above it. The exit is described like an entry.
-    pub(crate) fn pop(&mut self, exit: &Entry) -> Option<Entry> {
+    #[cold]
+    fn squeeze(&mut self, is_open: impl Fn(&Entry) -> bool) -> usize {
+        let mut kept = 0;
+        for index in 0..DEPTH {
+            let entry = self.at(index);
+            if is_open(&entry) {
+                self.0.slots[kept].store(&entry);
+                kept += 1;
+            }
+        }
+        self.0.height.store(kept, Relaxed);
+        kept
+    }
+
+    /// Fills the place that [`Own::push`] has given.
+    pub(crate) fn put(&mut self, index: usize, entry: &Entry) {
+        self.0.slots[index].store(entry);
+        self.0.height.store(index + 1, Relaxed);
+    }
+
+    /// Takes the entry that an exit belongs to, and what lies above it, which `gone` gets. The exit is described like an entry.
+    pub(crate) fn pop(&mut self, exit: &Entry, mut gone: impl FnMut(&Entry)) -> Option<Entry> {
         let matches = |entry: &Entry| {
             entry.function == exit.function
                 && entry.call_site == exit.call_site
                 && entry.period == exit.period
-                && (entry.burst == exit.burst || entry.stack_pointer <= exit.stack_pointer)
+                && (entry.observation == exit.observation || entry.stack_pointer <= exit.stack_pointer)
         };
-        let lowest = self.height.saturating_sub(LOOK);
-        let index = (lowest..self.height).rev().find(|index| matches(&self.entries[*index]))?;
-        self.height = index;
-        Some(self.entries[index])
+        let height = self.height();
+        for index in (height.saturating_sub(LOOK)..height).rev() {
+            let entry = self.at(index);
+            if matches(&entry) {
+                if index + 1 < height {
+                    self.cut(index + 1, &mut gone);
+                }
+                self.0.height.store(index, Relaxed);
+                return Some(entry);
+            }
+        }
+        None
     }
 
     /// Forgets every entry.
-    pub(crate) fn clear(&mut self) {
-        self.height = 0;
+    pub(crate) fn clear(&mut self, mut gone: impl FnMut(&Entry)) {
+        self.cut(0, &mut gone);
     }
 }
 
@@ -98,62 +202,97 @@ impl EntryStack {
 mod tests {
     use super::*;
 
-    fn exit(function: u32, burst: u32, call_site: usize, stack_pointer: usize) -> Entry {
-        Entry { function, burst, call_site, stack_pointer, ..Entry::default() }
+    fn exit(function: u32, observation: u32, call_site: usize, stack_pointer: usize) -> Entry {
+        Entry { function, observation, call_site, stack_pointer, ..Entry::default() }
+    }
+
+    fn push(stack: &EntryStack, entry: Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
+        let mut own = stack.own();
+        let place = own.push(&entry, is_open, |_| {});
+        place.into_iter().for_each(|place| own.put(place, &entry));
+        place.is_some()
     }
 
     fn stack(entries: &[(u32, u32, usize, usize)]) -> EntryStack {
-        let mut stack = EntryStack { entries: [Entry::default(); DEPTH], height: 0 };
-        for (function, burst, call_site, stack_pointer) in entries.iter().copied() {
-            assert!(stack.push(exit(function, burst, call_site, stack_pointer), |_| true).is_some());
+        let stack = EntryStack { slots: std::array::from_fn(|_| Slot::default()), height: AtomicUsize::new(0) };
+        for (function, observation, call_site, stack_pointer) in entries.iter().copied() {
+            assert!(push(&stack, exit(function, observation, call_site, stack_pointer), |_| true));
         }
         stack
+    }
+
+    fn pop(stack: &EntryStack, exit: Entry) -> Option<Entry> {
+        stack.own().pop(&exit, |_| {})
     }
 
     #[test]
     fn an_exit_takes_its_entry_and_what_was_left_above() {
         // An inlined function has the frame of the one around it.
-        let mut nested = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x90), (3, 1, 0xb, 0x80)]);
-        assert!(nested.pop(&exit(2, 1, 0xa, 0x90)).is_some());
-        assert_eq!(nested.height, 1, "the entry of 3, left by an exception, is gone");
-        assert!(nested.pop(&exit(2, 1, 0xa, 0x90)).is_none());
-        assert!(nested.pop(&exit(1, 1, 0xa, 0x98)).is_some(), "a tail call leaves its frame first");
+        let nested = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x90), (3, 1, 0xb, 0x80)]);
+        let mut gone = Vec::new();
+        assert!(nested.own().pop(&exit(2, 1, 0xa, 0x90), |entry| gone.push(entry.function)).is_some());
+        assert_eq!((nested.height.load(Relaxed), &gone[..]), (1, &[3][..]), "left by an exception");
+        assert!(pop(&nested, exit(2, 1, 0xa, 0x90)).is_none());
+        assert!(pop(&nested, exit(1, 1, 0xa, 0x98)).is_some(), "a tail call leaves its frame first");
     }
 
     #[test]
     fn entries_below_the_stack_pointer_are_gone() {
-        let mut jumped = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xb, 0x50), (3, 1, 0xc, 0x70)]);
-        assert_eq!(jumped.height, 2);
-        assert!(jumped.pop(&exit(2, 1, 0xb, 0x50)).is_none());
+        let jumped = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xb, 0x50)]);
+        let (mut gone, next) = (Vec::new(), exit(3, 1, 0xc, 0x70));
+        assert_eq!(jumped.own().push(&next, |_| true, |entry| gone.push(entry.function)), Some(1));
+        assert_eq!(gone, [2]);
+        assert!(pop(&jumped, exit(2, 1, 0xb, 0x50)).is_none());
     }
 
     #[test]
-    fn a_recursive_call_that_went_unseen_is_not_mistaken_for_the_outer_one() {
-        let mut outer = stack(&[(1, 1, 0xa, 0x90)]);
-        assert!(outer.pop(&exit(1, 2, 0xa, 0x60)).is_none(), "an inner exit of a later burst");
-        assert!(outer.pop(&exit(1, 2, 0xb, 0x90)).is_none(), "called from elsewhere");
-        assert!(outer.pop(&exit(1, 2, 0xa, 0x90)).is_some(), "a long call, met again in a later burst");
+    fn a_recursive_call_that_was_missed_is_not_mistaken_for_the_outer_one() {
+        let outer = stack(&[(1, 1, 0xa, 0x90)]);
+        assert!(pop(&outer, exit(1, 2, 0xa, 0x60)).is_none(), "an inner exit of a later observation");
+        assert!(pop(&outer, exit(1, 2, 0xb, 0x90)).is_none(), "called from elsewhere");
+        assert!(pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(), "a long call, met again in a later observation");
     }
 
     #[test]
-    fn an_entry_whose_exit_may_have_gone_unseen_is_not_taken_for_a_long_call() {
-        let mut repeated = stack(&[(1, 1, 0xa, 0x90)]);
-        assert!(repeated.pop(&Entry { period: 1, ..exit(1, 2, 0xa, 0x90) }).is_none());
+    fn an_entry_whose_exit_may_have_been_missed_is_not_taken_for_a_long_call() {
+        let repeated = stack(&[(1, 1, 0xa, 0x90)]);
+        assert!(pop(&repeated, Entry { period: 1, ..exit(1, 2, 0xa, 0x90) }).is_none());
     }
 
     #[test]
-    fn within_a_burst_a_frame_may_have_grown() {
-        let mut alloca = stack(&[(1, 1, 0xa, 0x90)]);
-        assert!(alloca.pop(&exit(1, 1, 0xa, 0x60)).is_some());
+    fn within_an_observation_a_frame_may_have_grown() {
+        let alloca = stack(&[(1, 1, 0xa, 0x90)]);
+        assert!(pop(&alloca, exit(1, 1, 0xa, 0x60)).is_some());
     }
 
     #[test]
     fn a_full_stack_says_so() {
         let entries: Vec<_> = (0..DEPTH).map(|i| (1, 1, 0xa, 0x9000 - i)).collect();
-        let mut full = stack(&entries);
+        let full = stack(&entries);
         let one_more = Entry { stack_pointer: 1, ..Entry::default() };
-        assert!(full.push(one_more, |_| true).is_none());
-        assert!(full.push(one_more, |entry| entry.stack_pointer % 2 == 0).is_some());
-        assert_eq!(full.height, DEPTH / 2 + 1);
+        assert!(!push(&full, one_more, |_| true));
+        assert!(push(&full, one_more, |entry| entry.stack_pointer % 2 == 0));
+        assert_eq!(full.height.load(Relaxed), DEPTH / 2 + 1);
+    }
+
+    #[test]
+    fn what_was_stored_is_seen_from_outside() {
+        let entry = Entry {
+            function: 1,
+            observation: u32::MAX,
+            period: 3,
+            weight: 1.5,
+            call_site: usize::MAX,
+            stack_pointer: 5,
+            ticks: 6,
+            overhead: 7,
+            preempted: 8,
+        };
+        let stack = stack(&[]);
+        stack.own().put(0, &entry);
+        assert_eq!(stack.look().collect::<Vec<_>>(), [entry]);
+        let mut gone = 0;
+        stack.own().clear(|_| gone += 1);
+        assert_eq!((gone, stack.look().count()), (1, 0));
     }
 }

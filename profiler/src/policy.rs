@@ -42,10 +42,10 @@ pub(crate) const WARM_UP: f64 = 10_000.0;
 const SHORTEST_WINDOW: f64 = 10_000.0;
 
 /// The first stratum of a function, in nanoseconds. Each following one is longer by [`GROWTH`], up to [`Intensity::stratum`].
-const FIRST_STRATUM: f64 = 4e6;
+const FIRST_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
-/// A window that would fill this part of its stratum: the function is on instead.
+/// A window that would fill this part of a stratum: the function is on instead.
 const FULL: f64 = 0.7;
 
 /// How much of the observed rate is that of the last window.
@@ -165,10 +165,11 @@ impl Pace {
         self.stratum = (mean * GROWTH).min(intensity.stratum);
         let length = mean * random.random_range(0.75..1.25);
         let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW);
-        if window >= FULL * length {
+        if window >= FULL * intensity.stratum {
             return Next::On;
         }
-        let opens = start + random.random_range(0.0..length - window);
+        let window = window.min(length);
+        let opens = start + (length - window) * random.random_range(0.0..1.0);
         Next::Window(Planned { start, end: start + length, opens, length: window })
     }
 }

@@ -7,7 +7,8 @@
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below it, over groups
 //! (linearized ratio), gives an interval of shares, and the samples at these shares are the limits.
 
-use crate::interval::{Estimate, student};
+use crate::interval::student;
+use crate::report::Estimate;
 
 /// One sample.
 #[derive(Clone, Copy, Debug)]

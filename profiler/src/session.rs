@@ -1,6 +1,6 @@
 //! A profiling session: from the start of a process to its report.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,40 +9,42 @@ use std::time::{Duration, Instant};
 
 use fastinst::provider::cyg_profile;
 use fastinst::service::{self, Tick, Wake};
-use fastinst::{ProbeId, ProbeMetadata, ProbeType};
-use wordpatch::{calibration, tsc};
+use fastinst::{ProbeMetadata, ProbeType};
+use wordpatch::calibration;
 
+use crate::callers::Bodies;
 use crate::clock::{self, Clock};
 use crate::error::Error;
-use crate::function::{FUNCTIONS, Function, SAMPLES, about_to_arm, take_full};
-use crate::measured::Measured;
+use crate::function::{FUNCTIONS, Function};
+use crate::governor::Governor;
+use crate::measured::{Measured, Units};
 use crate::options::{Options, Output};
 use crate::output::{Identity, write_report};
 use crate::report::{Cost, Report};
+use crate::schedule::{Schedule, switch_on};
 use crate::stderr::Stderr;
-use crate::{cpu, fire, thread};
+use crate::{fire, governor, preemption, summary, thread};
 
-/// Ticks between two looks for threads that have ended.
-const RECLAIM_EVERY: u32 = 100;
+/// Time between two looks for threads that have ended.
+const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// How many sites a tick switches on at the most. The functions that are left over wait for the next tick. With some 300
-/// ticks of time for a site on and off again, and what is measured in between, this bounds what a program with very many
-/// functions pays, to about three in a hundred of one processor.
-const SITES_PER_TICK: usize = 1_000;
+/// Between the start and the first tick.
+const FIRST_TICK: Duration = Duration::from_millis(2);
+
+/// After which the TSC's rate is known well enough to tell processor time from time.
+const RATE_IS_KNOWN: Duration = Duration::from_millis(5);
 
 struct Session {
-    /// Functions whose bursts are over, in order.
-    full: VecDeque<u32>,
     options: Options,
     identity: Identity,
     command: Vec<String>,
     clock: Clock,
-    /// By index of the function; the first stands for the calibration, which is not reported.
-    functions: Vec<Measured>,
+    schedule: Schedule,
+    governor: Governor,
     /// Index of a function by object and place in it: a library that is loaded again finds its functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
-    last_tick: Instant,
-    ticks: u32,
+    bodies: Bodies,
+    last_reclaim: Instant,
     toggles_before: u64,
     written: Option<PathBuf>,
     /// Where diagnostics and the text report go.
@@ -61,27 +63,28 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
     SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
 }
 
-/// Starts measuring. Blocks for the scan of the loaded objects.
+/// Starts measuring. Blocks for the look at the loaded objects.
 ///
 /// # Errors
 /// [`Error::Start`] when the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
+    let before = governor::of_thread();
     fastinst::set_access(options.text.into());
-    SAMPLES.store(options.samples, Ordering::Relaxed);
+    preemption::start();
     let session = Session::new(options);
-    let period = session.options.epoch;
     if let Some(index) = FUNCTIONS.push_with(|_| Function::default()) {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
     cyg_profile::start().map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
-    start_daemon(period).map_err(failed)
+    with_session(|session| session.governor.started(governor::of_thread() - before));
+    start_daemon().map_err(failed)
 }
 
-fn start_daemon(period: Duration) -> Result<(), fastinst::Error> {
-    service::start(Some(Tick { period, call: Box::new(tick) }))
+fn start_daemon() -> Result<(), fastinst::Error> {
+    service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
 
 impl Session {
@@ -89,6 +92,7 @@ impl Session {
         let executable = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let arguments = command.strip_suffix(b"\0").unwrap_or(&command).split(|byte| *byte == 0);
+        let clock = Clock::start();
         Self {
             identity: Identity {
                 pid: std::process::id(),
@@ -96,14 +100,14 @@ impl Session {
                 started: options.run.unwrap_or_else(crate::process::started_at),
                 is_fork_child: false,
             },
+            governor: Governor::new(options.budget(), options.is_exact(), clock.estimate_ticks_per_ns()),
             options,
             command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
-            clock: Clock::start(),
-            functions: vec![Measured::new(c"", c"", 0)],
-            full: VecDeque::new(),
+            clock,
+            schedule: Schedule::new(),
             indices: HashMap::new(),
-            last_tick: Instant::now(),
-            ticks: 0,
+            bodies: Bodies::default(),
+            last_reclaim: Instant::now(),
             toggles_before: 0,
             written: None,
             stderr: Stderr::now(),
@@ -117,89 +121,63 @@ impl Session {
             return Some(*index);
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
-        // Its probes are switched on one by one as they are adopted.
-        FUNCTIONS.get(index as usize)?.arm(index, |_, _| {});
-        self.functions.push(Measured::new(probe.function_name, probe.object_path, probe.function_address));
+        FUNCTIONS.get(index as usize)?.reset();
+        let is_wanted = self.options.wants(probe.function_name, probe.object_path);
+        let measured =
+            Measured::new(probe.function_name, probe.object_path, probe.function_address, is_wanted);
+        self.schedule.functions.push(measured);
         self.indices.insert(key, index);
-        about_to_arm(self.indices.len());
+        // Its probes are switched on one by one as they are adopted.
+        self.schedule.begin(index);
         Some(index)
     }
 
-    fn drain(&mut self) {
-        let functions = &mut self.functions;
-        thread::drain(|sample| {
-            if let Some(measured) = functions.get_mut(sample.function as usize) {
-                measured.sample(&sample);
-            }
-        });
-    }
-
-    /// Takes what the burst of a function tells.
-    fn end_burst(&mut self, index: u32) -> Option<&'static Function> {
-        let function = FUNCTIONS.get(index as usize)?;
-        let end = function.burst_end();
-        let stopped = end.counted.and_then(|counted| counted.stopped);
-        let ran = stopped.and_then(|stopped| {
-            let [from, to] = stopped.ran?;
-            let now = cpu::of_program_with(stopped.moment.thread)?;
-            let per_ns = self.clock.ticks_per_ns();
-            Some([to.saturating_sub(from), now.saturating_sub(to)].map(|ns| ns as f64 * per_ns))
-        });
-        self.functions.get_mut(index as usize)?.estimator.burst(&end, tsc::now(), ran);
-        Some(function)
-    }
-
-    fn epoch(&mut self) {
-        self.full.extend(take_full());
-        about_to_arm(self.full.len());
-        let mut sites = 0;
-        while sites < SITES_PER_TICK
-            && let Some(index) = self.full.pop_front()
-        {
-            if let Some(function) = self.end_burst(index) {
-                function.arm(index, switch_on);
-                sites += function.sites();
-            }
+    fn tick(&mut self) -> Duration {
+        if self.clock.elapsed() >= RATE_IS_KNOWN {
+            preemption::set_rate(self.clock.ticks_per_ns());
         }
-        self.ticks = self.ticks.wrapping_add(1);
-        if self.ticks.is_multiple_of(RECLAIM_EVERY) {
-            self.drain();
+        let next = self.schedule.tick();
+        self.governor.adapt();
+        if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
+            self.last_reclaim = Instant::now();
             thread::reclaim();
         }
+        next
     }
 
     /// Everything measured so far.
     fn report(&mut self) -> Report {
-        self.drain();
-        for index in 1..self.functions.len() as u32 {
-            if let Some(function) = self.end_burst(index) {
-                // What was told must not be told again, should the session go on.
-                if function.burst_end().full.is_some() {
-                    function.arm(index, switch_on);
-                } else {
-                    function.arm(index, |_, _| {});
-                }
-            }
-        }
+        self.schedule.drain();
         let ticks_per_ns = self.clock.ticks_per_ns();
-        let functions: Vec<_> =
-            self.functions[1..].iter().filter_map(|measured| measured.report(ticks_per_ns)).collect();
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
+        let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
+        let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
+        let (functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
+        let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
             command: self.command.clone(),
             pid: self.identity.pid,
             processes: 1,
             duration_ns,
-            thread_time_ns: duration_ns,
+            thread_time_ns: thread_time as u64,
             probes: fastinst::probe_count() as u64,
             toggles: fastinst::toggle_count() - self.toggles_before,
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost(),
-            cost: Cost { cpu_ns: cpu::of_program().unwrap_or(0), ..Cost::default() },
+            cost: Cost {
+                budget: self.options.budget(),
+                cpu_ns: spent.process as u64,
+                probes_ns: spent.probes as u64,
+                service_ns: spent.service as u64,
+                toggles_ns: spent.toggles as u64,
+                startup_ns: spent.start as u64,
+                error: spent.error(),
+                memory_bytes: self.schedule.memory() as u64,
+            },
             notes: notes().into_iter().chain(calibration::status().warning()).collect(),
             functions,
-            arcs: Vec::new(),
+            arcs,
         }
     }
 
@@ -266,63 +244,52 @@ fn notes() -> Vec<String> {
     notes
 }
 
-fn switch_on(id: ProbeId, kind: ProbeType) {
-    let function = match kind {
-        ProbeType::Entry => fire::ENTRY,
-        ProbeType::Exit => fire::EXIT,
-    };
-    // A refusal concerns a library that was unloaded, or a site that something else has patched: nothing to measure there.
-    // SAFETY: the probe functions are never unloaded, and keep the contract of `ProbeFn`.
-    let _ = unsafe { fastinst::activate(id, function) };
-}
-
 /// Told of every probe: makes it one of its function's, and switches it on if the others are.
 fn discovered(probe: &ProbeMetadata) {
     let is_on = with_session(|session| {
         let index = session.function_of(probe)?;
         Function::adopt(index, probe.id, probe.kind)?;
-        FUNCTIONS.get(index as usize).map(|function| function.is_on(probe.kind))
+        if probe.kind == ProbeType::Entry && probe.function_address == probe.body_start {
+            session.bodies.insert(probe.body_start, probe.body_end, index);
+        }
+        FUNCTIONS.get(index as usize).map(|function| function.has_on(probe.kind))
     });
     if is_on.flatten() == Some(true) && !OVER.load(Ordering::Relaxed) {
         switch_on(probe.id, probe.kind);
     }
 }
 
-/// The daemon's work: after each period, and whenever it is woken.
-fn tick(wake: Wake) {
+/// The daemon's work: when something is due, and whenever it is woken. Gives the time to the next.
+fn tick(wake: Wake) -> Duration {
     if TEXT_IS_SHARED.load(Ordering::Acquire) {
         take_text_over();
     }
     let finishing = REQUESTED.load(Ordering::Acquire) != DONE.load(Ordering::Relaxed);
-    with_session(|session| {
-        session.drain();
-        // Being woken is no tick: it would come when the program is busy.
-        if !OVER.load(Ordering::Relaxed) && session.last_tick.elapsed() >= session.options.epoch.mul_f64(0.9)
-        {
-            session.last_tick = Instant::now();
-            session.epoch();
-        }
+    let next = with_session(|session| {
+        let next = session.tick();
         if finishing || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
             session.write();
         }
+        if OVER.load(Ordering::Relaxed) {
+            session.schedule.end();
+        }
+        next
     });
     if finishing {
         DONE.store(REQUESTED.load(Ordering::Acquire), Ordering::Release);
         service::wake(&DONE);
     }
+    next.unwrap_or(FIRST_TICK)
 }
 
-/// In a forked child: gives it text of its own, and begins the bursts there.
+/// In a forked child: gives it text of its own, and begins to observe there.
 fn take_text_over() {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
         with_session(|session| {
-            session.drain();
-            for index in 1..session.functions.len() as u32 {
-                // The code is in whatever state the parent had it in.
-                session.end_burst(index).into_iter().for_each(|function| function.arm(index, switch_on));
-            }
+            session.schedule.drain();
+            session.schedule.begin_all();
         });
     }
 }
@@ -374,29 +341,23 @@ pub(crate) fn restart_in_child() {
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
     OVER.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
-    take_full();
-    let period = with_session(|session| {
+    let is_running = with_session(|session| {
         session.clock = Clock::start();
-        session.last_tick = Instant::now();
+        session.last_reclaim = Instant::now();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
-        session.full.clear();
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
-        for measured in &mut session.functions {
-            *measured = Measured::new(measured.name, measured.object, measured.address);
-        }
-        for (index, function) in (0..).zip(FUNCTIONS.iter()) {
-            function.forget();
-            function.arm(index, |_, _| {});
-        }
-        session.options.epoch
+        let ticks_per_ns = governor::ticks_per_ns();
+        let options = &session.options;
+        session.governor = Governor::new(options.budget(), options.is_exact(), ticks_per_ns);
+        session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
         take_text_over();
     }
     // Without a thread the child is not profiled, and not disturbed either.
-    period.into_iter().for_each(|period| _ = start_daemon(period));
+    is_running.into_iter().for_each(|()| _ = start_daemon());
 }
 
 /// Says something to the user, on the standard error stream of the start.

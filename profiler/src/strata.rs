@@ -21,7 +21,8 @@
 
 use std::collections::VecDeque;
 
-use crate::interval::{Estimate, most_for, student};
+use crate::interval::{most_for, student};
+use crate::report::Estimate;
 
 /// Windows that are kept apart until the calls that entered in them are over. A later one is added with its own variance.
 const PENDING: usize = 4;
@@ -71,12 +72,14 @@ pub(crate) struct Strata {
     largest_weight: f64,
     /// Calls and time per nanosecond in the last one.
     last: Option<[f64; 2]>,
+    last_has_ticks: bool,
     differences: Differences,
     /// What windows that were cut short and late calls add to the variances.
     calls_variance: f64,
     ticks_variance: f64,
     gap_calls: f64,
-    gap_variance: f64,
+    /// Standard deviations, added up: gaps of one function are alike.
+    gap_deviation: f64,
 }
 
 impl Strata {
@@ -91,11 +94,42 @@ impl Strata {
         self.exact_ticks += ticks;
     }
 
-    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per nanosecond.
+    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per nanosecond. What the next window
+    /// shows is compared with that rate.
     pub(crate) fn gap(&mut self, length: f64, rate: f64) {
+        self.fold_all();
+        self.last = Some([rate, 0.0]);
+        self.last_has_ticks = false;
         let most = length.max(0.0) * rate;
         self.gap_calls += most / 2.0;
-        self.gap_variance += most * most / 12.0 + most;
+        self.gap_deviation += (most * most / 12.0 + most).sqrt();
+    }
+
+    /// For `length` nanoseconds nothing was observed, because the run ended before the window opened. Unlike after a burst,
+    /// there is no reason to expect fewer calls than before: as many are estimated, give or take all of them.
+    pub(crate) fn unobserved(&mut self, length: f64, rate: f64) {
+        let calls = length.max(0.0) * rate;
+        self.gap_calls += calls;
+        self.gap_deviation += (calls * calls / 3.0 + calls).sqrt();
+    }
+
+    /// The last window did not open.
+    pub(crate) fn forget_last(&mut self) {
+        self.pending.pop_back();
+    }
+
+    /// The run ends with the last window's stratum: it was only `length` nanoseconds long, the window `window`.
+    pub(crate) fn shorten_last(&mut self, length: f64, window: f64) {
+        if let Some(last) = self.pending.back_mut() {
+            last.length = length;
+            last.weight = (length / window).max(1.0);
+        }
+    }
+
+    fn fold_all(&mut self) {
+        while let Some(window) = self.pending.pop_front() {
+            self.fold(&window);
+        }
     }
 
     /// A window opens.
@@ -139,6 +173,7 @@ impl Strata {
         let rates = [calls / length, ticks / length];
         if let Some(last) = self.last {
             let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
+            let ticks = if self.last_has_ticks { ticks } else { 0.0 };
             let differences = &mut self.differences;
             differences.calls += calls * calls / 2.0;
             differences.calls_fourth += (calls * calls / 2.0).powi(2);
@@ -150,6 +185,7 @@ impl Strata {
             self.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
         }
         self.last = Some(rates);
+        self.last_has_ticks = true;
         self.windows += 1.0;
         self.calls += calls;
         self.timed += weight * window.timed;
@@ -163,9 +199,7 @@ impl Strata {
     /// With all windows folded in.
     pub(crate) fn finished(&self) -> Self {
         let mut finished = self.clone();
-        for window in std::mem::take(&mut finished.pending) {
-            finished.fold(&window);
-        }
+        finished.fold_all();
         finished
     }
 
@@ -179,7 +213,7 @@ impl Strata {
         self.exact_calls + self.seen
     }
 
-    /// Windows that held calls, or may have: what the independent observations are.
+    /// Windows: as many independent observations.
     pub(crate) fn windows(&self) -> f64 {
         self.windows
     }
@@ -204,7 +238,7 @@ impl Strata {
         let poisson = self.seen * weight * (weight - 1.0).max(0.0);
         let between = self.variance(self.differences.calls, self.calls).max(poisson) + self.calls_variance;
         let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
-        let error = (student(degrees).powi(2) * between + 1.96_f64.powi(2) * self.gap_variance).sqrt();
+        let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
         let mut high = value + error;
         if self.windows > 0.0 && self.seen < 30.0 {
             high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
@@ -212,21 +246,22 @@ impl Strata {
         limited(value, value - error, high, self.observed())
     }
 
-    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata.
-    pub(crate) fn ticks(&self) -> Option<Times> {
+    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata. Calls that have not returned, and
+    /// stand for `open` calls, are not in it.
+    pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
         let timed = self.exact_timed + self.timed;
         if timed <= 0.0 {
             return None;
         }
         let known = self.exact_ticks + self.ticks;
         let mean = known / timed;
-        if self.is_exact() && self.exact_timed >= self.exact_calls {
+        if self.is_exact() && self.exact_timed + open >= self.exact_calls {
             return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
         }
-        // Calls that were counted and not timed: in gaps, left by an exception or a longjmp, not over.
-        let untimed = (self.exact_calls - self.exact_timed).max(0.0) + (self.calls - self.timed).max(0.0);
+        // Calls that were counted and not timed: in gaps, or left by an exception or a longjmp.
+        let untimed = (self.exact_calls + self.calls - timed - open).max(0.0);
         let unknown = untimed + self.gap_calls;
-        let unknown_variance = self.gap_variance + untimed * untimed / 3.0;
+        let unknown_variance = self.gap_deviation.powi(2) + untimed * untimed / 3.0;
 
         let Differences { calls, ticks, ticks_fourth, products, .. } = self.differences;
         let factor = student(Self::degrees(ticks, ticks_fourth)).powi(2);
@@ -266,7 +301,7 @@ mod tests {
         strata.counted(3);
         [10.0, 20.0, 30.0].into_iter().for_each(|ticks| strata.timed(ticks));
         assert_eq!(strata.calls(), Estimate::exact(3.0));
-        let times = strata.ticks().unwrap();
+        let times = strata.ticks(0.0).unwrap();
         assert_eq!((times.total, times.mean), (Estimate::exact(60.0), Estimate::exact(20.0)));
     }
 

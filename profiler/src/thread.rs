@@ -8,11 +8,13 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
-use crate::function::Moment;
-use crate::pairing::EntryStack;
+use wordpatch::tsc;
 
-/// Samples that a ring holds: one tick's worth of a thread that runs through 800 functions. Pages that are not used are not
-/// there.
+use crate::function::FUNCTIONS;
+use crate::pairing::{Entry, EntryStack};
+use crate::preemption::{self, Preemption};
+
+/// Samples that a ring holds: more than a thread should make between two ticks of the daemon. Pages that are not used are not there.
 const RING: usize = 8192;
 
 /// The daemon is woken when a ring is this full.
@@ -21,14 +23,19 @@ const HALF: usize = RING / 2;
 /// A probe that took longer, in ticks, was interrupted for another thread: about 0.1 ms.
 const LONGEST_PROBE: u64 = 250_000;
 
-/// One call that was measured.
+/// One call that was timed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) function: u32,
-    /// Whether it was the last call of its burst.
-    pub(crate) last: bool,
-    /// How long the call took, in ticks.
+    /// The observation that it entered in, and how many calls it stands for; see [`crate::measured`].
+    pub(crate) observation: u32,
+    pub(crate) weight: f32,
+    /// An address in the code that it was called from.
+    pub(crate) caller: usize,
+    /// How long the call took without time preempted, in ticks.
     pub(crate) ticks: u64,
+    /// How long it was preempted, in ticks.
+    pub(crate) preempted: u64,
 }
 
 /// A ring with one writer, the thread, and one reader, the daemon.
@@ -54,11 +61,14 @@ pub(crate) struct Thread {
     paused: AtomicU64,
     /// Samples that found the ring full, entries that found the stack full.
     lost: AtomicU64,
-    entries: UnsafeCell<EntryStack>,
+    /// When the thread got the block, in ticks.
+    attached: AtomicU64,
+    pub(crate) preemption: Preemption,
+    entries: EntryStack,
     ring: Ring,
 }
 
-// SAFETY: `entries` is touched by the owning thread only, `ring` through its indices; the rest is atomic.
+// SAFETY: `ring` is touched through its indices; the rest is atomic.
 unsafe impl Sync for Thread {}
 
 /// Every block there is.
@@ -122,6 +132,8 @@ impl Thread {
             block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let block = blocks().find(free).or_else(|| Self::map(owner))?;
+        block.attached.store(tsc::now(), Ordering::Relaxed);
+        block.preemption.forget();
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
@@ -156,17 +168,11 @@ impl Thread {
         }
     }
 
-    /// The kernel's number for the thread.
-    #[inline(always)]
-    pub(crate) fn number(&self) -> u64 {
-        self.owner.load(Ordering::Relaxed).into()
-    }
-
     /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal handler of the program runs
     /// instrumented code while a probe function is at work. A longjmp out of such a handler leaves the mark behind; it is
     /// known by a stack pointer that has passed the mark's.
     #[inline(always)]
-    pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&mut EntryStack)) {
+    pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&EntryStack)) {
         if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
             return self.lose();
         }
@@ -174,8 +180,7 @@ impl Thread {
         self.inside.store(true, Ordering::Relaxed);
         // Partner: a signal handler on this very thread, for which program order is enough.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the block is this thread's, and `inside` keeps its own signal handlers out.
-        act(unsafe { &mut *self.entries.get() });
+        act(&self.entries);
         compiler_fence(Ordering::SeqCst);
         self.inside.store(false, Ordering::Relaxed);
     }
@@ -194,11 +199,11 @@ impl Thread {
         self.paused.store(self.paused.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
     }
 
-    /// Where the thread is now.
+    /// What the thread has spent in probes, in ticks. Where it is known how long the thread was preempted, without that.
     #[inline(always)]
-    pub(crate) fn moment(&self, ticks: u64) -> Moment {
-        let [overhead, paused] = [&self.overhead, &self.paused].map(|time| time.load(Ordering::Relaxed));
-        Moment { ticks, thread: self.number(), overhead: overhead.wrapping_sub(paused) }
+    pub(crate) fn overhead(&self) -> u64 {
+        let overhead = self.overhead.load(Ordering::Relaxed);
+        if preemption::is_available() { overhead.wrapping_sub(self.paused.load(Ordering::Relaxed)) } else { overhead }
     }
 
     /// Counts a sample or an entry that there was no room for.
@@ -240,6 +245,45 @@ pub(crate) fn drain(mut take: impl FnMut(Sample)) {
     blocks().for_each(|block| block.drain(&mut take));
 }
 
+/// Time of threads that have ended, in ticks.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// How long the threads that have met a probe have lived since, all together, in ticks.
+pub(crate) fn lived() -> u64 {
+    let now = tsc::now();
+    let age = |block: &Thread| match block.owner.load(Ordering::Relaxed) {
+        0 => 0,
+        _ => now.saturating_sub(block.attached.load(Ordering::Relaxed)),
+    };
+    blocks().map(age).sum::<u64>() + ENDED.load(Ordering::Relaxed)
+}
+
+/// What all threads have spent in probes so far, without pauses there, in ticks.
+pub(crate) fn spent() -> u64 {
+    let spent = |block: &Thread| {
+        let [overhead, paused] = [&block.overhead, &block.paused].map(|time| time.load(Ordering::Relaxed));
+        overhead.saturating_sub(paused)
+    };
+    blocks().map(spent).sum()
+}
+
+/// The calls that are open, with a number for their thread, outer ones first.
+pub(crate) fn open_calls(mut take: impl FnMut(usize, &Entry)) {
+    for (number, block) in blocks().enumerate() {
+        block.entries.look().for_each(|entry| take(number, &entry));
+    }
+}
+
+/// Memory of all blocks in bytes, most of which may never have been touched.
+pub(crate) fn memory() -> usize {
+    blocks().count() * size_of::<Thread>()
+}
+
+/// An entry ended without an exit that was seen, or cannot be matched any more.
+pub(crate) fn gone(entry: &Entry) {
+    FUNCTIONS.get(entry.function as usize).into_iter().for_each(|function| function.left(entry.period));
+}
+
 /// How many samples and entries found no room so far.
 pub(crate) fn lost() -> u64 {
     blocks().map(|block| block.lost.load(Ordering::Relaxed)).sum()
@@ -261,8 +305,10 @@ pub(crate) fn reclaim() {
 }
 
 fn release(block: &Thread) {
-    // SAFETY: its thread has ended, and the block is not given to another before `owner` is zero.
-    unsafe { (*block.entries.get()).clear() };
+    let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
+    ENDED.fetch_add(lived, Ordering::Relaxed);
+    // Its thread has ended, and the block is not given to another before `owner` is zero.
+    block.entries.own().clear(gone);
     block.inside.store(false, Ordering::Relaxed);
     block.owner.store(0, Ordering::Release);
 }
@@ -273,11 +319,16 @@ pub(crate) fn after_fork_in_child() {
     for block in blocks() {
         block.drain(&mut |_| {});
         block.lost.store(0, Ordering::Relaxed);
+        block.overhead.store(0, Ordering::Relaxed);
+        block.paused.store(0, Ordering::Relaxed);
         release(block);
         if own == Some(std::ptr::from_ref(block)) {
             block.owner.store(kernel_id(), Ordering::Relaxed);
+            block.attached.store(tsc::now(), Ordering::Relaxed);
+            block.preemption.forget();
         }
     }
+    ENDED.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -298,7 +349,7 @@ mod tests {
                     let mut sent = 0;
                     while sent < SAMPLES {
                         let before = thread.lost.load(Ordering::Relaxed);
-                        thread.record(Sample { function: number + 1000, last: false, ticks: sent });
+                        thread.record(Sample { function: number + 1000, ticks: sent, ..Sample::default() });
                         sent += u64::from(before == thread.lost.load(Ordering::Relaxed));
                     }
                     done.fetch_add(1, Ordering::Release);

@@ -34,7 +34,13 @@ fn all_probes_of_a_library_switched_in_one_call() {
     cyg_profile::start().expect("the provider starts");
     let found: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
     let list = found.clone();
-    fastinst::register_callback(move |probe| list.lock().expect("no panic").push(probe.id)).expect("told");
+    let add = move |probe: &fastinst::ProbeMetadata| {
+        let body = probe.body_start..probe.body_end;
+        assert!(body.contains(&probe.site_address) && body.len() < 1000, "{probe:?}");
+        assert_eq!(body.start, probe.function_address, "nothing is inlined: {probe:?}");
+        list.lock().expect("no panic").push(probe.id);
+    };
+    fastinst::register_callback(add).expect("told");
     let probes = std::mem::take(&mut *found.lock().expect("no panic"));
     // Three functions, one of which is called once, one ten times, and one twenty times.
     assert!(probes.len() >= 6, "{} probes", probes.len());

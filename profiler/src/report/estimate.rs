@@ -39,6 +39,23 @@ impl Estimate {
         Estimate { value, low: sane(low).min(value), high }
     }
 
+    /// The figure in another unit.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Estimate {
+        Estimate {
+            value: sane(self.value * factor),
+            low: sane(self.low * factor),
+            high: self.high.map(|high| sane(high * factor)),
+        }
+    }
+
+    /// The figure, of which it is known that it is not above `limit`.
+    #[must_use]
+    pub fn at_most(self, limit: f64) -> Estimate {
+        let limit = limit.max(self.low);
+        Estimate { value: self.value.min(limit), low: self.low, high: self.high.map(|high| high.min(limit)) }
+    }
+
     /// Whether the figure has no error.
     #[must_use]
     pub fn is_exact(&self) -> bool {

@@ -15,9 +15,11 @@ use super::loaded::LoadedObject;
 use crate::probe::ProbeType;
 
 /// A call of an instrumentation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) address: usize,
+    /// The code that was decoded to find it.
+    pub(super) body: Range<usize>,
     pub(super) kind: ProbeType,
     pub(super) shape: Shape,
     /// The function it is called for, where the code tells.
@@ -137,11 +139,12 @@ fn scan_function(function: &Range<usize>, callees: &mut Callees<'_>, found: &mut
     }
     let indices: Vec<_> = sites.iter().map(|(index, ..)| *index).collect();
     let functions = arguments::functions_of(&instructions, &indices, &callees.view.constants);
-    found.sites.extend(sites.into_iter().zip(functions).map(|((index, kind, shape), function)| Site {
+    found.sites.extend(sites.into_iter().zip(functions).map(|((index, kind, shape), owner)| Site {
         address: instructions[index].ip() as usize,
+        body: function.clone(),
         kind,
         shape,
-        function,
+        function: owner,
     }));
 }
 

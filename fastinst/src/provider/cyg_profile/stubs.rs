@@ -103,6 +103,7 @@ pub(super) fn make(loaded: &LoadedObject, sites: &[Site]) -> Result<Made, Error>
             kind: site.kind,
             site: AtomicPtr::new(call_site),
             site_address: site.address,
+            body: site.body.clone(),
             function_cell: cell(cell_of(index)),
             function_address: AtomicUsize::new(site.function.unwrap_or(0)),
             name: no_name(),

@@ -1,0 +1,156 @@
+//! Where the calls of a function come from: by the return address that its probes get.
+//!
+//! Every observed call counts for its caller with the weight that it has for the function, so arcs have the guarantees of
+//! [`crate::policy`]. A caller is the instrumented function whose code holds the return address.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::report::Estimate;
+
+/// Callers of one function that are kept apart. Calls from further ones are added up without their origin.
+const MOST: usize = 64;
+
+/// Calls from one place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct From {
+    /// Weighted.
+    pub(crate) calls: f64,
+    pub(crate) ticks: f64,
+    /// As they were observed.
+    pub(crate) seen: f64,
+}
+
+impl From {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.ticks += other.ticks;
+        self.seen += other.seen;
+    }
+}
+
+/// The callers of one function, by an address in their code.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    /// The one of the last call first.
+    places: Vec<(usize, From)>,
+}
+
+impl Callers {
+    /// A call from this address.
+    pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
+        let call = From { calls: weight, ticks, seen: 1.0 };
+        match self.places.iter().position(|(address, _)| *address == caller) {
+            Some(index) => {
+                self.places[index].1.add(&call);
+                self.places.swap(0, index);
+            }
+            None if self.places.len() < MOST => self.places.push((caller, call)),
+            // Address 0 is nobody's.
+            None => {
+                self.places[MOST - 1].0 = 0;
+                self.places[MOST - 1].1.add(&call);
+            }
+        }
+    }
+
+    /// Every place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(usize, From)> {
+        self.places.iter()
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.places.capacity() * size_of::<(usize, From)>()
+    }
+}
+
+/// Which function's code is where.
+#[derive(Debug, Default)]
+pub(crate) struct Bodies {
+    /// By start: end, and the function's index.
+    bodies: BTreeMap<usize, (usize, u32)>,
+}
+
+impl Bodies {
+    /// The code of this function.
+    pub(crate) fn insert(&mut self, start: usize, end: usize, function: u32) {
+        self.bodies.insert(start, (end, function));
+    }
+
+    /// The function whose code holds the return address: the call is the instruction before it.
+    pub(crate) fn function_at(&self, return_address: usize) -> Option<u32> {
+        let (_, (end, function)) = self.bodies.range(..return_address).next_back()?;
+        (return_address <= *end).then_some(*function)
+    }
+}
+
+/// Calls by caller and callee, as shares of the callee's.
+#[derive(Debug, Default)]
+pub(crate) struct Arcs {
+    /// By caller, or nothing if that is not an instrumented function, and callee.
+    pub(crate) arcs: HashMap<(Option<u32>, u32), From>,
+}
+
+impl Arcs {
+    /// Adds the callers of a function.
+    pub(crate) fn add(&mut self, callee: u32, callers: &Callers, bodies: &Bodies) {
+        for (address, from) in callers.iter() {
+            self.arcs.entry((bodies.function_at(*address), callee)).or_default().add(from);
+        }
+    }
+}
+
+/// A part of an estimate of which `seen` of `all` observations were made, in `groups` that are independent of each other.
+///
+/// The variance of the share is that of a binomial distribution of as many trials as there were groups, as if all calls of a group came from
+/// the same place. It is added to that of the whole.
+pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
+    let share = share.clamp(0.0, 1.0);
+    if share >= 1.0 {
+        return *whole;
+    }
+    let value = whole.value * share;
+    let of_share = if groups > 0.0 { 1.96 * (share * (1.0 - share) / groups).sqrt() * whole.value } else { 0.0 };
+    let distance = |limit: f64| ((limit - whole.value) * share).hypot(of_share);
+    let low = (value - distance(whole.low)).max(0.0);
+    Estimate { value, low, high: whole.high.map(|high| value + distance(high)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_address_belongs_to_the_function_that_made_the_call() {
+        let mut bodies = Bodies::default();
+        bodies.insert(100, 200, 1);
+        bodies.insert(200, 300, 2);
+        #[track_caller]
+        fn check(bodies: &Bodies, address: usize, expected: Option<u32>) {
+            assert_eq!(bodies.function_at(address), expected);
+        }
+        check(&bodies, 100, None);
+        check(&bodies, 150, Some(1));
+        // The call is the last instruction of the first function, which does not return.
+        check(&bodies, 200, Some(1));
+        check(&bodies, 205, Some(2));
+        check(&bodies, 301, None);
+    }
+
+    #[test]
+    fn many_callers_are_added_up() {
+        let mut callers = Callers::default();
+        (1..=1000).for_each(|caller| callers.call(caller, 2.0, 3.0));
+        assert_eq!(callers.places.len(), MOST);
+        let sum: f64 = callers.iter().map(|(_, from)| from.calls).sum();
+        assert_eq!(sum, 2000.0);
+    }
+
+    #[test]
+    fn a_part_of_an_exact_figure_is_exact_and_of_an_estimate_less_certain() {
+        assert_eq!(part(&Estimate::exact(10.0), 0.3, 0.0), Estimate::exact(3.0));
+        let whole = Estimate::within(100.0, 90.0, 110.0);
+        assert_eq!(part(&whole, 1.0, 5.0), whole);
+        let half = part(&whole, 0.5, 100.0);
+        assert!(half.value == 50.0 && half.low < 45.0 && half.high.unwrap() > 55.0, "{half:?}");
+    }
+}

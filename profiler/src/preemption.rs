@@ -1,0 +1,232 @@
+//! Whether, and for how long, a thread has lost its processor to another one: without a system call, unless it has.
+//!
+//! # How it is known
+//! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel takes a thread from its processor, for whatever
+//! reason, and `rseq_cs` there points to the description of a critical section that the thread is not in, the kernel sets it
+//! to null (Linux, kernel/rseq.c). So:
+//!
+//! 1. `rseq_cs` is pointed to a critical section that no thread is ever in: the thread is *armed*.
+//! 2. A probe that finds the pointer unchanged knows that the thread has run ever since. That is one load and one comparison.
+//! 3. One that finds it changed arms the thread again and asks getrusage(2) for the thread's processor time and its context
+//!    switches. Time that passed and was not processor time was spent off the processor: waiting (a voluntary switch: a
+//!    lock, a read), which belongs to the calls that were open, or preempted (an involuntary one), which does not.
+//!
+//! If both kinds of switches happened since the last look, the time is divided by their numbers. The kernel gives processor time in
+//! microseconds. A program with critical sections of its own overwrites the pointer: then step 3 is made more often, to no effect.
+//!
+//! # What it does not tell
+//! A virtual processor that the host takes away looks like a slow one, and so do interrupts and minor page faults. Where the C
+//! library has no `rseq`, or the program has installed a system call filter, nothing is known ([`is_available`]).
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
+
+use wordpatch::tsc;
+
+/// No `rseq` area.
+const NONE: isize = isize::MIN;
+
+/// Where a thread's `rseq` area is, from its thread pointer.
+static AREA: AtomicIsize = AtomicIsize::new(NONE);
+
+/// `rseq_cs` in the area (Linux, include/uapi/linux/rseq.h).
+const POINTER: isize = 8;
+
+/// The TSC's rate in ticks per microsecond, as the bits of an f64; 0 while it is not known.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Set when the program installs a system call filter: it may kill threads for what they do not do otherwise.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+// A critical section of one byte, after the signature that the kernel asks for in front of the abort handler
+// (RSEQ_SIG of glibc). Nothing ever jumps there.
+std::arch::global_asm!(
+    ".pushsection .text",
+    ".long 0x53053053",
+    "profiler_never_aborts: ud2",
+    "profiler_never_executed: ud2",
+    ".popsection",
+    ".pushsection .data.rel.ro,\"aw\"",
+    ".balign 32",
+    ".globl profiler_never_in",
+    ".hidden profiler_never_in",
+    "profiler_never_in: .long 0, 0",
+    ".quad profiler_never_executed, 1, profiler_never_aborts",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static profiler_never_in: u8;
+}
+
+/// Looks for the C library's registration.
+pub(crate) fn start() {
+    let symbol = |name: &std::ffi::CStr| {
+        // SAFETY: the name is a C string.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    };
+    let (offset, size) = (symbol(c"__rseq_offset").cast::<isize>(), symbol(c"__rseq_size").cast::<u32>());
+    // SAFETY: where the C library defines them, they have these types, and are constant (glibc manual, "Restartable Sequences").
+    if !offset.is_null() && !size.is_null() && unsafe { size.read() } > 0 {
+        // SAFETY: as above.
+        AREA.store(unsafe { offset.read() }, Relaxed);
+    }
+}
+
+/// Tells the TSC's rate.
+pub(crate) fn set_rate(ticks_per_ns: f64) {
+    RATE.store((ticks_per_ns * 1000.0).to_bits(), Relaxed);
+}
+
+/// The program installs, or is about to install, a system call filter: from now on probes make no system call.
+pub fn system_calls_are_filtered() {
+    FILTERED.store(true, Relaxed);
+}
+
+/// Whether preemption is known of.
+pub(crate) fn is_available() -> bool {
+    AREA.load(Relaxed) != NONE && !FILTERED.load(Relaxed)
+}
+
+/// `rseq_cs` of the calling thread.
+#[inline(always)]
+fn pointer() -> Option<&'static AtomicU64> {
+    let area = AREA.load(Relaxed);
+    if area == NONE {
+        return None;
+    }
+    let base: usize;
+    // SAFETY: reads the thread pointer, which x86-64 keeps at fs:0.
+    unsafe {
+        std::arch::asm!("mov {base}, qword ptr fs:[0]", base = out(reg) base, options(nostack, pure, readonly, preserves_flags));
+    }
+    let address = base.wrapping_add_signed(area + POINTER);
+    // SAFETY: the thread's registered area, which lives as long as the thread and is aligned to 32 bytes. The kernel writes it
+    // only while this thread does not run.
+    Some(unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(address)) })
+}
+
+fn armed() -> u64 {
+    (&raw const profiler_never_in).addr() as u64
+}
+
+/// What is known of one thread. Written by that thread only.
+#[derive(Debug, Default)]
+pub(crate) struct Preemption {
+    /// Time preempted since the start, in ticks.
+    time: AtomicU64,
+    /// Whether the rest is set.
+    has_looked: AtomicBool,
+    /// Time at the last look, less processor time by then, in ticks.
+    off: AtomicU64,
+    voluntary: AtomicU64,
+    involuntary: AtomicU64,
+}
+
+impl Preemption {
+    /// How long the calling thread has been preempted since some moment, in ticks.
+    #[inline(always)]
+    pub(crate) fn time(&self) -> u64 {
+        if pointer().is_some_and(|pointer| pointer.load(Relaxed) != armed()) {
+            self.look();
+        }
+        self.time.load(Relaxed)
+    }
+
+    #[cold]
+    fn look(&self) {
+        let rate = f64::from_bits(RATE.load(Relaxed));
+        let Some(pointer) = pointer() else { return };
+        if rate == 0.0 || FILTERED.load(Relaxed) {
+            return;
+        }
+        // Before the look: a switch after it is seen next time.
+        pointer.store(armed(), Relaxed);
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: memory of the right type; all zero is a valid value.
+        let usage = unsafe {
+            if libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
+                return;
+            }
+            usage.assume_init()
+        };
+        let microseconds = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
+        let processor = (microseconds(usage.ru_utime) + microseconds(usage.ru_stime)) * rate;
+        let off = tsc::now().wrapping_sub(processor as u64);
+        let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
+        let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
+        let off = since(&self.off, off) as i64;
+        let (voluntary, involuntary) = (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
+        if self.has_looked.swap(true, Relaxed) && off > 0 && involuntary > 0 {
+            let share = involuntary as f64 / (involuntary + voluntary) as f64;
+            self.time.fetch_add((off as f64 * share) as u64, Relaxed);
+        }
+    }
+
+    /// Begins anew: another thread, or the only one of a forked child.
+    pub(crate) fn forget(&self) {
+        self.has_looked.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn set_up() {
+        start();
+        let (instant, ticks) = (Instant::now(), tsc::now());
+        while instant.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        set_rate(tsc::now().wrapping_sub(ticks) as f64 / instant.elapsed().as_nanos() as f64);
+    }
+
+    /// Waiting is not preemption; competing with many threads for one processor is, and about as much as the kernel says.
+    #[test]
+    fn waiting_is_told_from_preemption() {
+        set_up();
+        if !is_available() {
+            println!("skipped: the C library has registered no rseq area");
+            return;
+        }
+        let ticks = |time: Duration| time.as_nanos() as f64 * f64::from_bits(RATE.load(Relaxed)) / 1000.0;
+        let preemption = Preemption::default();
+        let before = preemption.time();
+        let mut waits = 0;
+        // Somebody else may preempt this thread while it is about to sleep.
+        while waits < 20 {
+            let before = preemption.time();
+            std::thread::sleep(Duration::from_millis(5));
+            waits += 1;
+            if preemption.time() == before {
+                break;
+            }
+        }
+        assert!(waits < 20, "each wait counts as preemption");
+
+        std::thread::scope(|scope| {
+            let done = AtomicBool::new(false);
+            let done = &done;
+            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+            for _ in 0..competitors {
+                scope.spawn(|| {
+                    while !done.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let start = Instant::now();
+            let mut most = 0;
+            // Until it has lost its processor for ten milliseconds, for which a minute is plenty.
+            while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60) {
+                most = preemption.time() - before;
+            }
+            done.store(true, Relaxed);
+            assert!(most >= ticks(Duration::from_millis(10)) as u64, "{most}");
+            assert!((most as f64) < ticks(start.elapsed()), "more than the time that passed");
+        });
+    }
+}

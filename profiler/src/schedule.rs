@@ -1,0 +1,286 @@
+//! The daemon's work: begins and ends the observations of every function, as [`crate::policy`] decides.
+//!
+//! Functions that are on need no attention: the thread that uses an allowance up puts its function on a list and wakes the daemon.
+//! Each of the others has one event due: its window opens, or its stratum is over. A tick handles what is due, and
+//! says when the next tick should be; so the daemon sleeps for as long as nothing is sampled.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use fastinst::{ProbeId, ProbeType};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wordpatch::tsc;
+
+use crate::function::{FUNCTIONS, Function, Observation, take_exhausted};
+use crate::governor;
+use crate::measured::{Measured, ON, Stage};
+use crate::policy::{CAP, Next, Pace, Planned, WARM_UP};
+use crate::strata::Strata;
+use crate::{fire, thread};
+
+/// Mean time between two ticks: a part of a stratum, within limits in nanoseconds.
+const TICKS_IN_STRATUM: f64 = 10.0;
+const SHORTEST_TICK: f64 = 1e6;
+const LONGEST_TICK: f64 = 20e6;
+
+/// While nothing is due. Samples of functions that are on are drained this often.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// Samples that are kept for percentiles: of all functions together, and of one.
+const KEPT: usize = 500_000;
+const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=2048;
+
+/// All functions, and what is due.
+pub(crate) struct Schedule {
+    /// By index of the function; the first stands for the calibration, which is not reported.
+    pub(crate) functions: Vec<Measured>,
+    /// Nanoseconds since the start, and index.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+    random: SmallRng,
+    start: u64,
+    /// Whether the program's end was seen: no more observations.
+    is_over: bool,
+}
+
+impl Schedule {
+    pub(crate) fn new() -> Self {
+        let start = tsc::now();
+        Self {
+            functions: vec![Measured::new(c"", c"", 0, false)],
+            due: BinaryHeap::new(),
+            random: SmallRng::seed_from_u64(start),
+            start,
+            is_over: false,
+        }
+    }
+
+    /// Nanoseconds since the start.
+    fn now(&self) -> f64 {
+        self.at(tsc::now())
+    }
+
+    fn at(&self, ticks: u64) -> f64 {
+        governor::nanoseconds(ticks.saturating_sub(self.start))
+    }
+
+    fn ticks(&self, nanoseconds: f64) -> u64 {
+        self.start + (nanoseconds * governor::ticks_per_ns()) as u64
+    }
+
+    /// Takes the samples that the threads have made.
+    pub(crate) fn drain(&mut self) {
+        let functions = &mut self.functions;
+        let kept = (KEPT / functions.len()).clamp(*KEPT_OF_ONE.start(), *KEPT_OF_ONE.end());
+        thread::drain(|sample| {
+            if let Some(measured) = functions.get_mut(sample.function as usize) {
+                measured.sample(&sample, kept);
+            }
+        });
+    }
+
+    /// Begins to observe a function: it is on.
+    pub(crate) fn begin(&mut self, index: u32) {
+        if !self.is_over && self.functions[index as usize].is_wanted {
+            self.turn_on(index);
+        }
+    }
+
+    fn turn_on(&mut self, index: u32) {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return };
+        let limit = governor::intensity().allowance as u64;
+        function.observe(&Observation { opens: tsc::now(), closes: u64::MAX, limit, weight: ON }, switch_on);
+        self.functions[index as usize].stage = Stage::On;
+    }
+
+    /// Does what is due, and gives the time to the next tick.
+    pub(crate) fn tick(&mut self) -> Duration {
+        self.drain();
+        if self.is_over {
+            return IDLE;
+        }
+        for index in take_exhausted() {
+            self.exhausted(index);
+        }
+        while let Some(Reverse((time, index))) = self.due.peek().copied()
+            && time as f64 <= self.now()
+        {
+            self.due.pop();
+            self.is_due(index);
+        }
+        let Some(Reverse((next, _))) = self.due.peek() else { return IDLE };
+        let mean = (governor::intensity().stratum / TICKS_IN_STRATUM).clamp(SHORTEST_TICK, LONGEST_TICK);
+        let shortest = mean * self.random.random_range(0.5..1.5);
+        Duration::from_nanos((*next as f64 - self.now()).max(shortest) as u64).min(IDLE)
+    }
+
+    fn exhausted(&mut self, index: u32) {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return };
+        let counted = function.counted();
+        // A window that was cut short is looked at when its stratum is over.
+        if let (Stage::On, Some(at)) = (self.functions[index as usize].stage, counted.exceeded) {
+            let now = self.now();
+            let at_ns = self.at(at);
+            let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
+            let measured = &mut self.functions[index as usize];
+            measured.strata.counted(counted.entries);
+            measured.strata.gap(now - at_ns, rate);
+            measured.pace = Pace::new(rate);
+            self.plan(index, now);
+        }
+    }
+
+    fn plan(&mut self, index: u32, start: f64) {
+        let measured = &mut self.functions[index as usize];
+        match measured.pace.next(start, &governor::intensity(), &mut self.random) {
+            Next::On => {
+                let rate = measured.pace.rate();
+                self.turn_on(index);
+                let late = self.now() - start;
+                self.functions[index as usize].strata.gap(late, rate);
+            }
+            Next::Window(planned) => {
+                measured.stage = Stage::Planned(planned);
+                if planned.opens <= self.now() {
+                    self.open(index, &planned);
+                } else {
+                    self.due.push(Reverse((planned.opens as u64, index)));
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, index: u32, planned: &Planned) {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return };
+        let open = planned.open(self.now() + WARM_UP);
+        let observation = Observation {
+            opens: self.ticks(open.opens),
+            closes: self.ticks(open.closes),
+            limit: u64::from(CAP) * governor::intensity().calls as u64,
+            weight: open.weight() as f32,
+        };
+        let number = function.observe(&observation, switch_on);
+        let measured = &mut self.functions[index as usize];
+        measured.strata.opened(number, open.weight(), open.end - open.start);
+        measured.stage = Stage::Open(open);
+        self.due.push(Reverse((open.end as u64, index)));
+    }
+
+    fn is_due(&mut self, index: u32) {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return };
+        match self.functions[index as usize].stage {
+            Stage::Planned(planned) => self.open(index, &planned),
+            Stage::Open(open) => {
+                let closed = self.closed(function, &open, open.closes);
+                let measured = &mut self.functions[index as usize];
+                closed.fill(&mut measured.strata);
+                if closed.cut_off > 0.0 {
+                    measured.pace.exceeded(closed.rate);
+                } else {
+                    measured.pace.observed(closed.rate);
+                }
+                self.plan(index, open.end);
+            }
+            Stage::Off | Stage::On => {}
+        }
+    }
+
+    /// What the function's window has counted by `now`.
+    fn closed(&self, function: &Function, open: &crate::policy::Open, now: f64) -> Closed {
+        let counted = function.counted();
+        let until = counted.exceeded.map_or(now, |at| self.at(at)).min(open.closes);
+        let rate = counted.entries as f64 / (until - open.opens).max(1.0);
+        Closed { entries: counted.entries, rate, cut_off: rate * (open.closes.min(now) - until) }
+    }
+
+    /// What is known of a function's calls now, as if the program ended here.
+    pub(crate) fn strata_now(&self, index: u32) -> Strata {
+        let measured = &self.functions[index as usize];
+        let mut strata = measured.strata.clone();
+        let Some(function) = FUNCTIONS.get(index as usize) else { return strata };
+        let now = self.now();
+        match measured.stage {
+            Stage::Off => {}
+            Stage::On => {
+                let counted = function.counted();
+                strata.counted(counted.entries);
+                if let Some(at) = counted.exceeded {
+                    let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
+                    strata.gap(now - self.at(at), rate);
+                }
+            }
+            Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
+            Stage::Open(open) if now < open.opens => {
+                strata.forget_last();
+                strata.unobserved(now - open.start, measured.pace.rate());
+            }
+            Stage::Open(open) => {
+                let closed = self.closed(function, &open, now);
+                closed.fill(&mut strata);
+                let length = now.min(open.end) - open.start;
+                strata.shorten_last(length, (open.closes.min(now) - open.opens).max(1.0));
+                if now > open.end {
+                    strata.unobserved(now - open.end, closed.rate);
+                }
+            }
+        }
+        strata.finished()
+    }
+
+    /// Ends every observation: the program is at its end, and what it calls from now on is not measured.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// In a forked child, whose code is in whatever state the parent had it in: nothing was measured, and every function that is
+    /// wanted is on.
+    pub(crate) fn restart(&mut self) {
+        self.due.clear();
+        self.is_over = false;
+        self.start = tsc::now();
+        for measured in &mut self.functions {
+            *measured = Measured::new(measured.name, measured.object, measured.address, measured.is_wanted);
+        }
+        FUNCTIONS.iter().for_each(Function::reset);
+        take_exhausted();
+    }
+
+    /// Turns every function on. In a forked child, once it has text of its own.
+    pub(crate) fn begin_all(&mut self) {
+        for index in 1..self.functions.len() as u32 {
+            self.begin(index);
+        }
+    }
+
+    /// Memory that is held for functions, samples and callers, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        let own = size_of::<Measured>() + size_of::<Function>();
+        self.functions.iter().map(|measured| measured.memory() + own).sum::<usize>() + thread::memory()
+    }
+}
+
+/// What a window has shown.
+struct Closed {
+    entries: u64,
+    /// Per nanosecond.
+    rate: f64,
+    cut_off: f64,
+}
+
+impl Closed {
+    fn fill(&self, strata: &mut Strata) {
+        strata.closed(self.entries, self.cut_off);
+    }
+}
+
+/// Switches a probe of the profiler's on.
+pub(crate) fn switch_on(id: ProbeId, kind: ProbeType) {
+    let function = match kind {
+        ProbeType::Entry => fire::ENTRY,
+        ProbeType::Exit => fire::EXIT,
+    };
+    // A refusal concerns a library that was unloaded, or a site that something else has patched: nothing to measure there.
+    // SAFETY: the probe functions are never unloaded, and keep the contract of `ProbeFn`.
+    let _ = unsafe { fastinst::activate(id, function) };
+}

@@ -1,0 +1,185 @@
+//! From what was measured of each function to the rows of the report: self time, callers, recursion.
+//!
+//! # Self time
+//! A function's own time is the time of all its calls less that of the calls it made: `total(f) - Σ total(f → g)`. Both are
+//! estimated from windows that do not depend on each other, so the variances add. It cannot be negative, nor more than the total.
+//! Where an instrumented function was inlined into another, which was inlined into a third, its calls are taken for those of the outermost.
+//!
+//! # Recursion
+//! A call inside another call of the same function must not count twice in its total. The total is the time of the calls that came
+//! from other functions. If functions call each other in a circle, some of these calls are inside another call of the
+//! function still; such a function's total is bounded by the time of the calls that lead into the circle from outside.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::callers::{Arcs, Bodies, Callers, From, part};
+use crate::cycles::cycles;
+use crate::function::FUNCTIONS;
+use crate::measured::{OpenCalls, Units};
+use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
+use crate::schedule::Schedule;
+use crate::thread;
+
+/// What stands for callers that are not instrumented.
+const NOT_INSTRUMENTED: &str = "[not instrumented]";
+
+/// Calls that have not returned, and who made them.
+#[derive(Default)]
+struct Open {
+    calls: HashMap<u32, OpenCalls>,
+    callers: HashMap<u32, Callers>,
+}
+
+impl Open {
+    fn now() -> Self {
+        let now = wordpatch::tsc::now();
+        let mut open = Self::default();
+        let mut outermost = HashSet::new();
+        thread::open_calls(|thread, entry| {
+            let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
+            if entry.period != function.exit_period() || entry.function == 0 {
+                return;
+            }
+            let weight = f64::from(entry.weight.max(1.0));
+            let ticks = now.saturating_sub(entry.ticks) as f64;
+            let calls = open.calls.entry(entry.function).or_default();
+            calls.number += 1;
+            calls.weighted += weight;
+            // Long calls of a sampled function are open in many windows: without a weight, the time is a lower bound.
+            if outermost.insert((thread, entry.function)) {
+                calls.ticks += ticks;
+                open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
+            }
+        });
+        open
+    }
+}
+
+/// One function's figures, for the sums over arcs.
+struct Row {
+    index: u32,
+    report: FunctionReport,
+    /// Time of all calls, nested ones of the same function included.
+    all: Option<Estimate>,
+    windows: f64,
+}
+
+/// The rows of the report, and the arcs between them.
+pub(crate) fn of(schedule: &Schedule, bodies: &Bodies, units: &Units) -> (Vec<FunctionReport>, Vec<Arc>) {
+    let open = Open::now();
+    let nothing = OpenCalls::default();
+    let mut arcs = Arcs::default();
+    let mut rows = Vec::new();
+    for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
+        let strata = schedule.strata_now(index);
+        let calls = open.calls.get(&index).unwrap_or(&nothing);
+        let Some(report) = measured.report(&strata, calls, units) else { continue };
+        arcs.add(index, &measured.callers, bodies);
+        open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, bodies));
+        let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
+        rows.push(Row { index, all: report.total_ns, report, windows });
+    }
+    let edges: Vec<Edge> = edges(&rows, &arcs, units);
+    finish(&mut rows, &edges, units);
+    let keys: HashMap<u32, FunctionRef> = rows.iter().map(|row| (row.index, row.report.key())).collect();
+    let arcs = edges.into_iter().filter_map(|edge| {
+        let caller = match edge.caller.and_then(|caller| keys.get(&caller)) {
+            Some(key) => Caller::Function(key.clone()),
+            None => Caller::Other(NOT_INSTRUMENTED.to_owned()),
+        };
+        Some(Arc { caller, callee: keys.get(&edge.callee)?.clone(), calls: edge.calls, total_ns: edge.total })
+    });
+    let arcs = arcs.collect();
+    (rows.into_iter().map(|row| row.report).collect(), arcs)
+}
+
+/// An arc with its estimates.
+struct Edge {
+    caller: Option<u32>,
+    callee: u32,
+    calls: Estimate,
+    total: Option<Estimate>,
+}
+
+fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
+    let by_index: HashMap<u32, &Row> = rows.iter().map(|row| (row.index, row)).collect();
+    let mut sums: HashMap<u32, From> = HashMap::new();
+    for ((_, callee), from) in &arcs.arcs {
+        sums.entry(*callee).or_default().add(from);
+    }
+    let edge = |((caller, callee), from): (&(Option<u32>, u32), &From)| {
+        let (row, sum) = (by_index.get(callee)?, &sums[callee]);
+        let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+        let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
+        let total = row.all.map(|all| part(&all, share(from.ticks, sum.ticks), row.windows).at_most(units.thread_time));
+        Some(Edge { caller: *caller, callee: *callee, calls, total })
+    };
+    arcs.arcs.iter().filter_map(edge).collect()
+}
+
+/// Adds a figure to a sum, as if their errors had nothing to do with each other.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    value: f64,
+    below: f64,
+    above: Option<f64>,
+    is_open: bool,
+}
+
+impl Sum {
+    fn add(&mut self, estimate: &Estimate) {
+        self.value += estimate.value;
+        self.below = self.below.hypot(estimate.value - estimate.low);
+        match estimate.high {
+            Some(high) => self.above = Some(self.above.unwrap_or(0.0).hypot(high - estimate.value)),
+            None => self.is_open = true,
+        }
+    }
+
+    fn high(&self) -> f64 {
+        if self.is_open { f64::INFINITY } else { self.value + self.above.unwrap_or(0.0) }
+    }
+}
+
+fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
+    let circles = cycles(edges.iter().filter_map(|edge| Some((edge.caller?, edge.callee))));
+    let circle_of = |index: u32| circles.get(&index).copied();
+    let mut callees: HashMap<u32, Sum> = HashMap::new();
+    let mut from_others: HashMap<u32, Sum> = HashMap::new();
+    let mut into_circle: HashMap<u32, Sum> = HashMap::new();
+    for edge in edges {
+        let Some(total) = &edge.total else { continue };
+        if let Some(caller) = edge.caller {
+            callees.entry(caller).or_default().add(total);
+        }
+        if edge.caller != Some(edge.callee) {
+            from_others.entry(edge.callee).or_default().add(total);
+        }
+        if let Some(circle) = circle_of(edge.callee)
+            && edge.caller.and_then(circle_of) != Some(circle)
+        {
+            into_circle.entry(circle).or_default().add(total);
+        }
+    }
+    for row in rows {
+        let Some(all) = row.all else { continue };
+        let called = callees.get(&row.index).copied().unwrap_or_default();
+        let own = all.value - called.value;
+        let below = (all.value - all.low).hypot(called.above.unwrap_or(0.0));
+        let low = if called.is_open { 0.0 } else { own - below };
+        let above = all.high.map_or(f64::INFINITY, |high| (high - all.value).hypot(called.below));
+        row.report.self_ns = Some(Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time));
+        if let Some(circle) = circle_of(row.index) {
+            row.report.recursive = true;
+            let from = from_others.get(&row.index).copied().unwrap_or_default();
+            let total = Estimate::within(from.value, from.value - from.below, from.high());
+            let most = into_circle.get(&circle).copied().unwrap_or_default();
+            row.report.total_ns = Some(if most.value > 0.0 && most.high() < total.value {
+                Estimate::within(most.value, (most.value - most.below).min(total.low), most.high())
+            } else {
+                total
+            });
+        }
+        row.report.total_ns = row.report.total_ns.map(|total| total.at_most(units.thread_time));
+    }
+}
