@@ -6,6 +6,7 @@
 //! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the truth in at least 93 %. A test that
 //!   misses this by chance is no test: so many misses are allowed that, were the coverage 93 % and the pairs independent, more would
 //!   happen in one of 10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
+//! - at least half of these pairs have an interval with both ends: "at least one call" is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 
@@ -74,12 +75,15 @@ impl Estimate {
 struct Pairs {
     pairs: u32,
     missed: u32,
+    /// Without an upper end.
+    open: u32,
 }
 
 impl Pairs {
-    fn add(&mut self, covers: bool) {
+    fn add(&mut self, estimate: Estimate, truth: (f64, f64)) {
         self.pairs += 1;
-        self.missed += u32::from(!covers);
+        self.missed += u32::from(!estimate.covers(truth));
+        self.open += u32::from(estimate.high.is_none());
     }
 
     /// The misses that a coverage of [`COVERAGE`] exceeds in [`FAILS_BY_CHANCE`] of all tests.
@@ -98,7 +102,7 @@ impl Pairs {
 
 #[test]
 fn allowed_misses_leave_one_in_ten_thousand_to_chance() {
-    let allowed = |pairs| Pairs { pairs, missed: 0 }.allowed();
+    let allowed = |pairs| Pairs { pairs, ..Pairs::default() }.allowed();
     // By the quantiles of the binomial distributions with a chance of 0.07.
     assert_eq!([0, 1, 10, 100, 300].map(allowed), [0, 1, 5, 18, 39]);
 }
@@ -166,7 +170,7 @@ impl Verdict {
                         writeln!(self.faults, "{variant}: {name}: {calls} calls, counted {}", found.value);
                 }
             } else {
-                self.calls.add(found.covers(truth));
+                self.calls.add(found, truth);
             }
             if found.is_confidently_wrong(truth) {
                 let _ =
@@ -180,7 +184,7 @@ impl Verdict {
                     writeln!(self.faults, "{variant}: {name}: total {total} ns of {thread_time} ns in all");
             }
             let Some(total) = total else { continue };
-            self.totals.add(found.covers(total));
+            self.totals.add(found, total);
             if found.is_confidently_wrong(total) {
                 let _ = writeln!(
                     self.faults,
@@ -194,7 +198,14 @@ impl Verdict {
     fn check(mut self) {
         for (what, pairs) in [("calls", &self.calls), ("totals", &self.totals)] {
             let (missed, allowed) = (pairs.missed, pairs.allowed());
-            println!("{what}: {missed} of {} intervals miss, {allowed} may", pairs.pairs);
+            println!(
+                "{what}: {missed} of {} intervals miss, {allowed} may; {} are open",
+                pairs.pairs, pairs.open
+            );
+            if 2 * pairs.open > pairs.pairs {
+                let _ =
+                    writeln!(self.faults, "{} of {} intervals of {what} are open", pairs.open, pairs.pairs);
+            }
             if missed > allowed {
                 let _ = writeln!(
                     self.faults,
