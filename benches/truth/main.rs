@@ -124,12 +124,19 @@ fn main() {
         all.retain(|program| bench.arguments.programs.iter().any(|name| name == program.name));
     }
     let mut tables = Tables::new(options.runs(5), bench.arguments.busy);
+    let mut failed = Vec::new();
     for program in &all {
         options.progress(program.name);
-        let built = program.build();
-        compare(&bench, program, &built, &mut tables);
-        if !bench.arguments.no_cost {
-            cost(&bench, program, &built, &mut tables);
+        // A program that fails under the profiler is a result too; those of the others are not lost.
+        let measured = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let built = program.build();
+            compare(&bench, program, &built, &mut tables);
+            if !bench.arguments.no_cost {
+                cost(&bench, program, &built, &mut tables);
+            }
+        }));
+        if measured.is_err() {
+            failed.push(program.name);
         }
     }
     report.push(tables.calls);
@@ -144,6 +151,7 @@ fn main() {
         report.push(tables.peers);
     }
     options.print(&report);
+    assert!(failed.is_empty(), "failed: {}", failed.join(", "));
 }
 
 struct Tables {

@@ -149,7 +149,7 @@ fn prepare_server(folder: &Path) {
          http {{\n\
          access_log access.log; keepalive_requests 1000000; client_body_temp_path body; proxy_temp_path proxy;\n\
          fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
-         server {{ listen unix:{0}/socket; root {0}; location / {{ ssi on; ssi_types *; add_header X-Served \"$request_uri $pid\"; }} }}\n\
+         server {{ listen unix:{0}/socket; root {0}; location / {{ add_header X-Served \"$request_uri $pid\"; }} }}\n\
          }}\n",
         folder.display()
     );

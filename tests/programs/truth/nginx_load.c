@@ -18,11 +18,21 @@
 enum { MAX_CLIENTS = 64, PATIENCE_MS = 60000 };
 
 static char socket_path[sizeof((struct sockaddr_un *)NULL)->sun_path];
+static char pid_path[4096];
 static unsigned requests;
 
 static void fail(const char *what) {
     perror(what);
     exit(1);
+}
+
+/* Also when a client fails: nobody else would end the server. */
+static void stop_server(void) {
+    FILE *file = fopen(pid_path, "r");
+    long server;
+
+    if (file != NULL && fscanf(file, "%ld", &server) == 1)
+        kill((pid_t)server, SIGQUIT);
 }
 
 /* A connection; waits until the server is there. */
@@ -89,9 +99,6 @@ int main(int argc, char **argv) {
     const unsigned clients = argc > 3 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
     size_t sums[MAX_CLIENTS] = {0}, sum = 0;
     pthread_t threads[MAX_CLIENTS];
-    char path[4096];
-    FILE *file;
-    long server;
 
     if (clients == 0 || clients > MAX_CLIENTS) {
         fprintf(stderr, "usage: nginx_load FOLDER CLIENTS REQUESTS\n");
@@ -99,7 +106,8 @@ int main(int argc, char **argv) {
     }
     requests = (unsigned)strtoul(argv[3], NULL, 10);
     snprintf(socket_path, sizeof socket_path, "%s/socket", argv[1]);
-    snprintf(path, sizeof path, "%s/nginx.pid", argv[1]);
+    snprintf(pid_path, sizeof pid_path, "%s/nginx.pid", argv[1]);
+    atexit(stop_server);
     for (unsigned i = 0; i < clients; i++)
         if (pthread_create(&threads[i], NULL, client, &sums[i]) != 0)
             fail("pthread_create");
@@ -107,10 +115,6 @@ int main(int argc, char **argv) {
         pthread_join(threads[i], NULL);
         sum += sums[i];
     }
-    file = fopen(path, "r");
-    if (file == NULL || fscanf(file, "%ld", &server) != 1)
-        fail(path);
-    kill((pid_t)server, SIGQUIT);
     printf("%zu bytes\n", sum);
     return 0;
 }
