@@ -4,7 +4,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Register};
 use wordpatch::Bytes;
 use wordpatch::protocol::INT3;
 
-use crate::stub::STUB_SIZE;
+use crate::stub::{NUMBER, STUB_SIZE};
 
 /// The instruction of a call site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +40,8 @@ impl Shape {
         byte == Self::Call.opcode()[0] || byte == Self::Jump.opcode()[0]
     }
 
-    const fn opcode(self) -> &'static [u8] {
+    /// The bytes that it begins with.
+    pub const fn opcode(self) -> &'static [u8] {
         match self {
             Self::Call => &[0xe8],
             Self::Jump => &[0xe9],
@@ -136,14 +137,19 @@ pub(crate) fn ret() -> Bytes {
 }
 
 /// The code of a stub, see [`crate::stub`].
-pub(crate) fn stub(address: usize, number: u32, pointer: usize) -> Option<[u8; STUB_SIZE]> {
+pub(crate) fn stub(address: usize, cell: usize) -> Option<[u8; STUB_SIZE]> {
     const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
-    const MOV_EDI_IMM32: [u8; 1] = [0xbf];
-    let head = [&MOV_RDX_RDI[..], &MOV_EDI_IMM32, &number.to_le_bytes()].concat();
-    let jump = active(Shape::IndirectJump, displacement(Shape::IndirectJump, address + head.len(), pointer)?);
+    const MOV_EDI_RIP: [u8; 2] = [0x8b, 0x3d];
+    // As long as a jump through a pointer, so its displacement counts from the same end.
+    let load = address + MOV_RDX_RDI.len();
+    let number = displacement(Shape::IndirectJump, load, cell + NUMBER)?;
+    let jump = load + Shape::IndirectJump.len();
+    let jump = active(Shape::IndirectJump, displacement(Shape::IndirectJump, jump, cell)?);
     let mut code = [INT3; STUB_SIZE];
-    code[..head.len()].copy_from_slice(&head);
-    code[head.len()..head.len() + jump.len()].copy_from_slice(&jump);
+    code[..3].copy_from_slice(&MOV_RDX_RDI);
+    code[3..5].copy_from_slice(&MOV_EDI_RIP);
+    code[5..9].copy_from_slice(&number.to_le_bytes());
+    code[9..9 + jump.len()].copy_from_slice(&jump);
     Some(code)
 }
 

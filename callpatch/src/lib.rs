@@ -33,6 +33,7 @@ mod retarget;
 mod site;
 mod strategy;
 pub mod stub;
+mod switch;
 
 pub use by_address::{activate_call, deactivate_call};
 pub use encoding::Shape;
@@ -40,6 +41,7 @@ pub use error::Error;
 pub use retarget::retarget;
 pub use site::{CallSite, State, Toggle};
 pub use strategy::{Clobbers, Strategy};
+pub use switch::Switch;
 
 /// Compiles the programs of the README.
 #[cfg(doctest)]

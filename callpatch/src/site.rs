@@ -27,8 +27,8 @@ pub enum Toggle {
 }
 
 /// Numbers of a site's forms.
-const ACTIVE: usize = 0;
-const INACTIVE: usize = 1;
+pub(crate) const ACTIVE: usize = 0;
+pub(crate) const INACTIVE: usize = 1;
 
 const _: () = assert!(size_of::<TwoForms>() <= 64, "a toggle looks at one cache line");
 
@@ -37,7 +37,7 @@ const _: () = assert!(size_of::<TwoForms>() <= 64, "a toggle looks at one cache 
 #[repr(C, align(64))]
 pub struct CallSite {
     /// All that a toggle looks at, in one cache line. The first form is the active one.
-    forms: TwoForms,
+    pub(crate) forms: TwoForms,
     pub(crate) text: TextRef,
     pub(crate) window: FetchWindow,
     pub(crate) shape: Shape,

@@ -81,7 +81,7 @@ mod tests {
             register_callback(move |probe| list.lock().unwrap().push(probe.id)).unwrap();
         }
         let times = |number: usize, probe: &Probe| {
-            told[number].lock().unwrap().iter().filter(|id| **id == probe.id).count()
+            told[number].lock().unwrap().iter().filter(|id| **id == probe.id()).count()
         };
         for number in [0, 1] {
             assert_eq!((times(number, known), times(number, nameless)), (1, 0));

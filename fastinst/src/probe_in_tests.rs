@@ -1,13 +1,13 @@
 //! A probe of the unit tests' own, at a call that nobody executes.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use callpatch::{CallSite, Clobbers};
+use callpatch::{CallSite, Clobbers, Switch};
 use wordpatch::near::NearBlock;
 
-use crate::probe::{ProbeId, ProbeType};
-use crate::registry::{CStrBox, PROBES, Probe};
+use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 /// The table of probes, its counters and the callbacks are global: one test at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -16,37 +16,42 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A name, for a probe that is discovered.
-pub(crate) fn name() -> *mut CStrBox {
-    Box::into_raw(Box::new(CStrBox(c"function")))
+pub(crate) fn name() -> *mut c_char {
+    c"function".as_ptr().cast_mut()
 }
 
 /// An active call to the byte after it, which nobody executes.
-pub(crate) fn call_site() -> &'static CallSite {
+pub(crate) fn call_site() -> &'static Switch {
     const CALL: [u8; 5] = [0xe8, 0, 0, 0, 0];
     let anchor = call_site as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), CALL.len(), 0).expect("a block of text");
     block.code_mut()[..CALL.len()].copy_from_slice(&CALL);
     let code = block.seal().expect("text can be sealed").code;
     // SAFETY: a call in text of this module's own, which nobody executes.
-    Box::leak(Box::new(unsafe { CallSite::decode(code, Clobbers::Nothing) }.expect("a call")))
+    let site = unsafe { CallSite::decode(code, Clobbers::Nothing) }.expect("a call");
+    Box::leak(Box::new(site.switch()))
 }
 
 /// A new probe that is switched on, with no name yet.
 pub(crate) fn probe() -> &'static Probe {
     let site = call_site();
-    let make = |number: usize| Probe {
-        id: ProbeId(number as u32),
-        kind: ProbeType::Entry,
-        site: AtomicPtr::new(std::ptr::from_ref(site).cast_mut()),
-        site_address: site.address(),
-        body: site.address()..site.address() + 5,
-        function_cell: Box::leak(Box::new(AtomicUsize::new(0))),
-        function_address: AtomicUsize::new(1),
-        name: AtomicPtr::new(std::ptr::null_mut()),
-        object_path: c"/object",
-        object_base: 0,
-        wanted: AtomicBool::new(false),
-        next_resolved: AtomicU32::new(0),
+    let cell =
+        Cell { function: AtomicUsize::new(0), number: AtomicU32::new(0), next_resolved: AtomicU32::new(0) };
+    let cell: &'static Cell = Box::leak(Box::new(cell));
+    let object = Box::leak(Box::new(ObjectInfo { path: c"/object", base: 0x1000 }));
+    let make = |number: usize| {
+        cell.number.store(number as u32, Ordering::Relaxed);
+        Probe {
+            site: AtomicPtr::new(std::ptr::from_ref(site).cast_mut()),
+            cell,
+            function_address: AtomicUsize::new(1),
+            name: AtomicPtr::new(std::ptr::null_mut()),
+            object,
+            site_offset: 2,
+            body: 1..10,
+            is_exit: false,
+            wanted: AtomicBool::new(false),
+        }
     };
     PROBES.push_with(make).and_then(|number| PROBES.get(number)).expect("there is room")
 }

@@ -1,10 +1,10 @@
 //! The table of probes: appended to under discovery's lock, read and switched without any.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use callpatch::{CallSite, Toggle};
+use callpatch::{Switch, Toggle};
 
 use crate::error::Error;
 use crate::probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
@@ -12,54 +12,104 @@ use crate::segments::Segments;
 
 /// One probe, for ever.
 pub(crate) struct Probe {
-    pub(crate) id: ProbeId,
-    pub(crate) kind: ProbeType,
     /// The site; null when its library was unloaded. Old values are never freed: a thread may be using them.
-    pub(crate) site: AtomicPtr<CallSite>,
-    pub(crate) site_address: usize,
-    /// The code that holds the site.
-    pub(crate) body: Range<usize>,
-    /// The stub's pointer, which holds the probe function. Written with one atomic store.
-    pub(crate) function_cell: &'static AtomicUsize,
+    pub(crate) site: AtomicPtr<Switch>,
+    /// What the stub reads.
+    pub(crate) cell: &'static Cell,
     /// The function that the probe belongs to; 0 until known.
     pub(crate) function_address: AtomicUsize,
-    /// Set once discovery has looked the name up; null before, and then the callbacks know nothing of the probe.
-    pub(crate) name: AtomicPtr<CStrBox>,
-    pub(crate) object_path: &'static CStr,
-    pub(crate) object_base: usize,
+    /// The function's name, a C string that lives as long as the process. Null until discovery has looked it up; then the callbacks
+    /// know nothing of the probe.
+    pub(crate) name: AtomicPtr<c_char>,
+    pub(crate) object: &'static ObjectInfo,
+    /// Where the site is, and the code that holds it, from the object's lowest address.
+    pub(crate) site_offset: u32,
+    pub(crate) body: Range<u32>,
+    pub(crate) is_exit: bool,
     /// Whether the user wants it active: what a library that is loaded again begins with.
     pub(crate) wanted: AtomicBool,
+}
+
+const _: () = assert!(size_of::<Probe>() <= 56, "there may be a million of them");
+
+/// A stub's data: see [`callpatch::stub`].
+#[repr(C)]
+pub(crate) struct Cell {
+    /// The probe function. Written with one atomic store.
+    pub(crate) function: AtomicUsize,
+    /// The probe's id.
+    pub(crate) number: AtomicU32,
     /// Next probe in the list of those whose function was found out by executing them.
     pub(crate) next_resolved: AtomicU32,
 }
 
-/// A leaked C string behind a thin pointer.
-pub(crate) struct CStrBox(pub(crate) &'static CStr);
+/// An object as its probes' metadata tell.
+#[derive(Debug)]
+pub(crate) struct ObjectInfo {
+    pub(crate) path: &'static CStr,
+    pub(crate) base: usize,
+}
 
 pub(crate) static PROBES: Segments<Probe> = Segments::new();
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
 impl Probe {
-    pub(crate) fn site(&self) -> Result<&'static CallSite, Error> {
+    pub(crate) fn id(&self) -> ProbeId {
+        ProbeId(self.cell.number.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn site(&self) -> Result<&'static Switch, Error> {
         // Acquire: pairs with the Release that published the site.
-        // SAFETY: null or a leaked box.
-        unsafe { self.site.load(Ordering::Acquire).as_ref() }.ok_or(Error::Unloaded { id: self.id })
+        // SAFETY: null or leaked.
+        unsafe { self.site.load(Ordering::Acquire).as_ref() }.ok_or_else(|| Error::Unloaded { id: self.id() })
+    }
+
+    /// Where the site's instruction starts.
+    pub(crate) fn site_address(&self) -> usize {
+        self.object.base + self.site_offset as usize
+    }
+
+    /// Gives it its site after its library was loaded again, which has led it to the stub again.
+    pub(crate) fn come_back(&self, site: &'static Switch) {
+        self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
+        if self.function_address.load(Ordering::Relaxed) == 0 {
+            let _ = site.activate();
+        } else {
+            self.restore();
+        }
+    }
+
+    /// Has the site's code be what the user wants, whatever threads are at switching it.
+    pub(crate) fn restore(&self) {
+        loop {
+            let Ok(site) = self.site() else { return };
+            let wanted = self.wanted.load(Ordering::Acquire);
+            // A refusal concerns foreign bytes, which the user's next switch will be told of.
+            let _ = if wanted { site.activate() } else { site.deactivate() };
+            if self.wanted.load(Ordering::Acquire) == wanted {
+                return;
+            }
+        }
     }
 
     pub(crate) fn metadata(&self) -> Option<ProbeMetadata> {
-        // SAFETY: null or a leaked box, published with Release.
-        let name = unsafe { self.name.load(Ordering::Acquire).as_ref() }?.0;
+        let name = self.name.load(Ordering::Acquire);
+        if name.is_null() {
+            return None;
+        }
+        let address = |offset: u32| self.object.base + offset as usize;
         Some(ProbeMetadata {
-            id: self.id,
-            kind: self.kind,
-            function_name: name,
+            id: self.id(),
+            kind: if self.is_exit { ProbeType::Exit } else { ProbeType::Entry },
+            // SAFETY: a C string that is never freed, published with Release.
+            function_name: unsafe { CStr::from_ptr(name) },
             function_address: self.function_address.load(Ordering::Relaxed),
-            site_address: self.site_address,
-            body_start: self.body.start,
-            body_end: self.body.end,
-            object_path: self.object_path,
-            object_base: self.object_base,
+            site_address: self.site_address(),
+            body_start: address(self.body.start),
+            body_end: address(self.body.end),
+            object_path: self.object.path,
+            object_base: self.object.base,
         })
     }
 }
@@ -73,7 +123,7 @@ fn discovered(id: ProbeId) -> Result<&'static Probe, Error> {
 #[inline]
 fn switch(
     probe: &Probe,
-    toggle: impl Fn(&CallSite) -> Result<Toggle, callpatch::Error>,
+    toggle: impl Fn(&Switch) -> Result<Toggle, callpatch::Error>,
 ) -> Result<bool, Error> {
     loop {
         let site = probe.site()?;
@@ -90,16 +140,16 @@ fn switch(
 fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
     let probe = discovered(id)?;
     // Release, and before the code: a thread that executes the new code finds the new function.
-    probe.function_cell.store(function as usize, Ordering::Release);
+    probe.cell.function.store(function as usize, Ordering::Release);
     probe.wanted.store(true, Ordering::Release);
-    switch(probe, CallSite::activate)
+    switch(probe, Switch::activate)
 }
 
 #[inline]
 fn switch_off(id: ProbeId) -> Result<bool, Error> {
     let probe = discovered(id)?;
     probe.wanted.store(false, Ordering::Release);
-    switch(probe, CallSite::deactivate)
+    switch(probe, Switch::deactivate)
 }
 
 fn count(toggles: u64) {
@@ -188,13 +238,13 @@ mod tests {
     fn activated(probe: &Probe, function: ProbeFn) -> u64 {
         let before = toggle_count();
         // SAFETY: nobody executes the site.
-        unsafe { activate(probe.id, function) }.unwrap();
+        unsafe { activate(probe.id(), function) }.unwrap();
         toggle_count() - before
     }
 
     fn deactivated(probe: &Probe) -> u64 {
         let before = toggle_count();
-        deactivate(probe.id).unwrap();
+        deactivate(probe.id()).unwrap();
         toggle_count() - before
     }
 
@@ -207,19 +257,19 @@ mod tests {
         assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
         assert_eq!((deactivated(probe), state()), (0, (State::Inactive, false)));
         assert_eq!((activated(probe, first), state()), (1, (State::Active, true)));
-        assert_eq!(probe.function_cell.load(Ordering::Relaxed), first as *const () as usize);
+        assert_eq!(probe.cell.function.load(Ordering::Relaxed), first as *const () as usize);
         assert_eq!((activated(probe, second), state()), (0, (State::Active, true)), "data, not code");
-        assert_eq!(probe.function_cell.load(Ordering::Relaxed), second as *const () as usize);
+        assert_eq!(probe.cell.function.load(Ordering::Relaxed), second as *const () as usize);
         assert_eq!((deactivated(probe), state()), (1, (State::Inactive, false)));
     }
 
     #[test]
     fn many_probes_are_switched_and_counted_at_once() {
         let _alone = alone();
-        let probes = [probe(), probe()];
+        let probes: [&Probe; 2] = [probe(), probe()];
         probes.iter().for_each(|probe| probe.name.store(name(), Ordering::Release));
         let before = toggle_count();
-        let ids = probes.map(|probe| probe.id);
+        let ids = probes.map(|probe| probe.id());
         let unknown = ProbeId(u32::MAX);
         let results = deactivate_all(&[ids[0], unknown, ids[1], ids[0]]);
         assert!(
@@ -233,14 +283,14 @@ mod tests {
         let _alone = alone();
         let probe = probe();
         // SAFETY: nobody executes the site.
-        let refused = unsafe { activate(probe.id, first) };
-        assert!(matches!(refused, Err(Error::Undiscovered { id }) if id == probe.id));
-        assert!(matches!(deactivate(probe.id), Err(Error::Undiscovered { .. })));
+        let refused = unsafe { activate(probe.id(), first) };
+        assert!(matches!(refused, Err(Error::Undiscovered { id }) if id == probe.id()));
+        assert!(matches!(deactivate(probe.id()), Err(Error::Undiscovered { .. })));
         assert_eq!(probe.site().unwrap().state().unwrap(), State::Active);
-        assert_eq!(probe.function_cell.load(Ordering::Relaxed), 0);
-        assert!(metadata(probe.id).is_none());
+        assert_eq!(probe.cell.function.load(Ordering::Relaxed), 0);
+        assert!(metadata(probe.id()).is_none());
         probe.name.store(name(), Ordering::Release);
-        assert_eq!(metadata(probe.id).unwrap().function_name, c"function");
+        assert_eq!(metadata(probe.id()).unwrap().function_name, c"function");
     }
 
     /// A library that is loaded again while its probe is being switched: the new site is switched, not the old one.
@@ -251,7 +301,7 @@ mod tests {
         let (old, new) = (probe.site().unwrap(), call_site());
         let foreign =
             || callpatch::Error::NotACall { address: 0, found: wordpatch::Bytes::new(&[0]).unwrap() };
-        let toggle = |site: &CallSite| {
+        let toggle = |site: &Switch| {
             if std::ptr::eq(site, old) {
                 probe.site.store(std::ptr::from_ref(new).cast_mut(), Ordering::Release);
                 return Err(foreign());
@@ -263,10 +313,10 @@ mod tests {
         // The same error of a site that stays is the caller's.
         assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
         // And one of a library that stays away says so.
-        let unload = |_: &CallSite| {
+        let unload = |_: &Switch| {
             probe.site.store(std::ptr::null_mut(), Ordering::Release);
             Err(foreign())
         };
-        assert!(matches!(switch(probe, unload), Err(Error::Unloaded { id }) if id == probe.id));
+        assert!(matches!(switch(probe, unload), Err(Error::Unloaded { id }) if id == probe.id()));
     }
 }

@@ -78,6 +78,7 @@ pub struct Tick {
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here, not by the thread: who notifies before it runs is heard.
     let seen = NEWS.load(Ordering::Acquire);
+    cyg_profile::look_everywhere();
     let spawned = wordpatch::with_signals_blocked(|| {
         std::thread::Builder::new().name("fastinst".into()).spawn(move || run(tick, seen))
     });
@@ -87,14 +88,15 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
 fn run(mut tick: Option<Tick>, mut seen: u32) {
     let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
+    let mut look_again = None;
     loop {
-        wait(&NEWS, seen, next);
+        wait(&NEWS, seen, look_again.map_or(next, |again| next.min(again)));
         seen = NEWS.load(Ordering::Acquire);
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
         if let Ok(discovery) = Discovery::begin() {
-            cyg_profile::discover(&discovery);
+            look_again = cyg_profile::discover(&discovery);
         }
         let last = now >= next_look && {
             next_look = now + IDLE;

@@ -12,15 +12,19 @@
 //! 5. The daemon reads the number of entries once the observation is over, and begins the next.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use fastinst::{ProbeId, ProbeType, Segments};
 
 use crate::governor;
 use crate::policy::Allowance;
 
-/// Exits of calls that were not observed, in one observation, after which the exit probes are switched off, whatever is still open.
-const STRAY_EXITS: u32 = 4_000;
+/// Exits of calls that were not observed, as a multiple of the entries that an observation may have, after which the exit probes are
+/// switched off, whatever is still open: the outer calls of a recursive function are not waited for at any price.
+const STRAY_EXITS: u64 = 4;
+
+/// The same for a window, in which few entries are expected.
+const STRAY_EXITS_IN_WINDOW: u64 = 200;
 
 /// A probe's function, and the next probe of the same function and kind.
 #[derive(Default)]
@@ -56,7 +60,8 @@ pub(crate) struct Function {
     exit_period: AtomicU32,
     /// Entries of this exit period that have not come out.
     open: AtomicU32,
-    stray_exits: AtomicU32,
+    /// Exits of other calls that may still come.
+    strays_left: AtomicI64,
     /// Whether the function is on, not in a window.
     is_on: AtomicBool,
     /// Whether the entry probes are being switched off, or are off.
@@ -197,7 +202,7 @@ impl Function {
             if let Allowance::More(calls) = Allowance::refilled(elapsed, &governor::intensity()) {
                 self.refilled.store(now, Relaxed);
                 self.chunk.store(calls.into(), Relaxed);
-                self.stray_exits.store(0, Relaxed);
+                self.strays_left.store((STRAY_EXITS * u64::from(calls)) as i64, Relaxed);
                 self.limit.store(number + u64::from(calls), Relaxed);
                 return;
             }
@@ -236,7 +241,7 @@ impl Function {
     /// An exit whose entry was not observed.
     #[inline]
     pub(crate) fn stray_exit(&self) {
-        if self.stray_exits.fetch_add(1, Relaxed) == STRAY_EXITS {
+        if self.strays_left.fetch_sub(1, Relaxed) == 0 {
             self.end_exits();
         }
     }
@@ -272,8 +277,10 @@ impl Function {
         self.weight.store(observation.weight.to_bits(), Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(observation.limit, Relaxed);
-        self.stray_exits.store(0, Relaxed);
-        self.is_on.store(observation.closes == u64::MAX, Relaxed);
+        let is_on = observation.closes == u64::MAX;
+        let strays = if is_on { observation.limit.saturating_mul(STRAY_EXITS) } else { STRAY_EXITS_IN_WINDOW };
+        self.strays_left.store(i64::try_from(strays).unwrap_or(i64::MAX), Relaxed);
+        self.is_on.store(is_on, Relaxed);
         self.refilled.store(observation.opens, Relaxed);
         self.chunk.store(observation.limit, Relaxed);
         self.is_listed.store(false, Relaxed);
@@ -291,12 +298,6 @@ impl Function {
             self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
         }
         number
-    }
-
-    /// Ends an observation whose time is over, or that must end now. For the daemon.
-    pub(crate) fn stop(&self) {
-        self.closes.store(0, SeqCst);
-        self.close();
     }
 
     /// What the observation has counted so far. For the daemon.
@@ -374,7 +375,7 @@ mod tests {
         let function = Function::default();
         observed(&function, 1000, 1000);
         let entry = function.enter(0, 150).unwrap();
-        (0..=STRAY_EXITS).for_each(|_| function.stray_exit());
+        (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
         assert!(!function.has_on(ProbeType::Exit));
         function.left(entry.period);
         let next = function.observe(&Observation { opens: 0, closes: 1000, limit: 10, weight: 1.0 }, |_, _| {});

@@ -10,7 +10,8 @@
 //!
 //! # The control
 //! Every few milliseconds the cost since the last time is compared with the budget's share of the processor time that the program took
-//! itself. What was spent too much or too little in all is to be made up for within [`HORIZON`]. The intensity (how many windows,
+//! itself. What was spent too much or too little in all is to be made up for within [`HORIZON`]; what the start took, within
+//! [`HORIZON_OF_START`], so that a short run is not spent on paying for it. The intensity (how many windows,
 //! how large an allowance) is multiplied by the ratio of what may be spent to what was spent, within [`STEP`].
 
 use std::ops::RangeInclusive;
@@ -28,8 +29,14 @@ const DISTURBANCE: f64 = 500.0;
 /// Program time within which a surplus or deficit is made up for, in nanoseconds.
 const HORIZON: f64 = 0.5e9;
 
+/// The same for what the start took.
+const HORIZON_OF_START: f64 = 10e9;
+
 /// By how much the intensity changes at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
+
+/// What is spent even while more was spent than the budget allows, as a part of it: the report must say something.
+const LEAST: f64 = 0.25;
 
 /// Least processor time of the program between two changes, in nanoseconds.
 const PERIOD: f64 = 3e6;
@@ -38,13 +45,22 @@ const PERIOD: f64 = 3e6;
 const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 
 /// Until something is known.
-const FIRST_SCALE: f64 = 0.5;
+const FIRST_SCALE: f64 = 0.1;
 
 /// At a scale of 1.
-const FULL: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0 };
+const FULL: Intensity = Intensity { calls: 20.0, stratum: 10e6, allowance: 1000.0 };
+
+/// The part of the budget that may be spent on waking the service thread up.
+const FOR_WAKING: f64 = 0.2;
+
+/// Mean time between two ticks of the service thread, in nanoseconds.
+const TICKS: RangeInclusive<f64> = 1e6..=30e6;
+
+/// Time between two ticks while functions use their allowances up, in nanoseconds.
+const BUSY_TICK: f64 = 2e6;
 
 /// The smallest and the largest allowance.
-const ALLOWANCES: RangeInclusive<f64> = 100.0..=2000.0;
+const ALLOWANCES: RangeInclusive<f64> = 50.0..=2000.0;
 
 /// What the intensity is now, as the bits of f64s. Read by probes.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +91,7 @@ pub(crate) fn nanoseconds(ticks: u64) -> f64 {
     ticks as f64 / ticks_per_ns()
 }
 
-/// Wakes the daemon, once in each of its ticks.
+/// Wakes the daemon, unless somebody has since its last tick.
 pub(crate) fn wake_daemon() {
     if !IS_WOKEN.swap(true, Relaxed) {
         fastinst::service::notify();
@@ -128,6 +144,9 @@ pub(crate) struct Governor {
     /// Processor time of the service thread; it is the one that asks.
     start: f64,
     toggles_before: u64,
+    /// Ticks so far, and the processor time that was spent in them: the rest of the service thread's was spent on waking it up.
+    ticks: f64,
+    in_ticks: f64,
 }
 
 impl Governor {
@@ -141,6 +160,8 @@ impl Governor {
             last: Spent::default(),
             start: 0.0,
             toggles_before: fastinst::toggle_count(),
+            ticks: 0.0,
+            in_ticks: 0.0,
         };
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
@@ -171,9 +192,24 @@ impl Governor {
         }
     }
 
+    /// A tick has begun when the service thread had this processor time, and is over. Gives the time to the next, at least, in
+    /// nanoseconds. `is_busy` says that functions have used their allowances up: more will, and one that has is unobserved until
+    /// the next tick. They need not wake the service thread then.
+    pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
+        IS_WOKEN.store(is_busy, Relaxed);
+        let now = of_thread();
+        self.ticks += 1.0;
+        self.in_ticks += now - begin;
+        let waking = (now - self.in_ticks) / self.ticks;
+        match self.budget {
+            _ if is_busy => BUSY_TICK,
+            Some(budget) => (waking / (FOR_WAKING * budget)).clamp(*TICKS.start(), *TICKS.end()),
+            None => *TICKS.start(),
+        }
+    }
+
     /// Compares and adapts. Called by the service thread at each tick.
     pub(crate) fn adapt(&mut self) {
-        IS_WOKEN.store(false, Relaxed);
         let Some(budget) = self.budget else { return };
         let now = self.spent();
         let own = now.own() - self.last.own();
@@ -188,8 +224,9 @@ impl Governor {
 
 /// The new scale, after the program took `own` and profiling `cost` since the last time.
 fn adapted(scale: f64, budget: f64, own: f64, cost: f64, now: &Spent) -> f64 {
-    let left = (budget * now.own() - now.sum()) / HORIZON;
-    let wanted = (budget + left).clamp(0.1 * budget, 2.0 * budget);
+    let start = now.start * (now.own() / HORIZON_OF_START).min(1.0);
+    let left = (budget * now.own() - (now.sum() - now.start + start)) / HORIZON;
+    let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
     let ratio = wanted * own / cost.max(1.0);
     (scale * ratio.clamp(*STEP.start(), *STEP.end())).clamp(*SCALE.start(), *SCALE.end())
 }
@@ -201,9 +238,9 @@ mod tests {
     /// A program whose cost is proportional to the scale: the sum ends up inside the budget.
     #[test]
     fn the_cost_converges_to_the_budget_start_included() {
-        for (cost_at_full, start) in [(0.5, 20e6), (0.02, 0.0), (0.001, 5e6)] {
+        for (cost_at_full, start) in [(0.5, 10e6), (0.02, 0.0), (0.001, 5e6)] {
             let (mut scale, mut now) = (FIRST_SCALE, Spent { start, process: start, ..Spent::default() });
-            for _ in 0..1000 {
+            for _ in 0..4000 {
                 let cost = 5e6 * cost_at_full * scale;
                 now.probes += cost;
                 now.process += 5e6 + cost;

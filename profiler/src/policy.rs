@@ -41,8 +41,10 @@ pub(crate) const WARM_UP: f64 = 10_000.0;
 /// The shortest window, in nanoseconds.
 const SHORTEST_WINDOW: f64 = 10_000.0;
 
-/// The first stratum of a function, in nanoseconds. Each following one is longer by [`GROWTH`], up to [`Intensity::stratum`].
-const FIRST_STRATUM: f64 = 1e6;
+/// The first stratum of a function is this part of the others, but not shorter than so many nanoseconds. Each following one is longer
+/// by [`GROWTH`].
+const FIRST_STRATUM: f64 = 0.1;
+const SHORTEST_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
 /// A window that would fill this part of a stratum: the function is on instead.
@@ -134,14 +136,21 @@ pub(crate) enum Next {
 pub(crate) struct Pace {
     /// Calls per nanosecond.
     rate: f64,
-    /// Length of the next stratum, in nanoseconds; no more than the governor's.
-    stratum: f64,
+    /// Length of the next stratum, as a part of the governor's: grows to 1.
+    part: f64,
+    /// How much more of the function is observed than of others; 1 is the usual.
+    importance: f64,
 }
 
 impl Pace {
     /// Of a function that has used its allowance up at this rate.
     pub(crate) fn new(rate: f64) -> Self {
-        Self { rate, stratum: FIRST_STRATUM }
+        Self { rate, part: FIRST_STRATUM, importance: 1.0 }
+    }
+
+    /// How much more is to be observed than of other functions, from what is known of it so far.
+    pub(crate) fn matters(&mut self, importance: f64) {
+        self.importance = importance;
     }
 
     /// Calls per nanosecond.
@@ -161,11 +170,12 @@ impl Pace {
 
     /// Draws the stratum that begins at `start`.
     pub(crate) fn next(&mut self, start: f64, intensity: &Intensity, random: &mut impl Rng) -> Next {
-        let mean = self.stratum.min(intensity.stratum);
-        self.stratum = (mean * GROWTH).min(intensity.stratum);
+        let usual = intensity.stratum / self.importance;
+        let mean = (usual * self.part).max(SHORTEST_STRATUM.min(usual));
+        self.part = (self.part * GROWTH).min(1.0);
         let length = mean * random.random_range(0.75..1.25);
         let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW);
-        if window >= FULL * intensity.stratum {
+        if window >= FULL * usual {
             return Next::On;
         }
         let window = window.min(length);

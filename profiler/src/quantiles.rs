@@ -66,6 +66,8 @@ impl Quantiles {
     pub(crate) fn at<const N: usize>(&self, shares: [f64; N], all_seen: bool) -> Option<[Estimate; N]> {
         let mut sorted: Vec<&Sample> = self.samples.iter().collect();
         sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
+        let mut grouped = self.samples.clone();
+        grouped.sort_unstable_by_key(|sample| sample.group);
         let total: f64 = sorted.iter().map(|sample| f64::from(sample.weight)).sum();
         if sorted.is_empty() || total <= 0.0 {
             return None;
@@ -83,7 +85,7 @@ impl Quantiles {
             if all_seen && self.is_complete() {
                 return Estimate::exact(value);
             }
-            let Some(error) = self.error_of_share(value, share, total) else {
+            let Some(error) = error_of_share(&grouped, value, share, total) else {
                 return Estimate { value, low: value_at(0.0), high: None };
             };
             let low = if share - error <= 0.0 { value_at(0.0) } else { value_at(share - error) };
@@ -92,24 +94,27 @@ impl Quantiles {
             Estimate { value, low, high }
         }))
     }
+}
 
-    /// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than two groups.
-    fn error_of_share(&self, value: f64, share: f64, total: f64) -> Option<f64> {
-        let mut groups = std::collections::HashMap::<u32, f64>::new();
-        for sample in &self.samples {
-            let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
-            *groups.entry(sample.group).or_default() += f64::from(sample.weight) * (is_below - share);
-        }
-        let count = groups.len() as f64;
-        if count < 2.0 {
-            return None;
-        }
-        let squares: f64 = groups.values().map(|residual| residual * residual).sum();
-        let between = squares * count / (count - 1.0) / (total * total);
-        // Few groups that happen to agree do not know more than as many independent samples would.
-        let least = share * (1.0 - share) / self.samples.len() as f64;
-        Some(student(count - 1.0) * between.max(least).sqrt())
+/// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than two groups. The samples are in the
+/// order of their groups.
+fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<f64> {
+    let residual = |sample: &Sample| {
+        let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
+        f64::from(sample.weight) * (is_below - share)
+    };
+    let (mut count, mut squares) = (0.0, 0.0);
+    for group in grouped.chunk_by(|a, b| a.group == b.group) {
+        count += 1.0;
+        squares += group.iter().map(residual).sum::<f64>().powi(2);
     }
+    if count < 2.0 {
+        return None;
+    }
+    let between = squares * count / (count - 1.0) / (total * total);
+    // Few groups that happen to agree do not know more than as many independent samples would.
+    let least = share * (1.0 - share) / grouped.len() as f64;
+    Some(student(count - 1.0) * between.max(least).sqrt())
 }
 
 #[cfg(test)]

@@ -20,17 +20,18 @@ use crate::policy::{CAP, Next, Pace, Planned, WARM_UP};
 use crate::strata::Strata;
 use crate::{fire, thread};
 
-/// Mean time between two ticks: a part of a stratum, within limits in nanoseconds.
-const TICKS_IN_STRATUM: f64 = 10.0;
-const SHORTEST_TICK: f64 = 1e6;
-const LONGEST_TICK: f64 = 20e6;
+/// Ticks between two looks at which functions matter most.
+const LOOK_EVERY: u32 = 64;
+
+/// How much more, or less, than the average a function may be observed.
+const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.5..=8.0;
 
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// Samples that are kept for percentiles: of all functions together, and of one.
 const KEPT: usize = 500_000;
-const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=2048;
+const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=1024;
 
 /// All functions, and what is due.
 pub(crate) struct Schedule {
@@ -42,6 +43,7 @@ pub(crate) struct Schedule {
     start: u64,
     /// Whether the program's end was seen: no more observations.
     is_over: bool,
+    ticks: u32,
 }
 
 impl Schedule {
@@ -53,6 +55,7 @@ impl Schedule {
             random: SmallRng::seed_from_u64(start),
             start,
             is_over: false,
+            ticks: 0,
         }
     }
 
@@ -94,25 +97,44 @@ impl Schedule {
         self.functions[index as usize].stage = Stage::On;
     }
 
-    /// Does what is due, and gives the time to the next tick.
-    pub(crate) fn tick(&mut self) -> Duration {
+    /// Does what is due. Gives whether functions have used their allowances up.
+    pub(crate) fn tick(&mut self) -> bool {
         self.drain();
         if self.is_over {
-            return IDLE;
+            return false;
         }
-        for index in take_exhausted() {
-            self.exhausted(index);
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(LOOK_EVERY) {
+            self.weigh();
         }
+        let exhausted = take_exhausted();
+        exhausted.iter().for_each(|index| self.exhausted(*index));
         while let Some(Reverse((time, index))) = self.due.peek().copied()
             && time as f64 <= self.now()
         {
             self.due.pop();
             self.is_due(index);
         }
+        !exhausted.is_empty()
+    }
+
+    /// The time to the next tick, if ticks are so many nanoseconds apart in the mean. In no step with anything.
+    pub(crate) fn pause(&mut self, mean: f64) -> Duration {
         let Some(Reverse((next, _))) = self.due.peek() else { return IDLE };
-        let mean = (governor::intensity().stratum / TICKS_IN_STRATUM).clamp(SHORTEST_TICK, LONGEST_TICK);
         let shortest = mean * self.random.random_range(0.5..1.5);
         Duration::from_nanos((*next as f64 - self.now()).max(shortest) as u64).min(IDLE)
+    }
+
+    /// Functions that take more of the program's time are observed more. This is decided from the past, as everything is.
+    fn weigh(&mut self) {
+        let sampled = |measured: &&mut Measured| matches!(measured.stage, Stage::Planned(_) | Stage::Open(_));
+        let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
+        let root = |measured: &Measured| measured.strata.known_ticks().sqrt();
+        let mean = all.iter().map(|measured| root(measured)).sum::<f64>() / all.len().max(1) as f64;
+        for measured in all {
+            let importance = root(measured) / mean.max(1.0);
+            measured.pace.matters(importance.clamp(*IMPORTANCE.start(), *IMPORTANCE.end()));
+        }
     }
 
     fn exhausted(&mut self, index: u32) {

@@ -77,7 +77,7 @@ pub fn start(options: Options) -> Result<(), Error> {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
-    cyg_profile::start().map_err(failed)?;
+    cyg_profile::start_lazily().map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_daemon().map_err(failed)
@@ -136,13 +136,15 @@ impl Session {
         if self.clock.elapsed() >= RATE_IS_KNOWN {
             preemption::set_rate(self.clock.ticks_per_ns());
         }
-        let next = self.schedule.tick();
+        let begin = governor::of_thread();
+        let is_busy = self.schedule.tick();
         self.governor.adapt();
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
             self.last_reclaim = Instant::now();
             thread::reclaim();
         }
-        next
+        let mean = self.governor.ticked(begin, is_busy);
+        self.schedule.pause(mean)
     }
 
     /// Everything measured so far.

@@ -27,6 +27,14 @@ use crate::report::Estimate;
 /// Windows that are kept apart until the calls that entered in them are over. A later one is added with its own variance.
 const PENDING: usize = 4;
 
+/// Gaps that are a larger part of the time since a function was on leave its estimates without an upper limit, unless they are
+/// shorter than so many nanoseconds in all.
+const LONGEST_GAPS: f64 = 0.25;
+const SHORT_GAP: f64 = 3e6;
+
+/// With fewer windows, a phase in which the function was busy may well have been missed: no upper limit either.
+const LEAST_WINDOWS: f64 = 6.0;
+
 /// A window whose calls are still being collected.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -78,6 +86,8 @@ pub(crate) struct Strata {
     calls_variance: f64,
     ticks_variance: f64,
     gap_calls: f64,
+    /// Length of all gaps, in nanoseconds.
+    unobserved: f64,
     /// Standard deviations, added up: gaps of one function are alike.
     gap_deviation: f64,
 }
@@ -101,6 +111,7 @@ impl Strata {
         self.last = Some([rate, 0.0]);
         self.last_has_ticks = false;
         let most = length.max(0.0) * rate;
+        self.unobserved += length.max(0.0);
         self.gap_calls += most / 2.0;
         self.gap_deviation += (most * most / 12.0 + most).sqrt();
     }
@@ -109,6 +120,7 @@ impl Strata {
     /// there is no reason to expect fewer calls than before: as many are estimated, give or take all of them.
     pub(crate) fn unobserved(&mut self, length: f64, rate: f64) {
         let calls = length.max(0.0) * rate;
+        self.unobserved += length.max(0.0);
         self.gap_calls += calls;
         self.gap_deviation += (calls * calls / 3.0 + calls).sqrt();
     }
@@ -203,6 +215,11 @@ impl Strata {
         finished
     }
 
+    /// Time of all calls so far, in ticks, as far as it is known.
+    pub(crate) fn known_ticks(&self) -> f64 {
+        self.exact_ticks + self.ticks
+    }
+
     /// Whether every call was counted.
     pub(crate) fn is_exact(&self) -> bool {
         self.windows == 0.0 && self.gap_calls == 0.0
@@ -243,7 +260,15 @@ impl Strata {
         if self.windows > 0.0 && self.seen < 30.0 {
             high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
         }
+        let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
         limited(value, value - error, high, self.observed())
+    }
+
+    /// Whether the rate that a function had before says little about the time since: no more than what was seen can be told.
+    fn is_hardly_observed(&self) -> bool {
+        let has_long_gaps =
+            self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
+        has_long_gaps || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
     /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata. Calls that have not returned, and
@@ -268,7 +293,8 @@ impl Strata {
         let of_total = self.variance(ticks, self.ticks) + self.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
-        let total = limited(value, value - error, value + error, self.exact_ticks);
+        let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
+        let total = limited(value, value - error, value + error + unknown, self.exact_ticks);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.ticks) + self.ticks_variance;

@@ -23,10 +23,8 @@ fn base_of(address: usize, length: usize) -> usize {
 /// Where the eight bytes of a store lie, and which of them are the patch's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quadword {
-    /// Distance from the patch back to the eight bytes' start.
-    pub(crate) back: usize,
-    mask: u64,
-    shift: u32,
+    back: u8,
+    length: u8,
 }
 
 impl Quadword {
@@ -37,21 +35,37 @@ impl Quadword {
     pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
         assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
         let back = address - base_of(address, length);
-        let shift = back as u32 * 8;
-        Self { back, mask: (u64::MAX >> (64 - length * 8)) << shift, shift }
+        Self { back: back as u8, length: length as u8 }
+    }
+
+    /// Distance from the patch back to the eight bytes' start.
+    pub(crate) fn back(&self) -> usize {
+        usize::from(self.back)
+    }
+
+    /// How many bytes the patch has.
+    pub(crate) fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    fn shift(&self) -> u32 {
+        u32::from(self.back) * 8
+    }
+
+    fn mask(&self) -> u64 {
+        (u64::MAX >> (64 - u32::from(self.length) * 8)) << self.shift()
     }
 
     /// `bytes` in their place, the rest zero.
     pub(crate) fn word(&self, bytes: &Bytes) -> u64 {
         let mut quad = [0; MAX_PATCH];
         quad[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(quad) << self.shift
+        u64::from_le_bytes(quad) << self.shift()
     }
 
     /// The patch's bytes of such a word.
     pub(crate) fn bytes(&self, word: u64) -> Bytes {
-        let length = 8 - (self.mask >> self.shift).leading_zeros() as usize / 8;
-        Bytes::new(&(word >> self.shift).to_le_bytes()[..length]).expect("1 to 8 bytes")
+        Bytes::new(&(word >> self.shift()).to_le_bytes()[..self.length()]).expect("1 to 8 bytes")
     }
 
     /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what does. One atomic store.
@@ -61,15 +75,16 @@ impl Quadword {
     #[inline(always)]
     pub(crate) unsafe fn exchange(&self, base: *mut u64, old: u64, new: u64) -> Result<(), u64> {
         let mut current: u64;
+        let mask = self.mask();
         // A plain eight-byte load inside a cache line is atomic on x86-64.
         // SAFETY: the caller's obligation. Other threads change these bytes, so the load is spelled as the one instruction it
         // must be.
         unsafe { asm!("mov {}, qword ptr [{}]", out(reg) current, in(reg) base, options(nostack, readonly)) };
         loop {
-            if current & self.mask != old {
-                return Err(current & self.mask);
+            if current & mask != old {
+                return Err(current & mask);
             }
-            let wanted = current & !self.mask | new;
+            let wanted = current & !mask | new;
             let seen: u64;
             // SAFETY: as above; CMPXCHG takes an unaligned operand, and inside a cache line it is no split lock.
             unsafe {
@@ -103,7 +118,7 @@ pub(crate) unsafe fn compare_exchange(
 ) -> Result<(), Bytes> {
     assert_eq!(old.len(), new.len());
     let quadword = Quadword::of(window, writable as usize, old.len());
-    let base = writable.wrapping_sub(quadword.back).cast();
+    let base = writable.wrapping_sub(quadword.back()).cast();
     // SAFETY: obligation 1; the eight bytes are inside the window by `base_of`.
     unsafe { quadword.exchange(base, quadword.word(old), quadword.word(new)) }
         .map_err(|found| quadword.bytes(found))

@@ -3,19 +3,33 @@
 //!
 //! May run at any time: in IFUNC resolvers before this library is relocated, before its constructor, in dying threads.
 
+use std::arch::naked_asm;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
+use fastinst::ProbeType;
 use fastinst::provider::cyg_profile::arrival;
 
+/// Goes on to [`entry`] with a third argument: the address that this returns to, which is on top of the stack.
 #[unsafe(no_mangle)]
-extern "C" fn __cyg_profile_func_enter(this_fn: *mut c_void, _call_site: *mut c_void) {
-    arrival(this_fn.addr());
+#[unsafe(naked)]
+unsafe extern "C" fn __cyg_profile_func_enter(_this_fn: *mut c_void, _call_site: *mut c_void) {
+    naked_asm!("mov rdx, qword ptr [rsp]", "jmp {entry}", entry = sym entry)
 }
 
+/// As above, to [`exit`].
 #[unsafe(no_mangle)]
-extern "C" fn __cyg_profile_func_exit(this_fn: *mut c_void, _call_site: *mut c_void) {
-    arrival(this_fn.addr());
+#[unsafe(naked)]
+unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: *mut c_void) {
+    naked_asm!("mov rdx, qword ptr [rsp]", "jmp {exit}", exit = sym exit)
+}
+
+extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
+    arrival(ProbeType::Entry, this_fn, return_address);
+}
+
+extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
+    arrival(ProbeType::Exit, this_fn, return_address);
 }
 
 /// Whether the objects of this process call the functions above, and not functions of the same name that the program or another

@@ -35,7 +35,7 @@ impl TwoForms {
         assert_eq!(forms[0].len(), forms[1].len());
         let place = place.behind(offset);
         let quadword = Quadword::of(window, place.address, forms[0].len());
-        let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back).cast());
+        let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back()).cast());
         Self {
             base: place.writable.and_then(start),
             words: forms.map(|form| quadword.word(form)),
@@ -73,16 +73,49 @@ impl TwoForms {
         unsafe { self.exchange_or_explain(old, new) }
     }
 
+    /// Where the forms are executed.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Which form stands there now, if either does.
+    ///
+    /// # Safety
+    /// The obligations of [`TextRef::read`].
+    pub unsafe fn form(&self) -> Option<usize> {
+        // SAFETY: the caller's obligations.
+        let found = unsafe { self.place().read(0, self.quadword.length()) };
+        let word = self.quadword.word(&found);
+        self.words.iter().position(|form| *form == word)
+    }
+
+    /// As [`TextRef::is_stale`], of the `length` bytes of the same mapping that start at `address`.
+    ///
+    /// # Safety
+    /// As [`TextRef::is_stale`].
+    pub unsafe fn is_stale_at(&self, address: usize, length: usize) -> bool {
+        let place = self.place();
+        let view = |view: NonNull<u8>| {
+            NonNull::new(view.as_ptr().wrapping_offset(address.wrapping_sub(self.address) as isize))
+        };
+        let place = TextRef { address, writable: place.writable.and_then(view), copied: place.copied };
+        // SAFETY: the caller's obligation.
+        unsafe { place.is_stale(length) }
+    }
+
+    fn place(&self) -> TextRef {
+        let view =
+            |base: NonNull<u64>| NonNull::new(base.as_ptr().cast::<u8>().wrapping_add(self.quadword.back()));
+        TextRef { address: self.address, writable: self.base.and_then(view), copied: self.copied }
+    }
+
     /// The same in the ordinary way, for text that has no writable view, and for its errors.
     ///
     /// # Safety
     /// As [`TwoForms::exchange`].
     #[cold]
     unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
-        let writable = self
-            .base
-            .and_then(|base| NonNull::new(base.as_ptr().cast::<u8>().wrapping_add(self.quadword.back)));
-        let place = TextRef { address: self.address, writable, copied: self.copied };
+        let place = self.place();
         let (old, new) = (self.quadword.bytes(old), self.quadword.bytes(new));
         // SAFETY: the caller's obligations.
         match unsafe { place.compare_exchange(self.window, 0, &old, &new) } {

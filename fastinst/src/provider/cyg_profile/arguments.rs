@@ -3,20 +3,22 @@
 //! The compiler sets RDI up by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the site or long before it in
 //! a register that it keeps. This is constant propagation over the control flow of one function, for the 16 registers:
 //!
-//! 1. The function is cut into basic blocks.
-//! 2. Each block starts with what its predecessors agree on. A block that nothing in the function jumps to (a landing pad, a
-//!    case of a switch) starts with nothing; so does every block, if a jump through a table could lead there.
-//! 3. Where that leaves RDI open, a register whose every definition in the function is the same constant counts as it.
+//! 1. Most sites need no more than a look back: from the site against the flow, as long as there is one way only to where the
+//!    look has come, for the last definition of RDI, or of the register that it was copied from.
+//! 2. Where the look back ends at a register other than RDI, a register whose every definition in the function is the same
+//!    constant counts as it.
+//! 3. Otherwise the function is cut into basic blocks. Each starts with what its predecessors agree on. A block that nothing in
+//!    the function jumps to (a landing pad, a case of a switch) starts with nothing; so does every block, if a jump through a
+//!    table could lead there.
 //!
 //! What is still open is found out by executing the site ([`super::resolve`]). A wrong answer is not an option: it
 //! would give one function's time to another.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use iced_x86::{
-    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-    UsedRegister,
+    Code, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+    OpKind, Register, UsedRegister,
 };
 
 const REGISTERS: usize = 16;
@@ -40,55 +42,166 @@ const CALLER_SAVED: [Register; 9] = [
 ];
 
 /// What an instruction does to a register.
+#[derive(Clone, Copy)]
 enum Effect {
     Constant(Register, usize),
     Copy(Register, Register),
     Unknown(Register),
 }
 
-struct Analysis<'a> {
-    constants: &'a [Range<usize>],
+/// The effects of all instructions of a function.
+#[derive(Default)]
+struct Effects {
+    all: Vec<Effect>,
+    /// Where those of each instruction end.
+    ends: Vec<u32>,
+}
+
+impl Effects {
+    fn of(&self, instruction: usize) -> &[Effect] {
+        let start = instruction.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.all[start..self.ends[instruction] as usize]
+    }
+}
+
+/// The analysis, with room that it uses again and again.
+pub(super) struct Analysis {
     info: InstructionInfoFactory,
+    /// For each instruction, whether a branch of the function leads there.
+    targets: Vec<bool>,
+    effects: Effects,
+    /// The effects of one instruction.
+    own: Vec<Effect>,
 }
 
-/// For each of the `sites` (indices into the instructions of one function), the constant in RDI before it. `constants` are
-/// ranges of memory that hold pointers which never change.
-pub(super) fn functions_of(
-    instructions: &[Instruction],
-    sites: &[usize],
-    constants: &[Range<usize>],
-) -> Vec<Option<usize>> {
-    let mut analysis = Analysis { constants, info: InstructionInfoFactory::new() };
-    let effects: Vec<Vec<Effect>> = instructions.iter().map(|i| analysis.effects(i)).collect();
-    let at_sites = propagate(instructions, &effects, sites);
-    let unique = unique_definitions(instructions, &effects);
-    let rdi = number(Register::RDI).expect("a general-purpose register");
-    sites
-        .iter()
-        .map(|site| {
-            let state = at_sites.get(site)?;
-            // A copy made just before the site from a register with a single value.
-            let copied = effects[..*site].iter().rev().take(8).find_map(|effects| {
-                effects.iter().find_map(|effect| match effect {
-                    Effect::Copy(Register::RDI, from) => Some(number(*from).and_then(|from| unique[from])),
-                    Effect::Constant(Register::RDI, _) | Effect::Unknown(Register::RDI) => Some(None),
-                    _ => None,
-                })
-            });
-            state[rdi].or(copied.flatten())
-        })
-        .collect()
+/// Where a look back has ended.
+enum Look {
+    Constant(usize),
+    /// Where more than one way leads, or none, with the value still in this register.
+    Stopped(Register),
+    /// At a definition that is no constant.
+    Unknown,
 }
 
-fn number(register: Register) -> Option<usize> {
-    let full = register.full_register();
-    full.is_gpr64().then(|| full.number())
-}
+impl Analysis {
+    pub(super) fn new() -> Self {
+        Self {
+            info: InstructionInfoFactory::new(),
+            targets: Vec::new(),
+            effects: Effects::default(),
+            own: Vec::new(),
+        }
+    }
 
-impl Analysis<'_> {
-    fn effects(&mut self, instruction: &Instruction) -> Vec<Effect> {
-        if let Some(effect) = self.definition(instruction) {
-            return vec![effect];
+    /// For each of the `sites` (indices into the instructions of one function, ascending), the constant in RDI before it. `constants`
+    /// are ranges of memory that hold pointers which never change.
+    pub(super) fn functions_of(
+        &mut self,
+        instructions: &[Instruction],
+        sites: impl Iterator<Item = usize> + Clone,
+        constants: &[Range<usize>],
+    ) -> Vec<Option<usize>> {
+        self.find_targets(instructions);
+        let has_table = has_table(instructions);
+        let looks: Vec<Look> =
+            sites.clone().map(|site| self.look_back(instructions, site, has_table, constants)).collect();
+        if looks.iter().all(|look| matches!(look, Look::Constant(_))) {
+            return looks.into_iter().map(Look::constant).collect();
+        }
+        self.find_effects(instructions, constants);
+        let unique = unique_definitions(instructions, &self.effects);
+        let with_unique = |look: &Look| match look {
+            Look::Constant(value) => Some(*value),
+            Look::Stopped(Register::RDI) | Look::Unknown => None,
+            Look::Stopped(register) => number(*register).and_then(|register| unique[register]),
+        };
+        let mut functions: Vec<Option<usize>> = looks.iter().map(with_unique).collect();
+        if functions.contains(&None) {
+            let sites: Vec<usize> = sites.collect();
+            let at_sites = propagate(instructions, &self.targets, &self.effects, &sites, has_table);
+            for (function, propagated) in functions.iter_mut().zip(at_sites) {
+                *function = function.or(propagated);
+            }
+        }
+        functions
+    }
+
+    fn find_targets(&mut self, instructions: &[Instruction]) {
+        self.targets.clear();
+        self.targets.resize(instructions.len(), false);
+        for instruction in instructions {
+            if let Some(target) = target(instructions, instruction) {
+                self.targets[target] = true;
+            }
+        }
+    }
+
+    /// Step 1.
+    fn look_back(
+        &mut self,
+        instructions: &[Instruction],
+        site: usize,
+        has_table: bool,
+        constants: &[Range<usize>],
+    ) -> Look {
+        let mut wanted = Register::RDI;
+        let mut at = site;
+        loop {
+            let Some(before) = at.checked_sub(1).filter(|_| !self.targets[at]) else {
+                return Look::Stopped(wanted);
+            };
+            let instruction = &instructions[before];
+            if !falls_through(instruction) || has_table && ends_block(instruction) {
+                return Look::Stopped(wanted);
+            }
+            if may_define(instruction, wanted) {
+                let mut own = std::mem::take(&mut self.own);
+                own.clear();
+                self.effects_of(instruction, constants, &mut own);
+                let effect = own.iter().rev().find(|effect| effect.register() == wanted);
+                match effect {
+                    Some(Effect::Constant(_, value)) => return Look::Constant(*value),
+                    Some(Effect::Copy(_, from)) => wanted = *from,
+                    Some(Effect::Unknown(_)) => return Look::Unknown,
+                    None => {}
+                }
+                self.own = own;
+            }
+            at = before;
+        }
+    }
+
+    fn find_effects(&mut self, instructions: &[Instruction], constants: &[Range<usize>]) {
+        let mut effects = std::mem::take(&mut self.effects);
+        effects.all.clear();
+        effects.ends.clear();
+        for instruction in instructions {
+            self.effects_of(instruction, constants, &mut effects.all);
+            effects.ends.push(effects.all.len() as u32);
+        }
+        self.effects = effects;
+    }
+
+    fn effects_of(
+        &mut self,
+        instruction: &Instruction,
+        constants: &[Range<usize>],
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(effect) = definition(instruction, constants) {
+            effects.push(effect);
+            return;
+        }
+        match writes(instruction) {
+            Writes::Nothing => return,
+            Writes::First => {
+                if instruction.op0_kind() == OpKind::Register {
+                    let register = instruction.op0_register().full_register();
+                    effects.extend(register.is_gpr64().then_some(Effect::Unknown(register)));
+                }
+                return;
+            }
+            Writes::Other => {}
         }
         let writes = |used: &&UsedRegister| {
             matches!(
@@ -96,46 +209,149 @@ impl Analysis<'_> {
                 OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
             )
         };
-        let used = self.info.info(instruction).used_registers().iter().filter(writes);
-        let mut effects: Vec<_> = used
-            .map(|used| used.register().full_register())
-            .filter(|register| register.is_gpr64())
-            .map(Effect::Unknown)
-            .collect();
-        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
+        let info = self.info.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+        let used = info.used_registers().iter().filter(writes);
+        effects.extend(
+            used.map(|used| used.register().full_register())
+                .filter(|register| register.is_gpr64())
+                .map(Effect::Unknown),
+        );
+        if is_call(instruction) {
             effects.extend(CALLER_SAVED.map(Effect::Unknown));
         }
-        effects
     }
+}
 
-    /// The one register that `instruction` defines by a constant or a copy.
-    fn definition(&self, instruction: &Instruction) -> Option<Effect> {
-        if instruction.op_count() != 2 || instruction.op0_kind() != OpKind::Register {
-            return None;
+impl Look {
+    fn constant(self) -> Option<usize> {
+        match self {
+            Self::Constant(value) => Some(value),
+            Self::Stopped(_) | Self::Unknown => None,
         }
-        let to = instruction.op0_register();
-        let through_rip = instruction.memory_base() == Register::RIP;
-        let address = instruction.memory_displacement64() as usize;
-        let effect = match instruction.code() {
-            Code::Lea_r64_m if through_rip => Effect::Constant(to, address),
-            Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 => {
-                Effect::Constant(to.full_register(), instruction.immediate(1) as usize)
-            }
-            Code::Mov_r64_rm64 if instruction.op1_kind() == OpKind::Memory && through_rip => {
-                if !self.constants.iter().any(|range| range.contains(&address)) {
-                    return None;
-                }
-                let pointer = std::ptr::with_exposed_provenance::<usize>(address);
-                // SAFETY: the GOT of a loaded object, filled in by the loader before any of its code runs.
-                Effect::Constant(to, unsafe { pointer.read_unaligned() })
-            }
-            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
-                Effect::Copy(to, instruction.op1_register())
-            }
-            _ => return None,
-        };
-        Some(effect)
     }
+}
+
+impl Effect {
+    fn register(&self) -> Register {
+        match self {
+            Self::Constant(register, _) | Self::Copy(register, _) | Self::Unknown(register) => *register,
+        }
+    }
+}
+
+fn number(register: Register) -> Option<usize> {
+    let full = register.full_register();
+    full.is_gpr64().then(|| full.number())
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// What the most frequent instructions do with registers, beside the stack pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// They write none.
+    Nothing,
+    /// They write their first operand, if it is a register.
+    First,
+    /// To be looked up.
+    Other,
+}
+
+fn writes(instruction: &Instruction) -> Writes {
+    match instruction.mnemonic() {
+        Mnemonic::Mov
+        | Mnemonic::Lea
+        | Mnemonic::Movzx
+        | Mnemonic::Movsx
+        | Mnemonic::Movsxd
+        | Mnemonic::Add
+        | Mnemonic::Sub
+        | Mnemonic::And
+        | Mnemonic::Or
+        | Mnemonic::Xor
+        | Mnemonic::Shl
+        | Mnemonic::Shr
+        | Mnemonic::Sar => Writes::First,
+        Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Nop | Mnemonic::Endbr64 => {
+            Writes::Nothing
+        }
+        _ => match instruction.flow_control() {
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => Writes::Nothing,
+            _ => Writes::Other,
+        },
+    }
+}
+
+/// Whether it is worth finding out what `instruction` does to `register`.
+fn may_define(instruction: &Instruction, register: Register) -> bool {
+    let is_first = || {
+        instruction.op0_kind() == OpKind::Register && instruction.op0_register().full_register() == register
+    };
+    match writes(instruction) {
+        Writes::Nothing => false,
+        Writes::First => is_first(),
+        Writes::Other => true,
+    }
+}
+
+/// The one register that `instruction` defines by a constant or a copy.
+fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<Effect> {
+    if instruction.op_count() != 2 || instruction.op0_kind() != OpKind::Register {
+        return None;
+    }
+    let to = instruction.op0_register();
+    let through_rip = instruction.memory_base() == Register::RIP;
+    let address = instruction.memory_displacement64() as usize;
+    let effect = match instruction.code() {
+        Code::Lea_r64_m if through_rip => Effect::Constant(to, address),
+        Code::Mov_r32_imm32 | Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 => {
+            Effect::Constant(to.full_register(), instruction.immediate(1) as usize)
+        }
+        Code::Mov_r64_rm64 if instruction.op1_kind() == OpKind::Memory && through_rip => {
+            if !constants.iter().any(|range| range.contains(&address)) {
+                return None;
+            }
+            let pointer = std::ptr::with_exposed_provenance::<usize>(address);
+            // SAFETY: the GOT of a loaded object, filled in by the loader before any of its code runs.
+            Effect::Constant(to, unsafe { pointer.read_unaligned() })
+        }
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
+            Effect::Copy(to, instruction.op1_register())
+        }
+        _ => return None,
+    };
+    Some(effect)
+}
+
+/// The instruction of the function that a direct branch leads to.
+fn target(instructions: &[Instruction], branch: &Instruction) -> Option<usize> {
+    match branch.flow_control() {
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+            instructions.binary_search_by_key(&branch.near_branch_target(), Instruction::ip).ok()
+        }
+        _ => None,
+    }
+}
+
+fn falls_through(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call | FlowControl::IndirectCall
+    )
+}
+
+fn ends_block(instruction: &Instruction) -> bool {
+    !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// Whether there is a jump through a table, which stays in the function; a tail call through a pointer leaves it.
+fn has_table(instructions: &[Instruction]) -> bool {
+    instructions.iter().any(|instruction| {
+        instruction.flow_control() == FlowControl::IndirectBranch
+            && instruction.memory_base() != Register::RIP
+    })
 }
 
 fn apply(state: &mut State, effects: &[Effect]) {
@@ -154,87 +370,61 @@ fn set(state: &mut State, register: Register, value: Option<usize>) {
     }
 }
 
-/// Steps 1 and 2: the state before each site.
+/// Step 3: the constant in RDI before each site.
 fn propagate(
     instructions: &[Instruction],
-    effects: &[Vec<Effect>],
+    targets: &[bool],
+    effects: &Effects,
     sites: &[usize],
-) -> BTreeMap<usize, State> {
-    let index_of: BTreeMap<u64, usize> =
-        instructions.iter().enumerate().map(|(i, ins)| (ins.ip(), i)).collect();
-    let target = |instruction: &Instruction| match instruction.flow_control() {
-        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-            index_of.get(&instruction.near_branch_target()).copied()
-        }
-        _ => None,
-    };
-    let falls_through = |instruction: &Instruction| {
-        matches!(
-            instruction.flow_control(),
-            FlowControl::Next
-                | FlowControl::ConditionalBranch
-                | FlowControl::Call
-                | FlowControl::IndirectCall
-        )
-    };
-    let ends_block = |instruction: &Instruction| {
-        !matches!(
-            instruction.flow_control(),
-            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall
-        )
-    };
-    // A tail call through a pointer leaves the function; a jump through a table stays in it.
-    let has_table = instructions.iter().any(|instruction| {
-        instruction.flow_control() == FlowControl::IndirectBranch
-            && instruction.memory_base() != Register::RIP
-    });
-
-    let mut leaders = BTreeSet::from([0]);
-    let mut reached = BTreeSet::new();
-    for (index, instruction) in instructions.iter().enumerate() {
-        if let Some(target) = target(instruction) {
-            leaders.insert(target);
-            reached.insert(target);
-        }
-        if ends_block(instruction) && index + 1 < instructions.len() {
-            leaders.insert(index + 1);
-            if falls_through(instruction) {
-                reached.insert(index + 1);
-            }
+    has_table: bool,
+) -> Vec<Option<usize>> {
+    let rdi = number(Register::RDI).expect("a general-purpose register");
+    // Blocks by their first instruction, ascending, and whether a block or a branch before leads there.
+    let mut leaders: Vec<(usize, bool)> = Vec::new();
+    for (index, is_target) in targets.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &instructions[before]);
+        let is_behind_branch = before.is_none_or(ends_block);
+        if *is_target || is_behind_branch {
+            let is_reached = *is_target || before.is_some_and(falls_through);
+            leaders.push((index, is_reached));
         }
     }
-    let mut entry: BTreeMap<usize, State> = BTreeMap::new();
+    let block_of = |leader: usize| leaders.binary_search_by_key(&leader, |(first, _)| *first);
+    let mut entry: Vec<Option<State>> = vec![None; leaders.len()];
     let mut work: Vec<usize> = Vec::new();
-    for leader in
-        leaders.iter().copied().filter(|leader| has_table || *leader == 0 || !reached.contains(leader))
-    {
-        entry.insert(leader, NOTHING);
-        work.push(leader);
+    for (block, (leader, is_reached)) in leaders.iter().enumerate() {
+        if has_table || *leader == 0 || !is_reached {
+            entry[block] = Some(NOTHING);
+            work.push(block);
+        }
     }
-    let mut at_sites = BTreeMap::new();
-    while let Some(leader) = work.pop() {
-        let mut state = entry[&leader];
+    let mut at_sites = vec![None; sites.len()];
+    while let Some(block) = work.pop() {
+        let mut state = entry[block].expect("a block at work has been entered");
         let mut flow = |to: usize, state: &State| {
-            let merged = entry.get(&to).map_or(*state, |old| {
+            let Ok(to) = block_of(to) else { return };
+            let merged = entry[to].map_or(*state, |old| {
                 std::array::from_fn(|i| if old[i] == state[i] { old[i] } else { None })
             });
-            if entry.insert(to, merged) != Some(merged) {
+            if entry[to].replace(merged) != Some(merged) {
                 work.push(to);
             }
         };
-        for (index, instruction) in instructions.iter().enumerate().skip(leader) {
-            if sites.binary_search(&index).is_ok() {
-                at_sites.insert(index, state);
+        let first = leaders[block].0;
+        for (index, instruction) in instructions.iter().enumerate().skip(first) {
+            if let Ok(site) = sites.binary_search(&index) {
+                at_sites[site] = state[rdi];
             }
-            apply(&mut state, &effects[index]);
-            if let Some(target) = target(instruction) {
+            apply(&mut state, effects.of(index));
+            if let Some(target) = target(instructions, instruction) {
                 flow(target, &state);
             }
             if !falls_through(instruction) {
                 break;
             }
-            if leaders.contains(&(index + 1)) {
-                flow(index + 1, &state);
+            let next = index + 1;
+            if next < targets.len() && (targets[next] || ends_block(instruction)) {
+                flow(next, &state);
                 break;
             }
         }
@@ -242,16 +432,16 @@ fn propagate(
     at_sites
 }
 
-/// Step 3: the registers that hold one constant wherever the function has defined them. A register that is restored from the
+/// Step 2: the registers that hold one constant wherever the function has defined them. A register that is restored from the
 /// stack at the end counts as not defined by that.
-fn unique_definitions(instructions: &[Instruction], effects: &[Vec<Effect>]) -> State {
+fn unique_definitions(instructions: &[Instruction], effects: &Effects) -> State {
     let mut unique = NOTHING;
     let mut spoiled = [false; REGISTERS];
-    for (instruction, effects) in instructions.iter().zip(effects) {
+    for (index, instruction) in instructions.iter().enumerate() {
         if matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave) {
             continue;
         }
-        for effect in effects {
+        for effect in effects.of(index) {
             let (register, value) = match effect {
                 Effect::Constant(register, value) => (register, Some(*value)),
                 Effect::Copy(register, _) | Effect::Unknown(register) => (register, None),
@@ -282,7 +472,7 @@ mod tests {
         assert!(instructions.iter().all(|instruction| !instruction.is_invalid()));
         let sites: Vec<_> =
             (0..instructions.len()).filter(|i| instructions[*i].op0_register() == Register::RAX).collect();
-        assert_eq!(functions_of(&instructions, &sites, &[]), expected);
+        assert_eq!(Analysis::new().functions_of(&instructions, sites.iter().copied(), &[]), expected);
     }
 
     const MOV_EDI_F: &[u8] = &[0xbf, 0x00, 0x10, 0x40, 0x00];

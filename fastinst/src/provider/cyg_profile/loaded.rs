@@ -15,6 +15,10 @@ pub(super) struct LoadedObject {
     pub(super) range: Range<usize>,
     /// Its executable segments.
     pub(super) text: Vec<Range<usize>>,
+    /// What its segments have of the file.
+    pub(super) segments: Vec<Range<usize>>,
+    /// Where its table for unwinding is, if it has one.
+    pub(super) unwind: Option<usize>,
 }
 
 /// How often the loader has loaded and unloaded objects.
@@ -95,5 +99,14 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     };
     let range = loads.clone().map(range_of).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
     let text = loads.filter(|header| header.p_flags & libc::PF_X != 0).map(range_of).collect();
-    Some(LoadedObject { path, bias, range, text })
+    let filled = |header: &libc::Elf64_Phdr| {
+        let start = bias + header.p_vaddr as usize;
+        start..start + header.p_filesz as usize
+    };
+    let readable =
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0);
+    let segments = readable.map(filled).collect();
+    let unwind = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+    let unwind = unwind.map(|header| bias + header.p_vaddr as usize);
+    Some(LoadedObject { path, bias, range, text, segments, unwind })
 }

@@ -3,15 +3,23 @@
 //! The compiler calls `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at the entry and at every exit of
 //! each function. This provider finds these calls in the loaded objects and makes each a probe:
 //!
-//! 1. `loaded`: which objects are loaded; `elf`: where an object's pointers to the two functions are, and where its own
-//!    functions start and end (from its unwind tables).
-//! 2. `scan`: decodes each function that holds a call of either, in every shape: CALL and JMP to a PLT entry, CALL and
+//! 1. `loaded`: which objects are loaded; `elf`: where an object's pointers to the two functions are; `unwind`: where its own
+//!    functions start. `index` keeps the starts, sorted: eight bytes for each function.
+//! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it comes from in the index.
+//! 3. `scan`: decodes marked code that holds a call of either function, in every shape: CALL and JMP to a PLT entry, CALL and
 //!    JMP through the pointer (`-fno-plt`); an exit that is the last thing a function does is a JMP.
-//! 3. `arguments`: which function a site belongs to, from the code that sets its first argument up. Inlined
-//!    functions have sites in other functions' bodies.
-//! 4. `stubs`: gives each site an id and a stub of its own, and leads the site there, switched off.
-//! 5. `resolve`: a site whose function the code does not tell is left on until it is first executed, when its argument
+//! 4. `arguments`: which function a site belongs to, from the code that sets its first argument up. Inlined
+//!    functions have sites in other functions' bodies. `names`: what it is called.
+//! 5. `stubs`: gives each site an id and a stub of its own, and leads the site there, switched off.
+//! 6. `resolve`: a site whose function the code does not tell is left on until it is first executed, when its argument
 //!    tells.
+//!
+//! [`start`] marks all code, so every probe is known when it returns. After [`start_lazily`] only code that has been executed is
+//! looked at, some at a time: a program pays for the functions that it runs, not for those that it has. What was called
+//! before its probes were ready is counted: [`take_arrivals`].
+//!
+//! Part of a function can lie elsewhere (`.cold`), with sites that no call marks, if they are tail calls. Where marked code
+//! branches on a condition to other code, or in any way to a part of that name, that code is looked at too.
 //!
 //! Libraries loaded later are found when one of their functions first arrives at the exported `__cyg_profile_func_*`
 //! functions, or at the service thread's next look. Sites of an unloaded library answer [`crate::Error::Unloaded`]; when it is loaded
@@ -20,83 +28,92 @@
 //! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and [`notes`] says so.
 
 mod arguments;
+mod arrivals;
 mod elf;
+mod index;
 mod loaded;
+mod names;
 mod resolve;
 mod scan;
 mod stubs;
+mod unwind;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub use arrivals::{arrival, take_arrivals};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::probe::ProbeId;
-use crate::registry::{CStrBox, PROBES, Probe};
-use crate::segments::Segments;
-use crate::service;
+use crate::registry::{ObjectInfo, PROBES, Probe};
+use arrivals::{KNOWN, Known, NEWS_PENDING, STARTED, TOO_MANY_ARRIVALS};
+use index::Index;
 use loaded::LoadedObject;
+use names::Names;
+use scan::{Found, Scanner};
+use stubs::Stubs;
+use unwind::Table;
 
-/// Where an instrumented object is or was, for the exported functions to know whether an arrival is news.
-struct KnownRange {
-    range: Range<usize>,
-    /// Whether the object is loaded now.
-    alive: AtomicBool,
-    /// Calls from there that still arrive at the exported functions.
-    arrivals: AtomicU32,
-}
+/// How many sites are made probes at a time. More share the two waits that leading them takes; fewer keep the loader's lock for
+/// a shorter time, and need less memory meanwhile.
+const SITES_AT_ONCE: usize = 2048;
 
-/// How many arrivals from an object whose sites are probes tell that it makes calls in other forms. Fewer may be threads that
-/// were on their way when the sites were led elsewhere.
-const TOO_MANY_ARRIVALS: u32 = 100;
+/// After having made probes lazily, the service thread lets marks gather: so many times as long as that took, within these
+/// bounds. Each time costs two `membarrier`, whatever the number of sites.
+const REST: u32 = 10;
+const REST_BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
-static KNOWN: Segments<KnownRange> = Segments::new();
+/// How soon to look again where a forked child's text is still its parent's.
+const NOT_YET: Duration = Duration::from_millis(1);
 
-/// To be called by the exported `__cyg_profile_func_enter` and `..._exit` with their first argument: by sites that are no
-/// probes, or not yet. Safe at any time in a process, in any context: atomics, and at most one system call.
-pub fn arrival(this_fn: usize) {
-    if !STARTED.load(Ordering::Relaxed) {
-        return;
-    }
-    let is_known =
-        |known: &&KnownRange| known.alive.load(Ordering::Relaxed) && known.range.contains(&this_fn);
-    if let Some(known) = KNOWN.iter().find(is_known) {
-        // Stops counting, so that threads do not fight for the counter's cache line.
-        if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
-            known.arrivals.fetch_add(1, Ordering::Relaxed);
-        }
-    } else if !NEWS_PENDING.swap(true, Ordering::Relaxed) {
-        service::notify();
-    }
-}
+/// Set by [`service::start`]: a mark may have been lost with a thread that this process was forked without.
+static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Set by [`start`]; before, arrivals are no news, since everything is looked at then.
-static STARTED: AtomicBool = AtomicBool::new(false);
-
-/// Set from an arrival that was news until the service thread looks.
-static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
+/// Bytes held for objects, by those that hold no count of their own.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// An object that was looked at.
 struct Object {
     loaded: LoadedObject,
-    /// Its probes by site address; empty for an object that is not instrumented.
-    probes: BTreeMap<usize, ProbeId>,
-    symbols: elf::Symbols,
-    known: Option<&'static KnownRange>,
+    /// Nothing for one that is not instrumented.
+    instrumented: Option<Instrumented>,
+}
+
+/// What is known of an instrumented object.
+struct Instrumented {
+    info: &'static ObjectInfo,
+    view: elf::View,
+    known: &'static Known,
+    /// Read when first needed.
+    names: Option<Names>,
+    stubs: Stubs,
+    /// Its probes: ranges of ids.
+    probes: Vec<Range<u32>>,
+    /// How many calls were found in forms that are no sites.
+    unsupported: usize,
+    /// Of an object that was loaded again: its probes by the addresses of their sites.
+    back: BTreeMap<usize, &'static Probe>,
 }
 
 #[derive(Default)]
 struct Provider {
+    /// Whether all code of all objects is looked at.
+    is_eager: bool,
     /// Objects that are loaded now.
     objects: Vec<Object>,
     /// Instrumented objects that were unloaded; they may come back.
     unloaded: Vec<Object>,
     /// The loader's counters of loads and unloads at the last look.
     counters: loaded::Counters,
+    /// Names of functions that have no symbol.
+    places: BTreeMap<usize, &'static CStr>,
+    /// Until when marks gather.
+    rests_until: Option<Instant>,
     notes: Vec<String>,
 }
 
@@ -107,14 +124,37 @@ fn with_provider<R>(act: impl FnOnce(&mut Provider) -> R) -> R {
     act(PROVIDER.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_default())
 }
 
-/// Looks at every object that is loaded now. Blocks for the time of the scan (about a millisecond for 200 KB of
-/// instrumented code), and may be called again.
+/// Looks at every object that is loaded now, and makes all its probes. Blocks for the time of the scan (about a millisecond for
+/// 200 KB of instrumented code), and may be called again. From now on, so it is with libraries that are loaded later.
 ///
 /// # Errors
 /// [`Error::CalledFromCallback`]. An object that cannot be read is passed over; [`notes`] tells.
 pub fn start() -> Result<(), Error> {
+    begin(true)
+}
+
+/// Looks at every object that is loaded now, for where its functions start, and has functions made probes when they
+/// are executed: callbacks learn of no others. Blocks for about a microsecond for each ten functions; called again, also for
+/// what has been executed since. Does nothing to what [`start`] has begun.
+///
+/// The service thread makes the probes, within some milliseconds of the first call.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_lazily() -> Result<(), Error> {
+    begin(false)
+}
+
+fn begin(eagerly: bool) -> Result<(), Error> {
     let discovery = Discovery::begin()?;
     STARTED.store(true, Ordering::Relaxed);
+    with_provider(|provider| {
+        provider.rests_until = None;
+        if eagerly && !provider.is_eager {
+            provider.is_eager = true;
+            provider.objects.iter().for_each(Object::mark_everything);
+        }
+    });
     discover(&discovery);
     Ok(())
 }
@@ -123,24 +163,42 @@ pub fn start() -> Result<(), Error> {
 pub fn notes() -> Vec<String> {
     with_provider(|provider| {
         let mut notes = provider.notes.clone();
-        let arrives = |object: &&Object| {
-            object.known.is_some_and(|known| known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS)
-        };
-        notes.extend(provider.objects.iter().filter(arrives).map(|object| {
-            format!(
-                "{}: calls of the instrumentation functions through registers (-mcmodel=large) are not profiled",
-                object.loaded.path.display()
-            )
-        }));
+        let instrumented = provider.objects.iter().chain(&provider.unloaded).filter_map(|object| {
+            object.instrumented.as_ref().map(|instrumented| (object.loaded.path.display(), instrumented))
+        });
+        for (path, Instrumented { unsupported, known, .. }) in instrumented {
+            if *unsupported > 0 {
+                notes.push(format!(
+                    "{path}: {unsupported} calls of the instrumentation functions are in no form that can be switched and are left as \
+                     they are"
+                ));
+            }
+            if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS {
+                notes.push(format!(
+                    "{path}: calls of the instrumentation functions through registers (-mcmodel=large) are not profiled"
+                ));
+            }
+        }
         notes
     })
 }
 
-/// Looks for objects that came or went since the last look, and for sites whose function is known now.
-pub(crate) fn discover(discovery: &Discovery) {
-    NEWS_PENDING.store(false, Ordering::Relaxed);
+/// How many bytes of memory probes and the discovery of more hold: tables, names, stubs, indices. Without what writing text takes,
+/// which is a copy of the text of each object with probes, and without what is held for the time of a look only.
+pub fn memory_bytes() -> usize {
+    HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
+}
+
+/// To be called where a service thread starts: the process may be a forked child.
+pub(crate) fn look_everywhere() {
+    EVERYWHERE.store(true, Ordering::Relaxed);
+}
+
+/// Looks for objects that came or went since the last look, for sites whose function is known now, and makes probes of the sites
+/// in marked code. Returns when to look again, if that is before there is news.
+pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
     if !STARTED.load(Ordering::Relaxed) {
-        return;
+        return None;
     }
     with_provider(|provider| {
         resolve::take_resolved(|probe| {
@@ -148,42 +206,67 @@ pub(crate) fn discover(discovery: &Discovery) {
                 discovery.announce(probe);
             }
         });
-        let counters = loaded::counters();
-        if counters == provider.counters {
-            return;
+        let now = Instant::now();
+        if let Some(until) = provider.rests_until.filter(|until| *until > now) {
+            return Some(until);
         }
-        let objects = loaded::objects();
-        if counters.unloads != provider.counters.unloads {
-            provider.retire(&objects);
+        provider.rests_until = None;
+        if wordpatch::text::is_shared_with_parent() {
+            // Nothing can be switched yet; the marks stay.
+            return NEWS_PENDING.load(Ordering::Relaxed).then(|| now + NOT_YET);
         }
-        provider.counters = counters;
-        for object in objects {
-            if !provider.objects.iter().any(|known| known.loaded == object) {
-                // A library that has gone since is the next look's business.
-                let new = loaded::while_loaded(&object, || provider.add(object.clone())).unwrap_or_default();
-                new.iter()
-                    .filter_map(|id| PROBES.get(id.0 as usize))
-                    .for_each(|probe| discovery.announce(probe));
-            }
+        // First: what comes from here on is news again.
+        NEWS_PENDING.store(false, Ordering::SeqCst);
+        provider.follow_the_loader();
+        let everywhere = EVERYWHERE.swap(false, Ordering::Relaxed);
+        let mut made = false;
+        for at in 0..provider.objects.len() {
+            made |= provider.complete(at, everywhere, discovery);
         }
-    });
+        if !made || provider.is_eager {
+            return None;
+        }
+        // Until then, an arrival need not wake anybody.
+        NEWS_PENDING.store(true, Ordering::Relaxed);
+        provider.rests_until =
+            Some(Instant::now() + (now.elapsed() * REST).clamp(REST_BOUNDS[0], REST_BOUNDS[1]));
+        provider.rests_until
+    })
 }
 
 impl Provider {
+    /// Takes in the objects that were loaded, and takes out those that were unloaded.
+    fn follow_the_loader(&mut self) {
+        let counters = loaded::counters();
+        if counters == self.counters {
+            return;
+        }
+        let objects = loaded::objects();
+        if counters.unloads != self.counters.unloads {
+            self.retire(&objects);
+        }
+        self.counters = counters;
+        for object in objects {
+            if !self.objects.iter().any(|known| known.loaded == object) {
+                self.add(object);
+            }
+        }
+    }
+
     /// Takes out the objects that are no longer loaded, or were unloaded and loaded again meanwhile.
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
             .partition(|object| loaded_now.contains(&object.loaded) && object.is_as_it_was());
         self.objects = stay;
-        for object in go.into_iter().filter(|object| !object.probes.is_empty()) {
-            for id in object.probes.values() {
-                if let Some(probe) = PROBES.get(id.0 as usize) {
-                    probe.site.store(std::ptr::null_mut(), Ordering::Release);
-                }
+        for mut object in go {
+            let Some(instrumented) = &mut object.instrumented else { continue };
+            instrumented.known.alive.store(false, Ordering::Relaxed);
+            for probe in instrumented.all_probes() {
+                probe.site.store(std::ptr::null_mut(), Ordering::Release);
             }
-            if let Some(known) = object.known {
-                known.alive.store(false, Ordering::Relaxed);
+            for (function, calls) in instrumented.known.index.reset() {
+                arrivals::keep(function, calls);
             }
             // SAFETY: the loader has unmapped the object, or mapped another, or the same anew, in its place.
             unsafe { wordpatch::text::release(&object.loaded.range) };
@@ -191,23 +274,19 @@ impl Provider {
         }
     }
 
-    /// Makes probes of an object's sites. Returns those that are to be announced.
-    fn add(&mut self, loaded: LoadedObject) -> Vec<ProbeId> {
-        match self.probes_of(&loaded) {
-            Ok(Some((object, new))) => {
-                self.objects.push(object);
-                new.into_iter()
-                    .filter(|id| PROBES.get(id.0 as usize).is_some_and(|probe| self.name(probe)))
-                    .collect()
-            }
-            outcome => {
-                if let Err(error) = outcome {
-                    self.note(error.to_string());
-                }
-                self.objects.push(Object::without_probes(loaded));
-                Vec::new()
-            }
+    /// Takes in an object.
+    fn add(&mut self, loaded: LoadedObject) {
+        // A library that has gone since is the next look's business.
+        let Some(instrumented) = loaded::while_loaded(&loaded, || self.instrumented(&loaded)) else { return };
+        let instrumented = instrumented.unwrap_or_else(|error| {
+            self.note(error.to_string());
+            None
+        });
+        let object = Object { loaded, instrumented };
+        if self.is_eager {
+            object.mark_everything();
         }
+        self.objects.push(object);
     }
 
     fn note(&mut self, line: String) {
@@ -216,98 +295,300 @@ impl Provider {
         }
     }
 
-    /// The object with its probes, and the ids that are new; nothing for an object that is not instrumented.
-    fn probes_of(&mut self, loaded: &LoadedObject) -> Result<Option<(Object, Vec<ProbeId>)>, Error> {
-        let Some(file) = elf::read(loaded)? else { return Ok(None) };
-        let found = scan::scan(loaded, &file);
-        if found.unsupported > 0 {
-            self.note(format!(
-                "{}: {} calls of the instrumentation functions are in no form that can be switched and are left as they are",
-                loaded.path.display(),
-                found.unsupported
-            ));
-        }
-        let mut object =
-            Object { loaded: loaded.clone(), probes: BTreeMap::new(), symbols: file.symbols, known: None };
-        let addresses = || found.sites.iter().map(|site| site.address);
-        let back = self
-            .unloaded
-            .iter()
-            .position(|old| old.loaded == *loaded && old.probes.keys().copied().eq(addresses()));
-        let (probes, new) = match back {
-            _ if found.sites.is_empty() => (BTreeMap::new(), Vec::new()),
-            Some(index) => {
-                let probes = self.unloaded.swap_remove(index).probes;
-                stubs::attach(&found.sites, &probes)?;
-                (probes, Vec::new())
-            }
-            None => {
-                let made = stubs::make(loaded, &found.sites)?;
-                made.refused.iter().for_each(|error| self.note(error.to_string()));
-                let ids = made.probes.values().copied().collect();
-                (made.probes, ids)
-            }
+    /// What there is to know of an object that is loaded meanwhile; nothing if it is not instrumented.
+    fn instrumented(&mut self, loaded: &LoadedObject) -> Result<Option<Instrumented>, Error> {
+        // SAFETY: the object is loaded meanwhile.
+        let table = unsafe { Table::of(loaded) };
+        // SAFETY: as above.
+        let Some(view) = (unsafe { elf::read(loaded, table.is_some()) })? else { return Ok(None) };
+        let starts = starts(loaded, &view, table.as_ref());
+        let came_back = |old: &Object| {
+            old.loaded == *loaded
+                && old
+                    .instrumented
+                    .as_ref()
+                    .is_some_and(|old| old.view.file == view.file && old.known.index.has_starts(&starts))
         };
-        object.probes = probes;
-        let range = loaded.range.clone();
-        let known = KnownRange { range, alive: AtomicBool::new(true), arrivals: AtomicU32::new(0) };
-        object.known = KNOWN.push_with(|_| known).and_then(|index| KNOWN.get(index));
-        Ok(Some((object, new)))
+        if let Some(at) = self.unloaded.iter().position(came_back)
+            && let Some(mut old) = self.unloaded.swap_remove(at).instrumented
+        {
+            old.back = old.all_probes().map(|probe| (probe.site_address(), probe)).collect();
+            old.known.arrivals.store(0, Ordering::Relaxed);
+            old.unsupported = 0;
+            old.known.alive.store(true, Ordering::Release);
+            return Ok(Some(old));
+        }
+        let index = Index::new(loaded.range.start, starts);
+        HELD.fetch_add(index.memory(), Ordering::Relaxed);
+        let known = Known {
+            range: loaded.range.clone(),
+            alive: AtomicBool::new(true),
+            arrivals: AtomicU32::new(0),
+            index,
+        };
+        let number = KNOWN.push_with(|_| known);
+        let Some(known) = number.and_then(|number| KNOWN.get(number)) else {
+            return Err(Error::Object { path: loaded.path.clone(), reason: "too many objects".into() });
+        };
+        let info: &ObjectInfo =
+            Box::leak(Box::new(ObjectInfo { path: leak(&loaded.path), base: loaded.range.start }));
+        Ok(Some(Instrumented {
+            info,
+            view,
+            known,
+            names: None,
+            stubs: Stubs::default(),
+            probes: Vec::new(),
+            unsupported: 0,
+            back: BTreeMap::new(),
+        }))
+    }
+
+    /// Makes probes of the sites in an object's marked code, and announces them. Returns whether there were any.
+    fn complete(&mut self, at: usize, everywhere: bool, discovery: &Discovery) -> bool {
+        let is_lazy = !self.is_eager;
+        let Object { loaded, instrumented: Some(instrumented) } = &mut self.objects[at] else { return false };
+        let mut work = Work::new(instrumented.known.index.take_queued(everywhere));
+        if work.is_over() {
+            return false;
+        }
+        // Before the loader is kept waiting.
+        instrumented.read_names(loaded);
+        let loaded = loaded.clone();
+        let first = PROBES.len();
+        while !work.is_over() {
+            let Some(instrumented) = &mut self.objects[at].instrumented else { break };
+            let step = || instrumented.make_probes(&loaded, &mut work, is_lazy);
+            let Some(step) = loaded::while_loaded(&loaded, step) else { break };
+            step.refused.iter().for_each(|error| self.note(error.to_string()));
+            let new = || step.new.clone().filter_map(|id| PROBES.get(id as usize));
+            for probe in new() {
+                if self.name(probe) {
+                    discovery.announce(probe);
+                }
+            }
+            if is_lazy {
+                stubs::settle(new());
+            }
+        }
+        PROBES.len() > first
     }
 
     /// Gives a probe whose function is known its name. Returns whether it has one now and had none before.
-    fn name(&self, probe: &Probe) -> bool {
+    fn name(&mut self, probe: &Probe) -> bool {
         let address = probe.function_address.load(Ordering::Relaxed);
         if address == 0 || !probe.name.load(Ordering::Relaxed).is_null() {
             return false;
         }
-        let symbol = self
-            .objects
-            .iter()
-            .find_map(|object| object.symbols.name(address.wrapping_sub(object.loaded.bias)));
-        let name = symbol.map_or_else(|| self.place(probe, address), <[u8]>::to_vec);
-        let name = Box::leak(CString::new(name).unwrap_or_default().into_boxed_c_str());
-        probe.name.store(Box::leak(Box::new(CStrBox(name))), Ordering::Release);
+        let holder = self.objects.iter_mut().find(|object| object.loaded.range.contains(&address));
+        let symbol = holder.and_then(|object| {
+            let instrumented = object.instrumented.as_mut()?;
+            instrumented.read_names(&object.loaded);
+            instrumented.names.as_ref()?.name(address)
+        });
+        let place = || {
+            *self.places.entry(address).or_insert_with(|| {
+                let name = place(probe.object, address);
+                Box::leak(CString::new(name).unwrap_or_default().into_boxed_c_str())
+            })
+        };
+        let name: &'static CStr = symbol.unwrap_or_else(place);
+        probe.name.store(name.as_ptr().cast_mut(), Ordering::Release);
         true
-    }
-
-    /// What stands for the name of a function without a symbol.
-    fn place(&self, probe: &Probe, address: usize) -> Vec<u8> {
-        let path = PathBuf::from(probe.object_path.to_string_lossy().into_owned());
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        format!("[{file}+{:#x}]", address.wrapping_sub(probe.object_base)).into_bytes()
     }
 }
 
+/// What stands for the name of a function without a symbol.
+fn place(object: &ObjectInfo, address: usize) -> String {
+    let path = object.path.to_string_lossy();
+    let file = Path::new(&*path).file_name().unwrap_or_default().to_string_lossy();
+    format!("[{file}+{:#x}]", address.wrapping_sub(object.base))
+}
+
+/// Where the intervals of an object's index start: its functions, and its text, so that all of it belongs to some interval.
+fn starts(loaded: &LoadedObject, view: &elf::View, table: Option<&Table<'_>>) -> Vec<u32> {
+    let from_table = table.into_iter().flat_map(Table::starts);
+    let from_file = view.functions.iter().map(|function| function.start);
+    let texts = loaded.text.iter().map(|text| text.start);
+    let is_text = |start: &usize| loaded.text.iter().any(|text| text.contains(start));
+    let mut starts: Vec<u32> = from_table
+        .chain(from_file)
+        .filter(is_text)
+        .chain(texts)
+        .filter_map(|start| (start - loaded.range.start).try_into().ok())
+        .collect();
+    starts.sort_unstable();
+    starts.dedup();
+    starts
+}
+
+/// Marked intervals of one object, on their way to being done.
+struct Work {
+    /// In the order in which they are taken; those that code of others leads to are appended.
+    intervals: Vec<usize>,
+    /// How many are done.
+    done: usize,
+}
+
+/// What a step of it has given.
+struct Step {
+    new: Range<u32>,
+    refused: Vec<Error>,
+}
+
+impl Work {
+    fn new(intervals: Vec<usize>) -> Self {
+        Self { intervals, done: 0 }
+    }
+
+    fn is_over(&self) -> bool {
+        self.done == self.intervals.len()
+    }
+}
+
+impl Instrumented {
+    fn all_probes(&self) -> impl Iterator<Item = &'static Probe> + use<'_> {
+        self.probes.iter().cloned().flatten().filter_map(|id| PROBES.get(id as usize))
+    }
+
+    fn read_names(&mut self, loaded: &LoadedObject) {
+        if self.names.is_none() {
+            let names = Names::read(loaded, self.view.file);
+            HELD.fetch_add(names.memory(), Ordering::Relaxed);
+            self.names = Some(names);
+        }
+    }
+
+    /// Makes probes of the sites in some of the intervals that are left. The object is loaded meanwhile.
+    fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, lazily: bool) -> Step {
+        let Self { info, view, known, names, stubs, probes, unsupported, back } = self;
+        let empty = Names::default();
+        let names = names.as_ref().unwrap_or(&empty);
+        // SAFETY: the object is loaded meanwhile.
+        let table = unsafe { Table::of(loaded) };
+        let mut scanner = Scanner::new(loaded, view);
+        let mut found = Found::default();
+        let first = work.done;
+        while work.done < work.intervals.len() && found.sites.len() < SITES_AT_ONCE {
+            let number = work.intervals[work.done];
+            for body in bodies(&known.index, number, loaded, view, table.as_ref(), names) {
+                if scanner.is_of_interest(&body) {
+                    scanner.scan(&body, &mut found);
+                }
+            }
+            for branch in found.branches.drain(..) {
+                let other = known.index.find(branch.target).filter(|other| *other != number);
+                let is_part = |other: &usize| {
+                    branch.is_conditional
+                        || names.name(known.index.start(*other)).is_some_and(|name| is_cold(name))
+                };
+                if let Some(other) = other.filter(is_part)
+                    && known.index.queue(other) == index::Met::New
+                {
+                    work.intervals.push(other);
+                }
+            }
+            work.done += 1;
+        }
+        *unsupported += found.unsupported;
+        let memory = stubs.memory();
+        let of_before = |site: &scan::Site| {
+            let old = back.get(&site.address).copied()?;
+            (old.is_exit == (site.kind == crate::ProbeType::Exit)).then_some(old)
+        };
+        let made = stubs.make(loaded, info, &found.sites, of_before, lazily);
+        let step = match made {
+            Ok(made) => Step { new: made.new, refused: made.refused },
+            Err(error) => Step { new: 0..0, refused: vec![error] },
+        };
+        for number in &work.intervals[first..work.done] {
+            arrivals::keep(known.index.start(*number), known.index.finish(*number).into());
+        }
+        HELD.fetch_add(
+            stubs.memory() - memory + found.sites.len() * size_of::<callpatch::Switch>(),
+            Ordering::Relaxed,
+        );
+        match probes.last_mut() {
+            Some(last) if last.end == step.new.start => last.end = step.new.end,
+            _ if step.new.is_empty() => {}
+            _ => probes.push(step.new.clone()),
+        }
+        step
+    }
+}
+
+/// Whether this names the part of a function that compilers put aside because it is hardly ever executed.
+fn is_cold(name: &CStr) -> bool {
+    name.to_bytes().windows(5).any(|part| part == b".cold")
+}
+
+/// The bodies that start in an interval: one by the table for unwinding, or as the file says, and those by symbols in what is
+/// left of the interval, of code that was compiled without such a table.
+fn bodies(
+    index: &Index,
+    number: usize,
+    loaded: &LoadedObject,
+    view: &elf::View,
+    table: Option<&Table<'_>>,
+    names: &Names,
+) -> Vec<Range<usize>> {
+    let start = index.start(number);
+    let text_end = loaded.text.iter().find(|text| text.contains(&start)).map_or(start, |text| text.end);
+    let end = index.end(number).unwrap_or(text_end).min(text_end);
+    let end_of_first = match table {
+        Some(table) => table.end_of(start),
+        None => {
+            let at = view.functions.binary_search_by_key(&start, |function| function.start).ok();
+            at.map(|at| view.functions[at].end)
+        }
+    };
+    let mut bodies = Vec::new();
+    // Overlapping entries would decode the same site twice.
+    let first = start..end_of_first.unwrap_or(start).min(end);
+    let rest = first.end..end;
+    bodies.extend((!first.is_empty()).then_some(first));
+    bodies.extend(names.functions_in(&rest).map(|body| body.start..body.end.min(end)));
+    bodies
+}
+
 impl Object {
-    fn without_probes(loaded: LoadedObject) -> Self {
-        Self { loaded, probes: BTreeMap::new(), symbols: elf::Symbols::default(), known: None }
+    /// Marks all its code.
+    fn mark_everything(&self) {
+        if let Some(instrumented) = &self.instrumented {
+            let index = &instrumented.known.index;
+            (0..index.len()).for_each(|number| _ = index.queue(number));
+        }
     }
 
     /// Whether it is loaded, and its text is what we made of it: it was not unloaded and loaded again.
     fn is_as_it_was(&self) -> bool {
-        let is_stale = |id: &ProbeId| {
-            let site = PROBES.get(id.0 as usize).map(Probe::site);
-            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its text.
-            matches!(site, Some(Ok(site)) if unsafe { site.is_stale() })
+        /// Any tells; one is not enough where all that is patched in it is one byte, which the new text may share.
+        const LOOKED_AT: usize = 8;
+        let Some(instrumented) = &self.instrumented else {
+            return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
-        loaded::while_loaded(&self.loaded, || !self.probes.values().any(is_stale)).unwrap_or(false)
+        let is_stale = |probe: &'static Probe| {
+            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its text.
+            probe.site().is_ok_and(|site| unsafe {
+                site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
+            })
+        };
+        let has_its_starts = || {
+            // SAFETY: the object is loaded meanwhile.
+            let table = unsafe { Table::of(&self.loaded) };
+            let starts = starts(&self.loaded, &instrumented.view, table.as_ref());
+            instrumented.known.index.has_starts(&starts)
+        };
+        let is_as_it_was = || {
+            !instrumented.all_probes().filter(|probe| probe.site().is_ok()).take(LOOKED_AT).any(is_stale)
+                && has_its_starts()
+        };
+        loaded::while_loaded(&self.loaded, is_as_it_was).unwrap_or(false)
     }
 }
 
 /// A string that lives as long as the process.
-fn leak(path: &std::path::Path) -> &'static CStr {
+fn leak(path: &Path) -> &'static CStr {
     use std::os::unix::ffi::OsStrExt;
     Box::leak(CString::new(path.as_os_str().as_bytes()).unwrap_or_default().into_boxed_c_str())
-}
-
-/// A cell for a probe function, in the data pages of a stub block.
-fn cell(address: usize) -> &'static AtomicUsize {
-    // SAFETY: the pages are mapped read-write and zeroed for the life of the process, and the cell is aligned.
-    unsafe { AtomicUsize::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
-}
-
-/// An empty name: not discovered yet.
-fn no_name() -> AtomicPtr<CStrBox> {
-    AtomicPtr::new(std::ptr::null_mut())
 }

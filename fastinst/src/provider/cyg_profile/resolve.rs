@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::arrivals;
 use crate::probe::ProbeId;
 use crate::registry::{PROBES, Probe};
 use crate::service;
@@ -20,13 +21,16 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
     if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
+    if !probe.is_exit {
+        arrivals::add(this_fn);
+    }
     if let Ok(site) = probe.site() {
         // A refusal leaves the site on: it then costs time, and is otherwise right.
         let _ = site.deactivate();
     }
     let mut head = RESOLVED.load(Ordering::Relaxed);
     loop {
-        probe.next_resolved.store(head, Ordering::Relaxed);
+        probe.cell.next_resolved.store(head, Ordering::Relaxed);
         match RESOLVED.compare_exchange_weak(head, id.0 + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => head = now,
@@ -39,7 +43,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
 pub(super) fn take_resolved(mut complete: impl FnMut(&'static Probe)) {
     let mut next = RESOLVED.swap(0, Ordering::Acquire);
     while let Some(probe) = next.checked_sub(1).and_then(|id| PROBES.get(id as usize)) {
-        next = probe.next_resolved.load(Ordering::Relaxed);
+        next = probe.cell.next_resolved.load(Ordering::Relaxed);
         complete(probe);
     }
 }

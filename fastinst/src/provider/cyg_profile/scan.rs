@@ -1,16 +1,15 @@
 //! Finding the calls of the instrumentation functions in an object's text.
 //!
-//! A cheap search over all bytes tells which functions may hold such a call; only those are decoded, from their start, so
+//! A cheap search over all bytes of a body tells whether it may hold such a call; only then it is decoded, from its start, so
 //! that a site is always a whole instruction. x86-64 compilers keep data out of the text of a function.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use callpatch::Shape;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
-use super::arguments;
-use super::elf::ElfView;
+use super::arguments::Analysis;
+use super::elf::View;
 use super::loaded::LoadedObject;
 use crate::probe::ProbeType;
 
@@ -26,21 +25,36 @@ pub(super) struct Site {
     pub(super) function: Option<usize>,
 }
 
-/// What a scan has found.
+/// What scans have found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// In ascending order.
+    /// Ascending in each body.
     pub(super) sites: Vec<Site>,
     /// How many calls there are in forms that are no sites.
     pub(super) unsupported: usize,
+    /// Where branches lead that leave their body: tail calls, and parts of the same function elsewhere.
+    pub(super) branches: Vec<Branch>,
+}
+
+/// A direct branch out of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Branch {
+    pub(super) target: usize,
+    pub(super) is_conditional: bool,
+}
+
+/// Room for what scans need, used again and again.
+pub(super) struct Scanner<'a> {
+    callees: Callees<'a>,
+    instructions: Vec<Instruction>,
+    sites: Vec<(usize, ProbeType, Shape)>,
+    analysis: Analysis,
 }
 
 /// The instrumentation functions as an object's code reaches them.
 struct Callees<'a> {
-    view: &'a ElfView,
+    view: &'a View,
     text: &'a [Range<usize>],
-    /// What direct targets were found to be.
-    stubs: HashMap<usize, Option<ProbeType>>,
 }
 
 /// The bytes of `range`, which must be text of a loaded object.
@@ -50,102 +64,123 @@ fn code(range: &Range<usize>) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) }
 }
 
+/// The longest form of a PLT entry up to its pointer.
+const PLT_ENTRY: usize = 16;
+
 impl Callees<'_> {
     /// What a direct call or jump to `target` ends up in: a PLT entry is `[endbr64] [bnd] jmp *pointer(%rip)`.
-    fn of_stub(&mut self, target: usize) -> Option<ProbeType> {
-        let Self { view, text, stubs } = self;
-        *stubs.entry(target).or_insert_with(|| {
-            let text = text.iter().find(|range| range.contains(&target))?;
-            let entry = code(&(target..text.end.min(target + 32)));
-            let decoder = Decoder::with_ip(64, entry, target as u64, DecoderOptions::NONE);
-            let jump = decoder.into_iter().find(|instruction| instruction.code() != Code::Endbr64)?;
-            let is_jump = jump.code() == Code::Jmp_rm64 && jump.memory_base() == Register::RIP;
-            is_jump.then(|| view.pointers.get(&(jump.memory_displacement64() as usize)).copied()).flatten()
-        })
+    fn of_stub(&self, target: usize) -> Option<ProbeType> {
+        let text = self.text.iter().find(|range| range.contains(&target))?;
+        let entry = code(&(target..text.end.min(target + PLT_ENTRY)));
+        let opcode = Shape::IndirectJump.opcode();
+        // Most targets are something else, and need no decoding to tell.
+        entry[..entry.len().min(7)].windows(opcode.len()).find(|bytes| *bytes == opcode)?;
+        let decoder = Decoder::with_ip(64, entry, target as u64, DecoderOptions::NONE);
+        let jump = decoder.into_iter().find(|instruction| instruction.code() != Code::Endbr64)?;
+        let is_jump = jump.code() == Code::Jmp_rm64 && jump.memory_base() == Register::RIP;
+        is_jump.then(|| self.view.pointer(jump.memory_displacement64() as usize)).flatten()
     }
 
     /// Whether `instruction` goes to an instrumentation function, in whatever form.
-    fn of(&mut self, instruction: &Instruction) -> Option<ProbeType> {
-        let through_rip =
-            instruction.op0_kind() == OpKind::Memory && instruction.memory_base() == Register::RIP;
+    fn of(&self, instruction: &Instruction, body: &Range<usize>) -> Option<ProbeType> {
         match instruction.flow_control() {
             FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-                self.of_stub(instruction.near_branch_target() as usize)
+                let target = instruction.near_branch_target() as usize;
+                if body.contains(&target) { None } else { self.of_stub(target) }
             }
-            FlowControl::IndirectCall | FlowControl::IndirectBranch if through_rip => {
-                self.view.pointers.get(&(instruction.memory_displacement64() as usize)).copied()
+            FlowControl::IndirectCall | FlowControl::IndirectBranch if is_through_rip(instruction) => {
+                self.view.pointer(instruction.memory_displacement64() as usize)
             }
             _ => None,
         }
     }
 
-    /// Whether any four bytes of `function` are a displacement to an instrumentation function.
-    fn may_be_called_in(&mut self, function: &Range<usize>) -> bool {
-        let code = code(function);
-        (1..code.len().saturating_sub(3)).any(|at| {
-            let operand = i32::from_le_bytes([code[at], code[at + 1], code[at + 2], code[at + 3]]);
-            let target = (function.start + at + 4).wrapping_add_signed(operand as isize);
-            match code[at - 1] {
+    /// Whether any four bytes of `body` are a displacement to an instrumentation function.
+    fn may_be_called_in(&self, body: &Range<usize>) -> bool {
+        let code = code(body);
+        code.windows(5).enumerate().any(|(at, bytes)| {
+            let operand = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+            let target = (body.start + at + 5).wrapping_add_signed(operand as isize);
+            match bytes[0] {
                 opcode if Shape::is_direct_opcode(opcode) => self.of_stub(target).is_some(),
-                0x80..=0x8f | 0x15 | 0x25 => {
-                    self.view.pointers.contains_key(&target) || self.of_stub(target).is_some()
-                }
-                // A pointer loaded into a register for an indirect call.
-                _ => self.view.pointers.contains_key(&target),
+                0x80..=0x8f => self.view.pointer(target).is_some() || self.of_stub(target).is_some(),
+                // A call through a pointer, or a pointer loaded into a register for an indirect call.
+                _ => self.view.pointer(target).is_some(),
             }
         })
     }
 }
 
-/// Finds every site in the object's functions.
-pub(super) fn scan(loaded: &LoadedObject, view: &ElfView) -> Found {
-    let mut callees = Callees { view, text: &loaded.text, stubs: HashMap::new() };
-    let mut found = Found::default();
-    let mut end_of_last = 0;
-    for function in &view.functions {
-        let inside = loaded.text.iter().any(|text| text.start <= function.start && function.end <= text.end);
-        // Overlapping entries would decode the same site twice.
-        if !inside || function.start < end_of_last || !callees.may_be_called_in(function) {
-            continue;
-        }
-        end_of_last = function.end;
-        scan_function(function, &mut callees, &mut found);
-    }
-    found
+fn is_through_rip(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory && instruction.memory_base() == Register::RIP
 }
 
-fn scan_function(function: &Range<usize>, callees: &mut Callees<'_>, found: &mut Found) {
-    let decoder = Decoder::with_ip(64, code(function), function.start as u64, DecoderOptions::NONE);
-    let instructions: Vec<Instruction> = decoder.into_iter().collect();
-    let mut sites = Vec::new();
-    let mut loads_pointer = false;
-    for (index, instruction) in instructions.iter().enumerate() {
-        if let Some(kind) = callees.of(instruction) {
-            match shape(instruction) {
-                Some(shape) => sites.push((index, kind, shape)),
-                None => found.unsupported += 1,
-            }
-        } else {
-            loads_pointer |= instruction.code() == Code::Mov_r64_rm64
-                && instruction.memory_base() == Register::RIP
-                && callees.view.pointers.contains_key(&(instruction.memory_displacement64() as usize));
+impl<'a> Scanner<'a> {
+    pub(super) fn new(loaded: &'a LoadedObject, view: &'a View) -> Self {
+        Self {
+            callees: Callees { view, text: &loaded.text },
+            instructions: Vec::new(),
+            sites: Vec::new(),
+            analysis: Analysis::new(),
         }
     }
-    found.unsupported += usize::from(loads_pointer);
-    // Bytes that do not decode: the instruction boundaries of this function are not known for certain.
-    if instructions.iter().any(Instruction::is_invalid) {
-        found.unsupported += sites.len();
-        return;
+
+    /// Whether a body lies in the text, and may hold a call of an instrumentation function.
+    pub(super) fn is_of_interest(&self, body: &Range<usize>) -> bool {
+        let Callees { view, text } = self.callees;
+        text.iter().any(|text| text.start <= body.start && body.end <= text.end)
+            && !view.linkage.iter().any(|section| section.contains(&body.start))
+            && self.callees.may_be_called_in(body)
     }
-    let indices: Vec<_> = sites.iter().map(|(index, ..)| *index).collect();
-    let functions = arguments::functions_of(&instructions, &indices, &callees.view.constants);
-    found.sites.extend(sites.into_iter().zip(functions).map(|((index, kind, shape), owner)| Site {
-        address: instructions[index].ip() as usize,
-        body: function.clone(),
-        kind,
-        shape,
-        function: owner,
-    }));
+
+    /// Finds every site in a body of interest.
+    pub(super) fn scan(&mut self, body: &Range<usize>, found: &mut Found) {
+        let Self { callees, instructions, sites, analysis } = self;
+        instructions.clear();
+        sites.clear();
+        let mut decoder = Decoder::with_ip(64, code(body), body.start as u64, DecoderOptions::NONE);
+        let (mut loads_pointer, mut is_valid) = (false, true);
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            is_valid &= !instruction.is_invalid();
+            if let Some(kind) = callees.of(&instruction, body) {
+                match shape(&instruction) {
+                    Some(shape) => sites.push((instructions.len(), kind, shape)),
+                    None => found.unsupported += 1,
+                }
+            } else if instruction.code() == Code::Mov_r64_rm64 && instruction.memory_base() == Register::RIP {
+                let pointer = instruction.memory_displacement64() as usize;
+                loads_pointer |= callees.view.pointer(pointer).is_some();
+            } else if let FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch =
+                instruction.flow_control()
+            {
+                let target = instruction.near_branch_target() as usize;
+                let is_conditional = instruction.flow_control() == FlowControl::ConditionalBranch;
+                if !body.contains(&target) {
+                    found.branches.push(Branch { target, is_conditional });
+                }
+            }
+            instructions.push(instruction);
+        }
+        found.unsupported += usize::from(loads_pointer);
+        // Bytes that do not decode: the instruction boundaries of this function are not known for certain.
+        if !is_valid {
+            found.unsupported += sites.len();
+            return;
+        }
+        let functions = analysis.functions_of(
+            instructions,
+            sites.iter().map(|(index, ..)| *index),
+            &callees.view.constants,
+        );
+        found.sites.extend(sites.iter().zip(functions).map(|((index, kind, shape), function)| Site {
+            address: instructions[*index].ip() as usize,
+            body: body.clone(),
+            kind: *kind,
+            shape: *shape,
+            function,
+        }));
+    }
 }
 
 fn shape(instruction: &Instruction) -> Option<Shape> {

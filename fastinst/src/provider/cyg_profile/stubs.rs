@@ -1,149 +1,286 @@
 //! Giving sites ids and stubs.
 //!
-//! The stubs of an object lie in one block near its text, code in front and cells behind: for each site the cell of its probe
-//! function, and for sites that call through a pointer one more that holds the stub's address.
+//! The stubs of an object lie in blocks near its text, a page of them at a time, code in front and cells behind: for each stub the
+//! cell with its probe function and the probe's id; in blocks for sites that call through a pointer, a word more that holds the
+//! stub's address. A block is written and sealed before its stubs are given out.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use callpatch::stub::{STUB_SIZE, stub};
-use callpatch::{CallSite, Clobbers, Shape};
+use callpatch::stub::{CELL_SIZE, NUMBER, STUB_SIZE, stub};
+use callpatch::{CallSite, Clobbers, Shape, Switch};
 use wordpatch::near::NearBlock;
 
 use super::loaded::LoadedObject;
 use super::scan::Site;
-use super::{cell, leak, no_name, resolve};
+use super::{arrivals, resolve};
 use crate::error::Error;
-use crate::probe::ProbeId;
-use crate::registry::{PROBES, Probe};
+use crate::probe::{ProbeFn, ProbeType};
+use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
-/// What [`make`] has made.
+const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
+
+/// Stubs to a page, the least that a block has.
+const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
+
+/// Some stubs, of which the first `used` are given out.
+#[derive(Debug)]
+struct Block {
+    stubs: usize,
+    cells: usize,
+    /// From cell to cell.
+    stride: usize,
+    used: usize,
+    capacity: usize,
+}
+
+/// A stub and what belongs to it, by address.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    stub: usize,
+    cell: usize,
+}
+
+impl Place {
+    /// What the operand of a site must lead to.
+    fn operand(self, shape: Shape) -> usize {
+        if is_through_pointer(shape) { self.cell + CELL_SIZE } else { self.stub }
+    }
+}
+
+fn is_through_pointer(shape: Shape) -> bool {
+    match shape {
+        Shape::Call | Shape::Jump => false,
+        Shape::IndirectCall | Shape::IndirectJump => true,
+    }
+}
+
+impl Block {
+    fn new(near: &Range<usize>, through_pointers: bool, stubs: usize) -> Result<Self, Error> {
+        let stride = CELL_SIZE + if through_pointers { size_of::<usize>() } else { 0 };
+        let capacity = stubs.next_multiple_of(PAGE_OF_STUBS);
+        let mut block = NearBlock::allocate(near, capacity * STUB_SIZE, capacity * stride)?;
+        let made =
+            Self { stubs: block.code_address(), cells: block.data_address(), stride, used: 0, capacity };
+        for (index, code) in block.code_mut().chunks_exact_mut(STUB_SIZE).take(capacity).enumerate() {
+            let place = made.place(index);
+            code.copy_from_slice(&stub(place.stub, place.cell)?);
+        }
+        block.seal()?;
+        Ok(made)
+    }
+
+    fn place(&self, index: usize) -> Place {
+        Place { stub: self.stubs + index * STUB_SIZE, cell: self.cells + index * self.stride }
+    }
+
+    /// The place of the stub whose cell this is.
+    fn of_cell(&self, cell: usize) -> Option<Place> {
+        let index = cell.checked_sub(self.cells)? / self.stride;
+        (index < self.capacity).then(|| self.place(index))
+    }
+
+    fn memory(&self) -> usize {
+        self.capacity * (STUB_SIZE + self.stride)
+    }
+}
+
+/// The stubs of one object.
+#[derive(Debug, Default)]
+pub(super) struct Stubs {
+    blocks: Vec<Block>,
+}
+
+/// What [`Stubs::make`] has made.
+#[derive(Default)]
 pub(super) struct Made {
-    pub(super) probes: BTreeMap<usize, ProbeId>,
+    /// Ids that are new.
+    pub(super) new: Range<u32>,
     /// Why sites, if any, were left as they are.
     pub(super) refused: Vec<Error>,
 }
 
-/// Two words for each site.
-const CELLS: usize = 2 * size_of::<usize>();
-
-/// What the operand of a site must lead to.
-fn operand(shape: Shape, stub: usize, stub_cell: usize) -> usize {
-    match shape {
-        Shape::Call | Shape::Jump => stub,
-        Shape::IndirectCall | Shape::IndirectJump => stub_cell,
-    }
+/// A cell in the data pages of a block.
+fn cell(address: usize) -> &'static Cell {
+    // SAFETY: the pages are mapped read-write and zeroed for the life of the process, and cells in them are aligned.
+    unsafe { &*std::ptr::with_exposed_provenance(address) }
 }
 
-fn decode(sites: &[Site]) -> Vec<Result<CallSite, Error>> {
-    // SAFETY: the scan found an instruction there, in text that the loader keeps mapped under discovery's right. A compiler
-    // placed the call, of a function without result, so that the program is right without it and with the caller-saved
-    // registers changed.
-    let decode = |site: &Site| unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) };
-    sites.iter().map(|site| Ok(decode(site)?)).collect()
+/// The word that a site through a pointer uses, for such a place.
+fn stub_cell(place: Place) -> &'static AtomicUsize {
+    // SAFETY: as above.
+    unsafe { &*std::ptr::with_exposed_provenance(place.cell + CELL_SIZE) }
 }
 
-/// Leads each decoded site to its stub, switched off.
-fn lead(
-    decoded: Vec<Result<CallSite, Error>>,
-    operands: impl Fn(usize) -> usize,
-) -> Vec<Result<CallSite, Error>> {
-    let mut refused: Vec<Option<Error>> = Vec::new();
-    let mut batch = Vec::new();
-    for (index, site) in decoded.into_iter().enumerate() {
-        match site {
-            Ok(site) => {
-                batch.push((site, operands(index)));
-                refused.push(None);
+impl Stubs {
+    /// Sees to it that there is room for these sites, of which `is_known` have their stubs.
+    fn reserve(
+        &mut self,
+        near: &Range<usize>,
+        sites: &[Site],
+        is_known: impl Fn(&Site) -> bool,
+    ) -> Result<(), Error> {
+        for through_pointers in [false, true] {
+            let wants = |site: &&Site| is_through_pointer(site.shape) == through_pointers && !is_known(site);
+            let wanted = sites.iter().filter(wants).count();
+            let room: usize = self.with_room(through_pointers).map(|block| block.capacity - block.used).sum();
+            if wanted > room {
+                self.blocks.push(Block::new(near, through_pointers, wanted - room)?);
             }
-            Err(error) => refused.push(Some(error)),
         }
+        Ok(())
     }
-    // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live as long as the process.
-    let mut retargeted = unsafe { callpatch::retarget(&batch) }.into_iter();
-    let next = |refused: Option<Error>| match refused {
-        Some(error) => Err(error),
-        None => Ok(retargeted.next().expect("one result for each site")?),
-    };
-    refused.into_iter().map(next).collect()
+
+    fn with_room(&mut self, through_pointers: bool) -> impl Iterator<Item = &mut Block> {
+        let has_room = move |block: &&mut Block| {
+            (block.stride > CELL_SIZE) == through_pointers && block.used < block.capacity
+        };
+        self.blocks.iter_mut().filter(has_room)
+    }
+
+    /// A stub that nobody has; [`Stubs::reserve`] has seen to it that there is one.
+    fn take(&mut self, shape: Shape) -> Place {
+        let block = self.with_room(is_through_pointer(shape)).next().expect("there is room");
+        block.used += 1;
+        block.place(block.used - 1)
+    }
+
+    fn of_cell(&self, cell: usize) -> Option<Place> {
+        self.blocks.iter().find_map(|block| block.of_cell(cell))
+    }
+
+    /// Bytes that they hold.
+    pub(super) fn memory(&self) -> usize {
+        self.blocks.iter().map(Block::memory).sum()
+    }
+
+    /// Makes a probe of each site of an object, or gives the site back to the probe that `back` says it had when the object was
+    /// loaded before. New probes are switched off, but for those whose function is not known, to find it out; with `lazily`,
+    /// also but for entries, which are counted until [`settle`] is called. A probe that had its site before is switched as it
+    /// was.
+    pub(super) fn make(
+        &mut self,
+        loaded: &LoadedObject,
+        object: &'static ObjectInfo,
+        sites: &[Site],
+        back: impl Fn(&Site) -> Option<&'static Probe>,
+        lazily: bool,
+    ) -> Result<Made, Error> {
+        let first = PROBES.len();
+        if first + sites.len() > crate::Segments::<Probe>::LIMIT {
+            return Err(Error::TooManyProbes { limit: crate::Segments::<Probe>::LIMIT });
+        }
+        self.reserve(&loaded.range, sites, |site| back(site).is_some())?;
+        let mut made = Made { new: first as u32..first as u32, refused: Vec::new() };
+        let mut batch = Vec::with_capacity(sites.len());
+        let mut owners = Vec::with_capacity(sites.len());
+        for site in sites {
+            let old = back(site);
+            let place = match old {
+                Some(probe) => self.of_cell(std::ptr::from_ref(probe.cell).addr()),
+                None => None,
+            };
+            // SAFETY: the scan found an instruction there, in text that the loader keeps mapped under discovery's right. A
+            // compiler placed the call, of a function without result, so that the program is right without it and with the
+            // caller-saved registers changed.
+            match unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) } {
+                Ok(decoded) => {
+                    let place = place.unwrap_or_else(|| self.take(site.shape));
+                    if is_through_pointer(site.shape) {
+                        stub_cell(place).store(place.stub, Ordering::Relaxed);
+                    }
+                    batch.push((decoded, place.operand(site.shape)));
+                    owners.push((site, old, place));
+                }
+                Err(error) => made.refused.push(error.into()),
+            }
+        }
+        // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live as long as the process.
+        let led = unsafe { callpatch::retarget(&batch) };
+        let mut switches = Vec::with_capacity(led.len());
+        let mut owned = Vec::with_capacity(led.len());
+        for (led, owner) in led.into_iter().zip(owners) {
+            match led {
+                Ok(led) => {
+                    switches.push(led.switch());
+                    owned.push(owner);
+                }
+                Err(error) => made.refused.push(error.into()),
+            }
+        }
+        let switches: &'static [Switch] = Box::leak(switches.into_boxed_slice());
+        for (switch, (site, old, place)) in switches.iter().zip(owned) {
+            match old {
+                Some(probe) => probe.come_back(switch),
+                None => {
+                    let probe = new_probe(object, site, switch, place, lazily);
+                    made.new.end = probe.id().0 + 1;
+                }
+            }
+        }
+        Ok(made)
+    }
 }
 
-/// Makes a probe of each site of an object, switched off; those whose function is not known are left on, to find it out.
-pub(super) fn make(loaded: &LoadedObject, sites: &[Site]) -> Result<Made, Error> {
-    let first = PROBES.len();
-    if first + sites.len() > crate::Segments::<Probe>::LIMIT {
-        return Err(Error::TooManyProbes { limit: crate::Segments::<Probe>::LIMIT });
-    }
-    let mut block = NearBlock::allocate(&loaded.range, sites.len() * STUB_SIZE, sites.len() * CELLS)?;
-    let (code, data) = (block.code_address(), block.data_address());
-    let stub_of = |index: usize| code + index * STUB_SIZE;
-    let cell_of = |index: usize| data + index * CELLS;
-    for (index, place) in block.code_mut().chunks_exact_mut(STUB_SIZE).take(sites.len()).enumerate() {
-        place.copy_from_slice(&stub(stub_of(index), (first + index) as u32, cell_of(index))?);
-    }
-    block.seal()?;
-    let stub_cell_of = |index: usize| cell_of(index) + size_of::<usize>();
-    for index in 0..sites.len() {
-        cell(cell_of(index)).store(resolve::resolve as *const () as usize, Ordering::Relaxed);
-        cell(stub_cell_of(index)).store(stub_of(index), Ordering::Relaxed);
-    }
-
-    let operands = |index: usize| operand(sites[index].shape, stub_of(index), stub_cell_of(index));
-    let led = lead(decode(sites), operands);
-    let object_path = leak(&loaded.path);
-    let mut made = Made { probes: BTreeMap::new(), refused: Vec::new() };
-    for (index, (site, led)) in sites.iter().zip(led).enumerate() {
-        // A site that was refused keeps its number, so that stubs and ids stay in step; it answers `Unloaded`.
-        let (call_site, refusal) = match led {
-            Ok(led) => (Box::into_raw(Box::new(led)), None),
-            Err(error) => (std::ptr::null_mut(), Some(error)),
-        };
-        let probe = |number: usize| Probe {
-            id: ProbeId(number as u32),
-            kind: site.kind,
-            site: AtomicPtr::new(call_site),
-            site_address: site.address,
-            body: site.body.clone(),
-            function_cell: cell(cell_of(index)),
+fn new_probe(
+    object: &'static ObjectInfo,
+    site: &Site,
+    switch: &'static Switch,
+    place: Place,
+    lazily: bool,
+) -> &'static Probe {
+    let cell = cell(place.cell);
+    let is_open = site.function.is_none();
+    let is_counted = !is_open && lazily && site.kind == ProbeType::Entry;
+    cell.function.store(if is_counted { COUNT as usize } else { RESOLVE as usize }, Ordering::Relaxed);
+    // Of an instrumented object in reach of its stubs, so that offsets in it have 32 bits.
+    let offset = |address: usize| (address - object.base) as u32;
+    let probe = |number: usize| {
+        cell.number.store(number as u32, Ordering::Relaxed);
+        Probe {
+            site: AtomicPtr::new(std::ptr::from_ref(switch).cast_mut()),
+            cell,
             function_address: AtomicUsize::new(site.function.unwrap_or(0)),
-            name: no_name(),
-            object_path,
-            object_base: loaded.range.start,
+            name: AtomicPtr::new(std::ptr::null_mut()),
+            object,
+            site_offset: offset(site.address),
+            body: offset(site.body.start)..offset(site.body.end),
+            is_exit: site.kind == ProbeType::Exit,
             wanted: AtomicBool::new(false),
-            next_resolved: AtomicU32::new(0),
-        };
-        let number = PROBES.push_with(probe).expect("room was checked under discovery's right");
-        match refusal {
-            None => _ = made.probes.insert(site.address, ProbeId(number as u32)),
-            Some(error) => made.refused.push(error),
         }
-        if site.function.is_none()
-            && let Some(Ok(site)) = PROBES.get(number).map(Probe::site)
-        {
-            site.activate()?;
-        }
+    };
+    let number = PROBES.push_with(probe).expect("room was checked under discovery's right");
+    if is_open || is_counted {
+        // A refusal leaves it off: it is found out or counted later, or never, and otherwise right.
+        let _ = switch.activate();
     }
-    Ok(made)
+    PROBES.get(number).expect("it was just pushed")
 }
 
-/// Leads the sites of an object that was loaded again at the same address to the stubs that they had, switched as they were.
-pub(super) fn attach(sites: &[Site], probes: &BTreeMap<usize, ProbeId>) -> Result<(), Error> {
-    let probe = |site: &Site| PROBES.get(probes[&site.address].0 as usize).expect("ids are never taken back");
-    let operands = |index: usize| {
-        let function_cell = probe(&sites[index]).function_cell.as_ptr() as usize;
-        let stub_cell = function_cell + size_of::<usize>();
-        operand(sites[index].shape, cell(stub_cell).load(Ordering::Relaxed), stub_cell)
-    };
-    for (site, led) in sites.iter().zip(lead(decode(sites), operands)) {
-        let probe = probe(site);
-        let led = Box::leak(Box::new(led?));
-        probe.site.store(led, Ordering::Release);
-        let is_open = probe.function_address.load(Ordering::Relaxed) == 0;
-        if is_open || probe.wanted.load(Ordering::Acquire) {
-            led.activate()?;
+const COUNT: ProbeFn = arrivals::count;
+const RESOLVE: ProbeFn = resolve::resolve;
+
+/// Ends the counting of entries by [`Stubs::make`] for probes that the callbacks have been told of, and that they have not
+/// switched.
+pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
+    let (count, resolve) = (COUNT as usize, RESOLVE as usize);
+    let stop = |probe: &&Probe| {
+        let cell = &probe.cell.function;
+        let stops = cell.compare_exchange(count, resolve, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if stops && let Ok(site) = probe.site() {
+            let _ = site.deactivate();
         }
+        stops
+    };
+    let stopped: Vec<_> = probes.filter(stop).collect();
+    if stopped.is_empty() {
+        return;
     }
-    Ok(())
+    // Another thread that has switched one meanwhile has found it on, before it was switched off here; then its wish is there to
+    // be seen now.
+    let _ = wordpatch::serialize_all_cores();
+    stopped.into_iter().for_each(Probe::restore);
 }
 
 #[cfg(test)]
@@ -152,10 +289,31 @@ mod tests {
 
     #[test]
     fn direct_calls_lead_to_the_stub_and_calls_through_pointers_to_its_cell() {
-        let check = |shape, expected| assert_eq!(operand(shape, 1, 2), expected, "{shape:?}");
+        let place = Place { stub: 1, cell: 100 };
+        let check = |shape, expected| assert_eq!(place.operand(shape), expected, "{shape:?}");
         check(Shape::Call, 1);
         check(Shape::Jump, 1);
-        check(Shape::IndirectCall, 2);
-        check(Shape::IndirectJump, 2);
+        check(Shape::IndirectCall, 100 + CELL_SIZE);
+        check(Shape::IndirectJump, 100 + CELL_SIZE);
+    }
+
+    #[test]
+    fn stubs_are_given_out_once_and_found_again_by_their_cells() {
+        let near = new_probe as *const () as usize;
+        let mut stubs = Stubs::default();
+        let mut given = std::collections::BTreeSet::new();
+        for shape in [Shape::Call, Shape::IndirectCall, Shape::Jump] {
+            let site =
+                Site { address: near, body: near..near + 1, kind: ProbeType::Entry, shape, function: None };
+            let sites = vec![site; PAGE_OF_STUBS - 1];
+            stubs.reserve(&(near..near + 1), &sites, |_| false).unwrap();
+            for site in &sites {
+                let place = stubs.take(site.shape);
+                assert!(given.insert(place.stub) && given.insert(place.cell));
+                assert_eq!(stubs.of_cell(place.cell).unwrap().stub, place.stub);
+            }
+        }
+        assert_eq!(stubs.blocks.len(), 3, "a page, one of pairs, and a page for what did not fit");
+        assert!(stubs.of_cell(near).is_none());
     }
 }

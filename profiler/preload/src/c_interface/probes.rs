@@ -63,6 +63,10 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     static SERVICE: Once = Once::new();
     let Some(callback) = callback else { return Code::Argument as c_int };
     let user_data = UserData(user_data);
+    // The profiler has discovery look at executed functions only; the header promises all probes.
+    if let Err(error) = cyg_profile::start() {
+        return code(Err::<(), _>(error));
+    }
     let registered = fastinst::register_callback(move |probe| {
         // SAFETY: the header asks for a function that may be called with its user data, on any thread, for ever.
         unsafe { callback(&Metadata::from(probe), user_data.get()) }

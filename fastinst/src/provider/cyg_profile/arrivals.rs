@@ -1,0 +1,227 @@
+//! Calls that arrive at the exported instrumentation functions: from sites that are no probes, or not yet.
+//!
+//! An arrival finds its object by the address that the call returns to, and the interval of code around it ([`super::index`]). The
+//! first one from an interval queues it and wakes the service thread. Entries are counted: in the interval's word where the
+//! function starts there, otherwise (inlined functions, objects that nobody has looked at yet) in a table by function.
+//!
+//! An exit that is a tail call returns to its function's caller. What it queues is code that is being executed too.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::index::{Index, Met};
+use crate::probe::{ProbeId, ProbeType};
+use crate::segments::Segments;
+use crate::service;
+
+/// An instrumented object that is or was loaded.
+pub(super) struct Known {
+    pub(super) range: Range<usize>,
+    /// Whether the object is loaded now.
+    pub(super) alive: AtomicBool,
+    /// Entries from there that arrive although their sites are probes.
+    pub(super) arrivals: AtomicU32,
+    pub(super) index: Index,
+}
+
+/// How many arrivals from code whose sites are probes tell that it makes calls in other forms. Fewer may be threads that
+/// were on their way when the sites were led elsewhere.
+pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
+
+pub(super) static KNOWN: Segments<Known> = Segments::new();
+
+/// Set by `start` and `start_lazily`; before, arrivals are no news, since everything is looked at then.
+pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Set from an arrival that was news until the service thread looks.
+pub(super) static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
+
+/// To be called by the exported `__cyg_profile_func_enter` and `..._exit`: with their kind, their first argument, and the address
+/// that they return to. Safe at any time in a process, in any context: atomics, and at most one system call.
+pub fn arrival(kind: ProbeType, this_fn: usize, return_address: usize) {
+    if !STARTED.load(Ordering::Relaxed) {
+        return;
+    }
+    // The last byte of the call: what follows it may be another body.
+    let site = return_address.wrapping_sub(1);
+    let holds = |address: usize| {
+        move |known: &&Known| known.alive.load(Ordering::Relaxed) && known.range.contains(&address)
+    };
+    let is_entry = kind == ProbeType::Entry;
+    let Some(known) = KNOWN.iter().find(holds(site)) else {
+        // A tail call may return to anywhere.
+        if KNOWN.iter().find(holds(this_fn)).is_none() {
+            notify();
+        }
+        if is_entry {
+            COUNTS.add(this_fn);
+        }
+        return;
+    };
+    let Some(number) = known.index.find(site) else { return };
+    let starts_here = known.index.start(number) == this_fn;
+    match known.index.arrive(number, is_entry && starts_here) {
+        Met::New => notify(),
+        Met::Queued => {}
+        Met::Done if is_entry => {
+            // Stops counting, so that threads do not fight for the counter's cache line.
+            if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
+                known.arrivals.fetch_add(1, Ordering::Relaxed);
+                COUNTS.add(this_fn);
+            }
+            return;
+        }
+        Met::Done => {}
+    }
+    if is_entry && !starts_here {
+        COUNTS.add(this_fn);
+    }
+}
+
+fn notify() {
+    if !NEWS_PENDING.swap(true, Ordering::Relaxed) {
+        service::notify();
+    }
+}
+
+/// What an entry site calls from the moment that it is a probe until the callbacks have been told.
+pub(super) unsafe extern "C" fn count(_: ProbeId, _call_site: usize, this_fn: usize) {
+    COUNTS.add(this_fn);
+}
+
+/// Counts an entry of this function.
+pub(super) fn add(this_fn: usize) {
+    COUNTS.add(this_fn);
+}
+
+const SLOTS: usize = 8192;
+
+/// How many slots a function may be in.
+const PROBED: usize = 16;
+
+struct Slot {
+    /// 0 for a free one. Never changed afterwards.
+    function: AtomicUsize,
+    calls: AtomicU64,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { function: AtomicUsize::new(0), calls: AtomicU64::new(0) }
+    }
+}
+
+/// Calls by function, counted without locks.
+struct Counts {
+    slots: [Slot; SLOTS],
+    /// Calls of functions for which there was no slot.
+    missed: AtomicU64,
+}
+
+static COUNTS: Counts = Counts::new();
+
+/// Bytes that the table of functions takes.
+pub(super) const MEMORY: usize = size_of::<Counts>();
+
+impl Counts {
+    const fn new() -> Self {
+        Self { slots: [const { Slot::new() }; SLOTS], missed: AtomicU64::new(0) }
+    }
+
+    fn add(&self, function: usize) {
+        let first = (function as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        for step in 0..PROBED {
+            let slot = &self.slots[(first as usize + step) % SLOTS];
+            let taken = match slot.function.load(Ordering::Relaxed) {
+                0 => slot
+                    .function
+                    .compare_exchange(0, function, Ordering::Relaxed, Ordering::Relaxed)
+                    .unwrap_or_else(|taken| if taken == function { 0 } else { taken }),
+                taken if taken == function => 0,
+                taken => taken,
+            };
+            if taken == 0 {
+                slot.calls.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        self.missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(&self, mut take: impl FnMut(usize, u64)) -> u64 {
+        for slot in &self.slots {
+            if slot.calls.load(Ordering::Relaxed) != 0 {
+                take(slot.function.load(Ordering::Relaxed), slot.calls.swap(0, Ordering::Relaxed));
+            }
+        }
+        self.missed.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// What the intervals that are done had counted.
+static TAKEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+
+/// Keeps what was counted in an interval for [`take_arrivals`].
+pub(super) fn keep(function: usize, calls: u64) {
+    if calls > 0 {
+        TAKEN.lock().unwrap_or_else(|e| e.into_inner()).push((function, calls));
+    }
+}
+
+/// Takes the entries that were counted before their functions' probes were ready: calls `take` with the address of a function and
+/// how many, perhaps several times for one function. Returns how many more there were of functions that the table of functions
+/// had no room for.
+///
+/// Counted is each entry of an instrumented function from [`start`](super::start) or
+/// [`start_lazily`](super::start_lazily) on until the callbacks have been told of its probes; those of one function become
+/// known when its code is looked at. A fork's child begins with what its parent had not taken.
+///
+/// Not counted are: entries before the start; those of a site that crosses a fetch window, while it is led to its stub (two
+/// times `membarrier`); those of a site that is executed first of all to find out its function, once it was; and of code whose calls
+/// never become probes ([`notes`](super::notes)), all but the first 100.
+///
+/// Takes a lock and may free memory. May be called from a callback.
+pub fn take_arrivals(mut take: impl FnMut(usize, u64)) -> u64 {
+    let kept = std::mem::take(&mut *TAKEN.lock().unwrap_or_else(|e| e.into_inner()));
+    kept.into_iter().for_each(|(function, calls)| take(function, calls));
+    COUNTS.take(take)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_function_and_what_does_not_fit_is_told() {
+        static TABLE: Counts = Counts::new();
+        for round in 1..=3 {
+            for function in 1..=2 * SLOTS {
+                TABLE.add(function * 16);
+            }
+            let (mut functions, mut calls) = (0, 0);
+            let missed = TABLE.take(|function, times| {
+                assert!(function % 16 == 0 && (1..=2 * SLOTS).contains(&(function / 16)));
+                assert_eq!(times, 1, "round {round}");
+                (functions, calls) = (functions + 1, calls + times);
+            });
+            assert!(functions > SLOTS / 2, "{functions} functions had room");
+            assert_eq!(calls + missed, 2 * SLOTS as u64);
+        }
+        assert_eq!(TABLE.take(|function, _| panic!("{function} was taken twice")), 0);
+    }
+
+    #[test]
+    fn threads_count_the_same_function() {
+        static TABLE: Counts = Counts::new();
+        const EACH: u64 = 20_000;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..EACH).for_each(|number| TABLE.add(1 + (number % 7) as usize)));
+            }
+        });
+        let mut calls = 0;
+        assert_eq!(TABLE.take(|_, times| calls += times), 0);
+        assert_eq!(calls, 3 * EACH);
+    }
+}

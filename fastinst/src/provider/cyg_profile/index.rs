@@ -1,0 +1,220 @@
+//! Which bodies of an object have been executed: what an arrival looks up and marks.
+//!
+//! A *body* is a range of code that the unwind table or a symbol names: a function, or a part of one. Bodies are known by where
+//! they start; each *interval* from one start to the next has a word with its state:
+//!
+//! ```text
+//! 0                nothing has arrived from there
+//! QUEUED           its sites are wanted; its block of 64 intervals is marked in `news`
+//! DONE             its sites are probes, or cannot be
+//! the low bits     entries of the function that starts there, counted until DONE
+//! ```
+//!
+//! Arrivals read and mark it with atomics only, on any thread and in signal handlers. The service thread takes the marked
+//! blocks. An index is never changed otherwise, nor freed.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const QUEUED: u32 = 1 << 31;
+const DONE: u32 = 1 << 30;
+const COUNT: u32 = DONE - 1;
+
+/// Intervals to a bit of `news`.
+const BLOCK: usize = 64;
+
+/// What the arrival of a call has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    /// The first one: the interval was queued by it.
+    New,
+    /// The interval is queued.
+    Queued,
+    /// The interval's sites are probes already, or cannot be.
+    Done,
+}
+
+/// The intervals of one object.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// What `starts` count from.
+    base: usize,
+    /// Where intervals start, ascending. The last one ends with the object.
+    starts: Box<[u32]>,
+    words: Box<[AtomicU32]>,
+    /// A bit for each block with something queued, 64 to a word.
+    news: Box<[AtomicU64]>,
+}
+
+impl Index {
+    /// For intervals that start at these offsets from `base`, ascending.
+    pub(super) fn new(base: usize, starts: Vec<u32>) -> Self {
+        debug_assert!(starts.is_sorted_by(|a, b| a < b));
+        let words = starts.iter().map(|_| AtomicU32::new(0)).collect();
+        let news = (0..starts.len().div_ceil(BLOCK * 64)).map(|_| AtomicU64::new(0)).collect();
+        Self { base, starts: starts.into_boxed_slice(), words, news }
+    }
+
+    /// Whether its intervals start at these offsets.
+    pub(super) fn has_starts(&self, starts: &[u32]) -> bool {
+        *self.starts == *starts
+    }
+
+    /// How many intervals there are.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The number of the interval that holds this address of the object.
+    pub(super) fn find(&self, address: usize) -> Option<usize> {
+        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        self.starts.partition_point(|start| *start <= offset).checked_sub(1)
+    }
+
+    /// Where an interval starts.
+    pub(super) fn start(&self, number: usize) -> usize {
+        self.base + self.starts[number] as usize
+    }
+
+    /// Where the next one starts, if any.
+    pub(super) fn end(&self, number: usize) -> Option<usize> {
+        self.starts.get(number + 1).map(|start| self.base + *start as usize)
+    }
+
+    /// Notes that a call has arrived from an interval; `counts` says that it is an entry of the function that starts there. A
+    /// call that meets [`Met::Done`] is not counted.
+    pub(super) fn arrive(&self, number: usize, counts: bool) -> Met {
+        let word = &self.words[number];
+        let mut seen = word.load(Ordering::Relaxed);
+        // Far below the flags, whatever number of threads count at once.
+        if counts && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
+            seen = word.fetch_add(1, Ordering::Relaxed);
+        }
+        if seen & DONE != 0 {
+            Met::Done
+        } else if seen & QUEUED != 0 {
+            Met::Queued
+        } else {
+            self.queue(number)
+        }
+    }
+
+    /// Marks an interval as wanted, unless it is already.
+    pub(super) fn queue(&self, number: usize) -> Met {
+        let seen = self.words[number].fetch_or(QUEUED, Ordering::Relaxed);
+        if seen & DONE != 0 {
+            return Met::Done;
+        }
+        if seen & QUEUED != 0 {
+            return Met::Queued;
+        }
+        let block = number / BLOCK;
+        // Release: whoever takes the bit finds the word marked. A thread that is interrupted here sets the bit later; one that a
+        // forked child lacks never does, so the child looks everywhere.
+        self.news[block / 64].fetch_or(1 << (block % 64), Ordering::Release);
+        Met::New
+    }
+
+    /// The queued intervals of the blocks that are marked, whose marks are taken; with `everywhere`, of all blocks.
+    pub(super) fn take_queued(&self, everywhere: bool) -> Vec<usize> {
+        let mut queued = Vec::new();
+        for (at, news) in self.news.iter().enumerate() {
+            if !everywhere && news.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let taken = news.swap(0, Ordering::Acquire);
+            for bit in (0..64).filter(|bit| everywhere || taken >> bit & 1 == 1) {
+                let first = (at * 64 + bit) * BLOCK;
+                let block = first.min(self.len())..(first + BLOCK).min(self.len());
+                queued.extend(block.filter(|number| self.is_queued(*number)));
+            }
+        }
+        queued
+    }
+
+    fn is_queued(&self, number: usize) -> bool {
+        self.words[number].load(Ordering::Relaxed) & (QUEUED | DONE) == QUEUED
+    }
+
+    /// Ends the counting for an interval, and gives what was counted.
+    pub(super) fn finish(&self, number: usize) -> u32 {
+        let seen = self.words[number].swap(DONE, Ordering::Relaxed);
+        if seen & DONE == 0 { seen & COUNT } else { 0 }
+    }
+
+    /// Begins anew, for an object that was loaded again. Gives what was counted and not taken, by the start of its interval.
+    pub(super) fn reset(&self) -> Vec<(usize, u64)> {
+        self.news.iter().for_each(|news| news.store(0, Ordering::Relaxed));
+        let counted = |(number, word): (usize, &AtomicU32)| {
+            let seen = word.swap(0, Ordering::Relaxed);
+            let calls = u64::from(seen & COUNT);
+            (seen & DONE == 0 && calls > 0).then(|| (self.start(number), calls))
+        };
+        self.words.iter().enumerate().filter_map(counted).collect()
+    }
+
+    /// Bytes that it holds.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.starts) + size_of_val(&*self.words) + size_of_val(&*self.news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_belongs_to_the_last_interval_that_starts_before_it() {
+        let index = Index::new(1000, vec![100, 200, 300]);
+        let check = |address, expected| assert_eq!(index.find(address), expected, "{address}");
+        check(999, None);
+        check(1099, None);
+        check(1100, Some(0));
+        check(1299, Some(1));
+        check(1300, Some(2));
+        check(9999, Some(2));
+        assert_eq!((index.start(1), index.end(1), index.end(2)), (1200, Some(1300), None));
+    }
+
+    #[test]
+    fn an_interval_is_queued_once_and_its_entries_are_counted_until_it_is_done() {
+        let index = Index::new(0, (0..10_000).collect());
+        assert_eq!(index.arrive(7, true), Met::New);
+        assert_eq!(index.arrive(7, true), Met::Queued);
+        assert_eq!(index.arrive(7, false), Met::Queued);
+        assert_eq!(index.arrive(9_999, false), Met::New);
+        assert_eq!(index.take_queued(false), [7, 9_999]);
+        assert_eq!(index.take_queued(false), []);
+        assert_eq!(index.take_queued(true), [7, 9_999], "queued is queued, whoever has taken the mark");
+        assert_eq!(index.arrive(7, true), Met::Queued);
+        assert_eq!((index.finish(7), index.finish(9_999)), (3, 0));
+        assert_eq!(index.arrive(7, true), Met::Done);
+        assert_eq!(index.take_queued(true), []);
+        assert_eq!(index.finish(7), 0);
+        assert_eq!(index.arrive(8, true), Met::New);
+        assert_eq!(index.reset(), [(8, 1)]);
+        assert_eq!(index.arrive(7, false), Met::New);
+    }
+
+    #[test]
+    fn entries_are_counted_exactly_while_threads_meet() {
+        const EACH: u32 = 20_000;
+        let index = Index::new(0, vec![0]);
+        let missed = AtomicU32::new(0);
+        let counted = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        if index.arrive(0, true) == Met::Done {
+                            missed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            while index.take_queued(true).is_empty() {
+                std::thread::yield_now();
+            }
+            index.finish(0)
+        });
+        assert_eq!(counted + missed.into_inner(), 3 * EACH);
+    }
+}

@@ -1,0 +1,135 @@
+//! Names and sizes of an object's functions, from its symbols.
+//!
+//! They are read once, when the first probe of the object needs them: twelve bytes for each function beside its name. Where two
+//! symbols have one address, a global one counts before a local one, and the first otherwise.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::ops::Range;
+
+use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _};
+use object::{ReadCache, elf as constants};
+
+use super::elf::{self, Elf, FileId};
+use super::loaded::LoadedObject;
+
+/// One function. Addresses count from the object's lowest one.
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    start: u32,
+    size: u32,
+    name: u32,
+}
+
+/// The functions of one object, ascending.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    base: usize,
+    functions: Box<[Function]>,
+    /// The names, each with a NUL. Probes' metadata refer to them, so they are kept for ever.
+    text: &'static [u8],
+}
+
+/// A symbol as it is collected.
+struct Candidate {
+    function: Function,
+    is_local: bool,
+}
+
+impl Names {
+    /// Those of a loaded object, or none if its file is no longer the one it was.
+    pub(super) fn read(loaded: &LoadedObject, file: FileId) -> Self {
+        match elf::open(&loaded.path) {
+            Ok((now, cache)) if now == file => Self::of_file(&cache, loaded).unwrap_or_default(),
+            _ => Self::default(),
+        }
+    }
+
+    fn of_file(cache: &ReadCache<File>, loaded: &LoadedObject) -> Option<Self> {
+        let elf: Elf<'_> = ElfFile64::parse(cache).ok()?;
+        Some(Self::of(&elf, loaded))
+    }
+
+    /// Those of an object whose file is open. The dynamic symbols are among the others, where there are others.
+    pub(super) fn of(elf: &Elf<'_>, loaded: &LoadedObject) -> Self {
+        let from = |table| Self::from_table(elf, loaded, table).filter(|names| !names.functions.is_empty());
+        from(constants::SHT_SYMTAB).or_else(|| from(constants::SHT_DYNSYM)).unwrap_or_default()
+    }
+
+    fn from_table(elf: &Elf<'_>, loaded: &LoadedObject, table: constants::SectionType) -> Option<Self> {
+        let (endian, data, sections) = (elf.endian(), elf.data(), elf.elf_section_table());
+        let symbols = sections.symbols(endian, data, table).ok()?;
+        let strings = sections.section(symbols.string_section()).ok()?.data(endian, data).ok()?;
+        let lowest = loaded.range.start.wrapping_sub(loaded.bias) as u64;
+        let mut found: Vec<Candidate> = symbols
+            .iter()
+            .filter(|symbol| {
+                matches!(symbol.st_type(), constants::STT_FUNC | constants::STT_GNU_IFUNC)
+                    && symbol.st_shndx(endian) != constants::SHN_UNDEF
+            })
+            .filter_map(|symbol| {
+                let function = Function {
+                    start: symbol.st_value(endian).checked_sub(lowest)?.try_into().ok()?,
+                    size: symbol.st_size(endian).try_into().unwrap_or(u32::MAX),
+                    name: symbol.st_name(endian),
+                };
+                Some(Candidate { function, is_local: symbol.st_bind() == constants::STB_LOCAL })
+            })
+            .collect();
+        // Stable: the first one stays the first.
+        found.sort_by_key(|candidate| (candidate.function.start, candidate.is_local));
+        found.dedup_by(|next, first| {
+            let is_alias = next.function.start == first.function.start;
+            if is_alias {
+                first.function.size = first.function.size.max(next.function.size);
+            }
+            is_alias
+        });
+        let name_at = |offset: u32| {
+            let rest = strings.get(offset as usize..)?;
+            CStr::from_bytes_until_nul(rest).ok().map(CStr::to_bytes_with_nul)
+        };
+        let names = || found.iter().map(|candidate| name_at(candidate.function.name).unwrap_or(b"\0"));
+        let mut text = Vec::with_capacity(names().map(<[u8]>::len).sum());
+        let mut functions = Vec::with_capacity(found.len());
+        for (candidate, name) in found.iter().zip(names()) {
+            functions.push(Function { name: text.len() as u32, ..candidate.function });
+            text.extend_from_slice(name);
+        }
+        Some(Self {
+            base: loaded.range.start,
+            functions: functions.into_boxed_slice(),
+            text: Box::leak(text.into_boxed_slice()),
+        })
+    }
+
+    /// The name of the function that starts at this address in memory.
+    pub(super) fn name(&self, address: usize) -> Option<&'static CStr> {
+        let start = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let at = self.functions.binary_search_by_key(&start, |function| function.start).ok()?;
+        CStr::from_bytes_until_nul(&self.text[self.functions[at].name as usize..]).ok()
+    }
+
+    /// The functions with a size that start in `range`, and do not overlap.
+    pub(super) fn functions_in(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let offset = |address: usize| address.saturating_sub(self.base).try_into().unwrap_or(u32::MAX);
+        let (first, last): (u32, u32) = (offset(range.start), offset(range.end));
+        let at = self.functions.partition_point(|function| function.start < first);
+        let mut end_of_last = 0;
+        self.functions[at..].iter().take_while(move |function| function.start < last).filter_map(
+            move |function| {
+                let start = self.base + function.start as usize;
+                let is_own = function.size > 0 && start >= end_of_last;
+                is_own.then(|| {
+                    end_of_last = start + function.size as usize;
+                    start..end_of_last
+                })
+            },
+        )
+    }
+
+    /// Bytes that they hold.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.functions) + self.text.len()
+    }
+}
