@@ -82,6 +82,11 @@ impl Bench {
 
     /// One run under the profiler, and its report.
     fn profile(&self, built: &Built, options: &str) -> (Run, Report) {
+        let (run, report) = self.try_profile(built, options);
+        (run, report.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn try_profile(&self, built: &Built, options: &str) -> (Run, Result<Report, String>) {
         let file = self.file("report.json");
         // Nothing that an earlier run has left may be taken for this one's.
         let _ = std::fs::remove_file(&file);
@@ -93,7 +98,7 @@ impl Bench {
         }
         let library = self.library.to_str().expect("a UTF-8 path");
         let run = built.run(&built.binary, &[], &[("LD_PRELOAD", library), ("FASTINST_OPTIONS", &all)]);
-        (run, Report::read(&file).unwrap_or_else(|error| panic!("{error}")))
+        (run, Report::read(&file))
     }
 
     /// One run under the oracle.
@@ -170,7 +175,7 @@ impl Tables {
                 "Numbers of calls",
                 format!(
                     "Rows of {runs} profiled runs{beside} against exact counts. covered: 95 % intervals that hold the truth, in percent of \
-                     the rows that state one; sampled: the same of rows that are not counted exactly. at least: rows without an upper end, \
+                     the rows that state one; exact wrong: rows that state an exact number, and another one than the truth; sampled: the intervals of the other rows. at least: rows without an upper end, \
                      and how many of them are right. off: rows with an interval whose number is more than twice or less than half the \
                      truth; confident: those that state an error below 50 %. missing: functions that ran and have no row. over: \
                      rows whose total exceeds the time of all threads, in percent."
@@ -183,6 +188,7 @@ impl Tables {
                     "calls",
                     "rows",
                     "covered %",
+                    "exact wrong",
                     "sampled",
                     "sampled %",
                     "at least",
@@ -248,9 +254,9 @@ impl Tables {
                     "best",
                     "stated %",
                     "5% s",
-                    "over off %",
-                    "best",
-                    "stated %",
+                    "5% over off",
+                    "5% best",
+                    "5% stated",
                     "startup ms",
                     "memory MB",
                 ],
@@ -384,6 +390,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
         sum.rows += calls.rows;
         sum.coverage.merge(calls.coverage);
         sum.estimated.merge(calls.estimated);
+        sum.exact_wrong += calls.exact_wrong;
         sum.at_least.merge(calls.at_least);
         sum.off += calls.off;
         sum.confident += calls.confident;
@@ -405,6 +412,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
         (calls as u64).into(),
         sum.rows.into(),
         percent(sum.coverage),
+        sum.exact_wrong.into(),
         sum.estimated.of.into(),
         percent(sum.estimated),
         sum.at_least.of.into(),
@@ -469,7 +477,7 @@ fn figure(estimate: Option<Estimate>) -> Cell {
 }
 
 fn cost(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables) {
-    const BUDGETS: [&str; 2] = ["budget=1%", "budget=5%"];
+    const BUDGETS: [&str; 2] = ["", "budget=5%"];
     let runs = bench.arguments.options.runs(5);
     let library = bench.library.to_str().expect("a UTF-8 path");
     let off_variables = [("LD_PRELOAD", library), ("FASTINST_OPTIONS", "tool=none")];
@@ -501,9 +509,9 @@ fn cost(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables) {
             off.push(run.cpu_seconds);
         }
         for (index, budget) in BUDGETS.iter().enumerate() {
-            let (run, report) = bench.profile(built, budget);
+            let (run, report) = bench.try_profile(built, budget);
             check(&run);
-            if turn > 0 {
+            if let (true, Ok(report)) = (turn > 0, report) {
                 profiled[index].push(run.cpu_seconds);
                 stated[index].extend(report.stated_cost.map(|share| 100.0 * share));
                 startup.extend(report.startup_ns.map(|ns| ns / 1e6));
@@ -517,6 +525,10 @@ fn cost(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables) {
         |values: &[f64]| if values.is_empty() { "-".into() } else { Cell::from(median(values.to_vec())) };
     let mut row: Vec<Cell> = vec![program.name.into(), middle(&plain), middle(&off)];
     for (profiled, stated) in profiled.iter().zip(&stated) {
+        if profiled.is_empty() {
+            row.extend(["-".into(), "-".into(), "-".into(), "-".into()]);
+            continue;
+        }
         let ratios = profiled.iter().zip(&off).map(|(profiled, off)| more(*profiled, *off)).collect();
         row.extend([
             middle(profiled),

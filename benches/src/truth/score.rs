@@ -41,6 +41,8 @@ pub struct Calls {
     pub coverage: Share,
     /// The same of rows that were estimated, not counted.
     pub estimated: Share,
+    /// Rows that say that they are exact, and are not.
+    pub exact_wrong: usize,
     /// Rows that only say "at least", and those of them that are right.
     pub at_least: Share,
     /// Rows with an interval that are off by more than 2.
@@ -69,7 +71,9 @@ impl Calls {
                 continue;
             }
             calls.coverage.add(covers);
-            if !row.calls.is_exact() {
+            if row.calls.is_exact() {
+                calls.exact_wrong += usize::from(!covers);
+            } else {
                 calls.estimated.add(covers);
             }
             let off = row.calls.is_off_by_2(truth);
@@ -188,6 +192,7 @@ mod tests {
                 {"name": "confident", "object": "a", "address": "0x30", "calls": {"value": 100, "low": 90, "high": 110}},
                 {"name": "modest", "object": "a", "address": "0x40", "calls": {"value": 100, "low": 10, "high": 500}},
                 {"name": "open", "object": "a", "address": "0x50", "calls": {"value": 10, "low": 10, "high": null}},
+                {"name": "miscounted", "object": "a", "address": "0x70", "calls": {"value": 10, "low": 10, "high": 10}},
             ],
         }));
         let report = report.expect("version 2");
@@ -195,13 +200,22 @@ mod tests {
         assert_eq!((latency.p50, latency.p90), (Some(figure(5.0, 4.0, 6.0)), None));
         assert!(latency.below_resolution);
         assert!((report.stated_cost.expect("a cost") - 0.02).abs() < 1e-9);
-        let truths = [(0x10, 3.0), (0x20, 115.0), (0x30, 300.0), (0x40, 300.0), (0x50, 99.0), (0x60, 1.0)];
+        let truths = [
+            (0x10, 3.0),
+            (0x20, 115.0),
+            (0x30, 300.0),
+            (0x40, 300.0),
+            (0x50, 99.0),
+            (0x60, 1.0),
+            (0x70, 11.0),
+        ];
         let truths = truths.map(|(address, calls)| (address, exactly(calls))).into_iter().collect();
         let calls = Calls::compare(&report, &truths);
         let expected = Calls {
-            rows: 5,
-            coverage: Share { hits: 3, of: 4 },
+            rows: 6,
+            coverage: Share { hits: 3, of: 5 },
             estimated: Share { hits: 2, of: 3 },
+            exact_wrong: 1,
             at_least: Share { hits: 1, of: 1 },
             off: 2,
             confident: 1,
