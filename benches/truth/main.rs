@@ -37,6 +37,8 @@ const CALLS_FOR_PERCENTILES: f64 = 100.0;
 const TOP: usize = 20;
 /// A p90 below this is not compared within 20 %.
 const COMPARABLE_NS: f64 = 100.0;
+/// The programs of a quick run that names none.
+const QUICK: [&str; 3] = ["zstd", "nginx", "lua"];
 /// Functions of the application that start-up is measured with: each has two probes and more.
 const STARTUP_FUNCTIONS: usize = 9_000;
 
@@ -46,7 +48,7 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Only these programs
+    /// Only these programs (default: all, three in a quick run)
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
 
@@ -121,13 +123,16 @@ fn main() {
     let bench = Bench { library: preload::library(), oracle: build_oracle(folder.path()), folder, arguments };
     let options = &bench.arguments.options;
     let mut all = programs::all(options);
-    if !bench.arguments.programs.is_empty() {
-        let known: Vec<_> = all.iter().map(|program| program.name).collect();
-        for name in &bench.arguments.programs {
-            assert!(known.contains(&name.as_str()), "no program '{name}' (known: {})", known.join(", "));
-        }
-        all.retain(|program| bench.arguments.programs.iter().any(|name| name == program.name));
+    let known: Vec<_> = all.iter().map(|program| program.name).collect();
+    for name in &bench.arguments.programs {
+        assert!(known.contains(&name.as_str()), "no program '{name}' (known: {})", known.join(", "));
     }
+    let is_wanted = |name: &str| match &bench.arguments.programs[..] {
+        // The others take minutes to build.
+        [] => !options.is_quick() || QUICK.contains(&name),
+        names => names.iter().any(|wanted| wanted == name),
+    };
+    all.retain(|program| is_wanted(program.name));
     let mut tables = Tables::new(options.runs(5), bench.arguments.busy);
     let mut failed = Vec::new();
     for program in &all {
