@@ -6,7 +6,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::discovery::Discovery;
@@ -49,6 +49,26 @@ pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
 pub fn notify() {
     NEWS.fetch_add(1, Ordering::Release);
     wake(&NEWS);
+}
+
+/// Processor time that the service thread has spent on discovery, in nanoseconds.
+static DISCOVERY: AtomicU64 = AtomicU64::new(0);
+
+/// Looks that took less were for nothing, and are not counted as discovery.
+const NOTHING_NEW: Duration = Duration::from_micros(20);
+
+/// Processor time that the service thread has spent on discovering probes so far: the part of it that grows with the program, and
+/// not with the time that it runs.
+pub fn discovery_time() -> Duration {
+    Duration::from_nanos(DISCOVERY.load(Ordering::Relaxed))
+}
+
+/// Processor time of the calling thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: memory of the right type. A refusal leaves zero: then nothing is counted.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Held by the service thread while it works; forking takes it.
@@ -94,9 +114,14 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         seen = NEWS.load(Ordering::Acquire);
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
+        let before = processor_time();
         // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
         if let Ok(discovery) = Discovery::begin() {
             look_again = cyg_profile::discover(&discovery);
+        }
+        let looked = processor_time().saturating_sub(before);
+        if looked > NOTHING_NEW {
+            DISCOVERY.fetch_add(looked.as_nanos() as u64, Ordering::Relaxed);
         }
         let last = now >= next_look && {
             next_look = now + IDLE;

@@ -6,7 +6,8 @@
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
 //! 3. Toggles: what they cost the threads that run through rewritten code (its cache line comes from the other processor, the
 //!    pipeline starts anew) is not measured but assumed, [`DISTURBANCE`] each; the stated error contains nothing and twice that.
-//! 4. The start: processor time until the program's own code runs.
+//! 4. The start: processor time until the program's own code runs, and what the service thread takes later for discovering probes
+//!    (the time of that, to be exact).
 //!
 //! # The control
 //! Every few milliseconds the cost since the last time is compared with the budget's share of the processor time that the program took
@@ -17,6 +18,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -56,8 +58,8 @@ const FOR_WAKING: f64 = 0.2;
 /// Mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=30e6;
 
-/// Time between two ticks while functions use their allowances up, in nanoseconds.
-const BUSY_TICK: f64 = 2e6;
+/// While functions use their allowances up, ticks are this part of the usual time apart.
+const BUSY: f64 = 0.25;
 
 /// The smallest and the largest allowance.
 const ALLOWANCES: RangeInclusive<f64> = 50.0..=2000.0;
@@ -147,6 +149,7 @@ pub(crate) struct Governor {
     /// Ticks so far, and the processor time that was spent in them: the rest of the service thread's was spent on waking it up.
     ticks: f64,
     in_ticks: f64,
+    discovery_before: Duration,
 }
 
 impl Governor {
@@ -162,6 +165,7 @@ impl Governor {
             toggles_before: fastinst::toggle_count(),
             ticks: 0.0,
             in_ticks: 0.0,
+            discovery_before: fastinst::service::discovery_time(),
         };
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
@@ -183,13 +187,18 @@ impl Governor {
 
     /// What was spent until now. Called by the service thread.
     pub(crate) fn spent(&self) -> Spent {
+        let discovery = self.discovery();
         Spent {
             process: processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID),
             probes: nanoseconds(thread::spent()),
-            service: of_thread(),
+            service: (of_thread() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
-            start: self.start,
+            start: self.start + discovery,
         }
+    }
+
+    fn discovery(&self) -> f64 {
+        (fastinst::service::discovery_time() - self.discovery_before).as_nanos() as f64
     }
 
     /// A tick has begun when the service thread had this processor time, and is over. Gives the time to the next, at least, in
@@ -200,12 +209,11 @@ impl Governor {
         let now = of_thread();
         self.ticks += 1.0;
         self.in_ticks += now - begin;
-        let waking = (now - self.in_ticks) / self.ticks;
-        match self.budget {
-            _ if is_busy => BUSY_TICK,
-            Some(budget) => (waking / (FOR_WAKING * budget)).clamp(*TICKS.start(), *TICKS.end()),
-            None => *TICKS.start(),
-        }
+        { use std::io::Write; let mut f = std::fs::OpenOptions::new().create(true).append(true).open("/tmp/x/dbg.gov").unwrap(); let _ = writeln!(f, "{:.0} in {:.2} all {:.2} disc {:.2} busy {is_busy} scale {:.4} spent {:?}", self.ticks, self.in_ticks/1e6, now/1e6, self.discovery()/1e6, self.scale, self.spent()); }
+        let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
+        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget));
+        let tick = tick.clamp(*TICKS.start(), *TICKS.end());
+        if is_busy { tick * BUSY } else { tick }
     }
 
     /// Compares and adapts. Called by the service thread at each tick.

@@ -207,9 +207,8 @@ mod tests {
         }
         assert!(waits < 20, "each wait counts as preemption");
 
+        let done = &AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let done = AtomicBool::new(false);
-            let done = &done;
             let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
             for _ in 0..competitors {
                 scope.spawn(|| {

@@ -43,6 +43,9 @@ struct Session {
     governor: Governor,
     /// Index of a function by object and place in it: a library that is loaded again finds its functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
+    /// By address: what the calls are counted by that were made before a function's probes were ready.
+    by_address: HashMap<usize, u32>,
+    early_calls: HashMap<usize, u64>,
     bodies: Bodies,
     last_reclaim: Instant,
     toggles_before: u64,
@@ -106,6 +109,8 @@ impl Session {
             clock,
             schedule: Schedule::new(),
             indices: HashMap::new(),
+            by_address: HashMap::new(),
+            early_calls: HashMap::new(),
             bodies: Bodies::default(),
             last_reclaim: Instant::now(),
             toggles_before: 0,
@@ -127,9 +132,25 @@ impl Session {
             Measured::new(probe.function_name, probe.object_path, probe.function_address, is_wanted);
         self.schedule.functions.push(measured);
         self.indices.insert(key, index);
+        self.by_address.insert(probe.function_address, index);
         // Its probes are switched on one by one as they are adopted.
         self.schedule.begin(index);
         Some(index)
+    }
+
+    /// Adds the calls that were made before their function's probes were ready. They were counted, not timed.
+    fn take_early_calls(&mut self) {
+        let early = &mut self.early_calls;
+        cyg_profile::take_arrivals(|address, calls| *early.entry(address).or_default() += calls);
+        let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
+        early.retain(|address, calls| match by_address.get(address) {
+            Some(index) => {
+                functions[*index as usize].strata.counted(*calls);
+                false
+            }
+            // Its probes are still to be made.
+            None => true,
+        });
     }
 
     fn tick(&mut self) -> Duration {
@@ -137,6 +158,7 @@ impl Session {
             preemption::set_rate(self.clock.ticks_per_ns());
         }
         let begin = governor::of_thread();
+        self.take_early_calls();
         let is_busy = self.schedule.tick();
         self.governor.adapt();
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
@@ -150,6 +172,7 @@ impl Session {
     /// Everything measured so far.
     fn report(&mut self) -> Report {
         self.schedule.drain();
+        self.take_early_calls();
         let ticks_per_ns = self.clock.ticks_per_ns();
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
@@ -348,6 +371,8 @@ pub(crate) fn restart_in_child() {
         session.last_reclaim = Instant::now();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
+        session.early_calls.clear();
+        cyg_profile::take_arrivals(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
         let ticks_per_ns = governor::ticks_per_ns();

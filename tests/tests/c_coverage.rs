@@ -91,6 +91,7 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::deactivate", Call("callpatch_deactivate")),
     ("callpatch/src/site.rs::is_stale", Call("callpatch_is_stale")),
     ("callpatch/src/site.rs::state", Call("callpatch_state")),
+    ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is the whole of it")),
     ("callpatch/src/retarget.rs::retarget", Call("callpatch_retarget")),
     ("callpatch/src/encoding.rs", Left("callpatch_describe gives the shape")),
     ("callpatch/src/strategy.rs", Left("callpatch_describe gives the strategy")),
@@ -107,8 +108,13 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/provider/cyg_profile/mod.rs::notes", Call("fastinst_notes")),
     ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library calls it when it is loaded")),
     (
-        "fastinst/src/provider/cyg_profile/mod.rs::arrival",
-        Left("the library's own instrumentation functions call it"),
+        "fastinst/src/provider/cyg_profile/mod.rs::start_lazily",
+        Left("for the profiler; fastinst_register_callback promises every probe"),
+    ),
+    ("fastinst/src/provider/cyg_profile/mod.rs::memory_bytes", Left("for the profiler's report")),
+    (
+        "fastinst/src/provider/cyg_profile/arrivals.rs",
+        Left("the library's own instrumentation functions call it, and the profiler takes what was counted"),
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
     ("fastinst/src/segments.rs", Left("a container")),

@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// One loaded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,11 +81,20 @@ pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) ->
     result
 }
 
+/// The file of the executable. Remembered: once the main thread has ended, the kernel no longer tells.
+fn executable() -> Option<PathBuf> {
+    static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
+    if EXECUTABLE.get().is_none() {
+        let _ = EXECUTABLE.set(std::fs::read_link("/proc/self/exe").ok()?);
+    }
+    EXECUTABLE.get().cloned()
+}
+
 fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     // SAFETY: the loader's name is a C string or null.
     let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
     let path = match name.to_bytes() {
-        b"" => std::fs::read_link("/proc/self/exe").ok()?,
+        b"" => executable()?,
         // The vDSO is not a file.
         name if !name.contains(&b'/') => return None,
         name => PathBuf::from(OsStr::from_bytes(name)),

@@ -63,9 +63,11 @@ use unwind::Table;
 /// a shorter time, and need less memory meanwhile.
 const SITES_AT_ONCE: usize = 2048;
 
-/// After having made probes lazily, the service thread lets marks gather: so many times as long as that took, within these
-/// bounds. Each time costs two `membarrier`, whatever the number of sites.
+/// After having made probes lazily, the service thread lets marks gather: so many times the processor time that it took, within
+/// these bounds. Each time costs two `membarrier`, whatever the number of sites. A program that has used up less of the free time does not
+/// wait: its first functions, and all of a short run, are measured at once.
 const REST: u32 = 10;
+const FREE: Duration = Duration::from_millis(5);
 const REST_BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 /// How soon to look again where a forked child's text is still its parent's.
@@ -112,6 +114,8 @@ struct Provider {
     counters: loaded::Counters,
     /// Names of functions that have no symbol.
     places: BTreeMap<usize, &'static CStr>,
+    /// For how long probes were made lazily.
+    spent: Duration,
     /// Until when marks gather.
     rests_until: Option<Instant>,
     notes: Vec<String>,
@@ -219,6 +223,7 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
         NEWS_PENDING.store(false, Ordering::SeqCst);
         provider.follow_the_loader();
         let everywhere = EVERYWHERE.swap(false, Ordering::Relaxed);
+        let begun = processor_time();
         let mut made = false;
         for at in 0..provider.objects.len() {
             made |= provider.complete(at, everywhere, discovery);
@@ -226,10 +231,14 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
         if !made || provider.is_eager {
             return None;
         }
+        let time = processor_time().saturating_sub(begun);
+        provider.spent += time;
+        if provider.spent < FREE {
+            return None;
+        }
         // Until then, an arrival need not wake anybody.
         NEWS_PENDING.store(true, Ordering::Relaxed);
-        provider.rests_until =
-            Some(Instant::now() + (now.elapsed() * REST).clamp(REST_BOUNDS[0], REST_BOUNDS[1]));
+        provider.rests_until = Some(Instant::now() + (time * REST).clamp(REST_BOUNDS[0], REST_BOUNDS[1]));
         provider.rests_until
     })
 }
@@ -396,6 +405,14 @@ impl Provider {
         probe.name.store(name.as_ptr().cast_mut(), Ordering::Release);
         true
     }
+}
+
+/// How long this thread has had a processor.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the variable.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What stands for the name of a function without a symbol.
