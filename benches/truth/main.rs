@@ -22,7 +22,7 @@ use benches::host;
 use benches::options::Options;
 use benches::preload;
 use benches::report::{Cell, Report as Printed, Table};
-use benches::truth::report::{Estimate, Latency, Oracle, Range, Report, Truth};
+use benches::truth::report::{Estimate, Latency, Oracle, Range, Report, Row, Truth};
 use benches::truth::score::{self, Calls, Share};
 use clap::Parser;
 use programs::{Built, Competitors, Program};
@@ -37,6 +37,8 @@ const CALLS_FOR_PERCENTILES: f64 = 100.0;
 const TOP: usize = 20;
 /// A p90 below this is not compared within 20 %.
 const COMPARABLE_NS: f64 = 100.0;
+/// Rows of a program that are listed as wrong.
+const WORST: usize = 5;
 /// The programs of a quick run that names none.
 const QUICK: [&str; 3] = ["zstd", "nginx", "lua"];
 /// Functions of the application that start-up is measured with: each has two probes and more.
@@ -152,6 +154,7 @@ fn main() {
     report.push(tables.calls);
     report.push(tables.times);
     report.push(tables.functions);
+    report.push(tables.wrong);
     if !bench.arguments.no_cost {
         report.push(tables.cost);
         options.progress("start-up");
@@ -168,6 +171,7 @@ struct Tables {
     calls: Table,
     times: Table,
     functions: Table,
+    wrong: Table,
     cost: Table,
     peers: Table,
 }
@@ -244,6 +248,13 @@ impl Tables {
                     "total ms",
                     "true ms",
                 ],
+            ),
+            wrong: Table::new(
+                "Numbers of calls that are wrong and say that they are right",
+                format!(
+                    "Of the last run: rows whose interval of at most 50 % either way misses the truth, the worst {WORST} of each program."
+                ),
+                &["program", "function", "calls", "true calls"],
             ),
             cost: Table::new(
                 "Cost",
@@ -441,6 +452,25 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
         format!("{} of {}", times.near.hits, times.near.of).into(),
         median(ranks).into(),
     ]);
+    let confident = |row: &Row| row.calls.stated_error().is_some_and(|error| error < 0.5);
+    let mut wrong: Vec<_> = known
+        .calls
+        .iter()
+        .filter_map(|(address, &truth)| Some((last.rows.get(address)?, truth)))
+        .filter(|(row, truth)| confident(row) && !row.calls.covers(*truth))
+        .collect();
+    let distance =
+        |(row, truth): &(&Row, Range)| (row.calls.value.max(0.5) / truth.middle().max(0.5)).ln().abs();
+    wrong.sort_by(|a, b| distance(b).total_cmp(&distance(a)).then_with(|| a.0.name.cmp(&b.0.name)));
+    for (row, truth) in wrong.into_iter().take(WORST) {
+        let name: String = row.name.chars().take(60).collect();
+        tables.wrong.push(vec![
+            program.name.into(),
+            name.into(),
+            figure(Some(row.calls)),
+            (truth.middle() as u64).into(),
+        ]);
+    }
     for (address, truths) in &known.alone {
         let row = last.rows.get(address);
         let mean = |of: fn(&Truth) -> f64| truths.iter().map(of).sum::<f64>() / truths.len() as f64;
