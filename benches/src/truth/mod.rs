@@ -1,0 +1,4 @@
+//! Estimates against truths: the profiler's report, the figures of `truth/oracle.c`, and statistics of both.
+
+pub mod report;
+pub mod score;

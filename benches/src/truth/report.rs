@@ -1,0 +1,251 @@
+//! What the profiler and the oracle say of a run.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// An estimated figure with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The estimate.
+    pub value: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end; none when the report only says "at least `low`".
+    pub high: Option<f64>,
+}
+
+impl Estimate {
+    fn read(value: &Value) -> Option<Self> {
+        Some(Self {
+            value: value["value"].as_f64()?,
+            low: value["low"].as_f64()?,
+            high: value["high"].as_f64(),
+        })
+    }
+
+    /// Whether nothing was estimated.
+    pub fn is_exact(&self) -> bool {
+        self.high == Some(self.low)
+    }
+
+    /// Whether the interval meets `truth`, whose own uncertainty is a range.
+    pub fn covers(&self, truth: Range) -> bool {
+        // The report rounds.
+        let slack = 0.5_f64.min(1e-3 * truth.high.abs());
+        self.low <= truth.high + slack && self.high.is_none_or(|high| high + slack >= truth.low)
+    }
+
+    /// Half the interval over the value; none without an upper end.
+    pub fn stated_error(&self) -> Option<f64> {
+        Some((self.high? - self.low) / 2.0 / self.value.max(f64::MIN_POSITIVE))
+    }
+
+    /// Whether the value is more than twice or less than half of any truth in the range.
+    pub fn is_off_by_2(&self, truth: Range) -> bool {
+        self.value > 2.0 * truth.high || self.value < truth.low / 2.0
+    }
+}
+
+/// What is known of a true figure: the least and the most that runs of the oracle found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+impl Range {
+    /// Of figures of equal standing.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let none = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
+        values
+            .into_iter()
+            .fold(none, |range, value| Self { low: range.low.min(value), high: range.high.max(value) })
+    }
+
+    /// The range with so much more at each end, as a share of its figures.
+    pub fn widened(self, share: f64) -> Self {
+        Self { low: self.low * (1.0 - share), high: self.high * (1.0 + share) }
+    }
+
+    /// The figure in the middle.
+    pub fn middle(self) -> f64 {
+        (self.low + self.high) / 2.0
+    }
+}
+
+/// The latencies of a function, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// The mean.
+    pub mean: Option<Estimate>,
+    /// Percentiles.
+    pub p50: Option<Estimate>,
+    /// One in ten is longer.
+    pub p90: Option<Estimate>,
+    /// One in a hundred is longer.
+    pub p99: Option<Estimate>,
+    /// The function is too short for the clock.
+    pub below_resolution: bool,
+}
+
+/// One function of the profiler's report.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// How often it was called.
+    pub calls: Estimate,
+    /// The time of its calls, callees included.
+    pub total_ns: Option<Estimate>,
+    /// Its latencies.
+    pub latency: Option<Latency>,
+}
+
+/// The profiler's report, version 2.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// By address.
+    pub rows: HashMap<u64, Row>,
+    /// The time of all threads.
+    pub thread_time_ns: f64,
+    /// What the report says that the profiler took, as a share of the program's processor time, and the error of that.
+    pub stated_cost: Option<f64>,
+    /// What it took at start.
+    pub startup_ns: Option<f64>,
+    /// Its memory.
+    pub memory_bytes: Option<f64>,
+    /// The number of probes.
+    pub probes: f64,
+}
+
+fn address_of(value: &Value) -> Result<u64, String> {
+    let text = value.as_str().ok_or_else(|| format!("{value} is no address"))?;
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|error| format!("{text}: {error}"))
+}
+
+fn number(value: &Value, key: &str) -> Result<f64, String> {
+    value[key].as_f64().ok_or_else(|| format!("no {key}"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>, String> {
+    value[key].as_array().ok_or_else(|| format!("no {key}"))
+}
+
+impl Row {
+    fn read(function: &Value) -> Result<Self, String> {
+        let latency = &function["latency_ns"];
+        let quantile = |key: &str| Estimate::read(&latency[key]);
+        Ok(Self {
+            name: function["name"].as_str().ok_or("a function without a name")?.to_owned(),
+            calls: Estimate::read(&function["calls"]).ok_or_else(|| format!("no calls in {function}"))?,
+            total_ns: Estimate::read(&function["total_ns"]),
+            latency: latency.is_object().then(|| Latency {
+                mean: quantile("mean"),
+                p50: quantile("p50"),
+                p90: quantile("p90"),
+                p99: quantile("p99"),
+                below_resolution: latency["below_resolution"].as_bool().unwrap_or(false),
+            }),
+        })
+    }
+}
+
+impl Report {
+    /// Reads a report.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let value = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Self::of(&value).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Understands the JSON of a report.
+    pub fn of(value: &Value) -> Result<Self, String> {
+        if value["version"] != 2 {
+            return Err(format!("a report of version {}, not 2", value["version"]));
+        }
+        let functions = list(value, "functions")?.iter();
+        let rows = functions.map(|function| Ok((address_of(&function["address"])?, Row::read(function)?)));
+        let cost = &value["cost"];
+        Ok(Self {
+            rows: rows.collect::<Result<_, String>>()?,
+            thread_time_ns: number(value, "thread_time_ns")?,
+            stated_cost: cost_share(cost),
+            startup_ns: cost["startup_ns"].as_f64(),
+            memory_bytes: cost["memory_bytes"].as_f64(),
+            probes: value["probes"].as_f64().unwrap_or(0.0),
+        })
+    }
+}
+
+/// What was spent, over what the program itself took.
+fn cost_share(cost: &Value) -> Option<f64> {
+    let of = |key: &str| cost[key].as_f64();
+    let spent = of("probes_ns")? + of("service_ns")? + of("toggles_ns").unwrap_or(0.0) + of("startup_ns")?;
+    let own = of("cpu_ns")? - spent;
+    (own > 0.0).then_some(spent / own)
+}
+
+/// What the oracle knows of a function; times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Truth {
+    /// Entries.
+    pub calls: f64,
+    /// Time of outermost activations, callees included.
+    pub total: f64,
+    /// Calls with an exit, which the rest is of.
+    pub timed: f64,
+    /// Percentiles.
+    pub p50: f64,
+    /// One in ten is longer.
+    pub p90: f64,
+    /// One in a hundred is longer.
+    pub p99: f64,
+    /// Time of all activations over their number.
+    pub mean: f64,
+}
+
+/// One run under the oracle.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    /// Where the executable was loaded.
+    pub base: u64,
+    /// Time without callees, of all functions: the time of all threads in instrumented code.
+    pub time: f64,
+    /// By address.
+    pub functions: HashMap<u64, Truth>,
+}
+
+impl Oracle {
+    /// Reads what the oracle has written.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let truth = |function: &Value| {
+            let of = |key: &str| function[key].as_f64().unwrap_or(0.0);
+            let all = of("timed") + of("open");
+            Truth {
+                calls: of("calls"),
+                total: of("outer_ns"),
+                timed: of("timed"),
+                p50: of("p50"),
+                p90: of("p90"),
+                p99: of("p99"),
+                mean: if all > 0.0 { of("all_ns") / all } else { 0.0 },
+            }
+        };
+        let functions = list(&value, "functions")?;
+        let entries =
+            functions.iter().map(|function| Ok((address_of(&function["address"])?, truth(function))));
+        Ok(Self {
+            base: address_of(&value["base"])?,
+            time: functions.iter().filter_map(|function| function["self_ns"].as_f64()).sum(),
+            functions: entries.collect::<Result<_, String>>()?,
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! Do the stated intervals hold for programs that an estimator by sampling gets wrong if anything can make it? Each program counts its
+//! own calls (`fixtures/adversarial.c`) and runs several times.
+//!
+//! What is asserted of all runs together:
+//! - what the report says was counted exactly, was;
+//! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the truth in at least 93 %. A test that
+//!   misses this by chance is no test: so many misses are allowed that, were the coverage 93 % and the pairs independent, more would
+//!   happen in one of 10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
+//! - at least half of these pairs have an interval with both ends: "at least one call" is never wrong;
+//! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
+//! - no total exceeds the time of all threads.
+
+use std::fmt::Write as _;
+use std::num::NonZero;
+use std::process::{Child, Command};
+
+use serde_json::Value;
+use tests::Compiler::Gcc;
+use tests::{Profiled, compile, profiled};
+
+/// Each program, how often it runs, and whether others compete for the processors.
+const PROGRAMS: [(&str, u32, bool); 8] = [
+    ("cluster", 4, false),
+    ("periodic", 6, false),
+    ("phases", 6, false),
+    ("recursion", 5, false),
+    ("threads", 5, false),
+    ("blocking", 5, false),
+    ("nanoseconds", 4, true),
+    ("tail", 4, false),
+];
+
+const COVERAGE: f64 = 0.93;
+const FAILS_BY_CHANCE: f64 = 1e-4;
+/// How well the program knows the time of its own calls: the probes are inside of what it measures, and one clock is not the other.
+const CLOCKS: f64 = 0.03;
+
+/// An estimate with its interval.
+#[derive(Clone, Copy)]
+struct Estimate {
+    value: f64,
+    low: f64,
+    high: Option<f64>,
+}
+
+impl Estimate {
+    fn read(value: &Value) -> Option<Self> {
+        let figure = |key: &str| value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"));
+        (!value.is_null()).then(|| Self {
+            value: figure("value"),
+            low: figure("low"),
+            high: value["high"].as_f64(),
+        })
+    }
+
+    fn is_exact(self) -> bool {
+        self.high == Some(self.low)
+    }
+
+    fn covers(self, (least, most): (f64, f64)) -> bool {
+        // The report has whole numbers.
+        self.low <= most + 1.0 && self.high.is_none_or(|high| high + 1.0 >= least)
+    }
+
+    /// Whether the value is off by more than 2 though the stated error is below 50 %.
+    fn is_confidently_wrong(self, (least, most): (f64, f64)) -> bool {
+        let Some(high) = self.high else { return false };
+        let confident = (high - self.low) / 2.0 < 0.5 * self.value;
+        confident && (self.value > 2.0 * most || self.value < least / 2.0)
+    }
+}
+
+/// Pairs of a row and a run, and those of them whose interval misses.
+#[derive(Default)]
+struct Pairs {
+    pairs: u32,
+    missed: u32,
+    /// Without an upper end.
+    open: u32,
+}
+
+impl Pairs {
+    fn add(&mut self, estimate: Estimate, truth: (f64, f64)) {
+        self.pairs += 1;
+        self.missed += u32::from(!estimate.covers(truth));
+        self.open += u32::from(estimate.high.is_none());
+    }
+
+    /// The misses that a coverage of [`COVERAGE`] exceeds in [`FAILS_BY_CHANCE`] of all tests.
+    fn allowed(&self) -> u32 {
+        let mut probability = COVERAGE.powf(f64::from(self.pairs));
+        let (mut missed, mut exceeded) = (0, 1.0 - probability);
+        while exceeded > FAILS_BY_CHANCE && missed < self.pairs {
+            missed += 1;
+            probability *=
+                f64::from(self.pairs - missed + 1) / f64::from(missed) * (1.0 - COVERAGE) / COVERAGE;
+            exceeded -= probability;
+        }
+        missed
+    }
+}
+
+#[test]
+fn allowed_misses_leave_one_in_ten_thousand_to_chance() {
+    let allowed = |pairs| Pairs { pairs, ..Pairs::default() }.allowed();
+    // By the quantiles of the binomial distributions with a chance of 0.07.
+    assert_eq!([0, 1, 10, 100, 300].map(allowed), [0, 1, 5, 18, 39]);
+}
+
+/// Processes that take as much of the processors as they get, until they are dropped.
+struct Competitors(Vec<Child>);
+
+impl Competitors {
+    fn start(number: usize) -> Self {
+        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
+        Self((0..number).map(spin).collect())
+    }
+}
+
+impl Drop for Competitors {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended by itself is waited for as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A function's name, its number of calls, and the bounds of its total time in ns.
+type Truth = (String, f64, Option<(f64, f64)>);
+
+fn truths(profiled: &Profiled) -> Vec<Truth> {
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let text = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
+    let truth = |line: &str| {
+        let (name, figures) = line.split_once(' ').unwrap_or_else(|| panic!("no figures: {line}"));
+        let figures: Vec<f64> = figures.split(' ').map(|word| word.parse().expect("a number")).collect();
+        let [calls, least, most] = figures[..] else { panic!("not three figures: {line}") };
+        let total = (most > 0.0).then_some((least * (1.0 - CLOCKS), most * (1.0 + CLOCKS)));
+        (name.to_owned(), calls, total)
+    };
+    text.lines().map(truth).collect()
+}
+
+/// What went wrong, and how many intervals hold.
+#[derive(Default)]
+struct Verdict {
+    calls: Pairs,
+    totals: Pairs,
+    faults: String,
+}
+
+impl Verdict {
+    fn add(&mut self, variant: &str, profiled: &Profiled) {
+        let report = profiled.report();
+        assert_eq!(report.json["version"], 2, "{variant}");
+        let thread_time = report.json["thread_time_ns"].as_f64().expect("the time of all threads");
+        for (name, calls, total) in truths(profiled) {
+            let Some(function) = report.function(&name) else {
+                let _ = writeln!(self.faults, "{variant}: no {name} in the report, called {calls} times");
+                continue;
+            };
+            let found = Estimate::read(&function["calls"]).expect("a number of calls");
+            println!("{variant}: {name}: {calls} calls, found {}", function["calls"]);
+            let truth = (calls, calls);
+            if found.is_exact() {
+                if (found.value - calls).abs() > 0.5 {
+                    let _ =
+                        writeln!(self.faults, "{variant}: {name}: {calls} calls, counted {}", found.value);
+                }
+            } else {
+                self.calls.add(found, truth);
+            }
+            if found.is_confidently_wrong(truth) {
+                let _ =
+                    writeln!(self.faults, "{variant}: {name}: {calls} calls, found {}", function["calls"]);
+            }
+            let Some(found) = Estimate::read(&function["total_ns"]) else { continue };
+            println!("{variant}: {name}: total {total:?} ns, found {}", function["total_ns"]);
+            if found.value > 1.001 * thread_time {
+                let total = found.value;
+                let _ =
+                    writeln!(self.faults, "{variant}: {name}: total {total} ns of {thread_time} ns in all");
+            }
+            let Some(total) = total else { continue };
+            self.totals.add(found, total);
+            if found.is_confidently_wrong(total) {
+                let _ = writeln!(
+                    self.faults,
+                    "{variant}: {name}: total {total:?} ns, found {}",
+                    function["total_ns"]
+                );
+            }
+        }
+    }
+
+    fn check(mut self) {
+        for (what, pairs) in [("calls", &self.calls), ("totals", &self.totals)] {
+            let (missed, allowed) = (pairs.missed, pairs.allowed());
+            println!(
+                "{what}: {missed} of {} intervals miss, {allowed} may; {} are open",
+                pairs.pairs, pairs.open
+            );
+            if 2 * pairs.open > pairs.pairs {
+                let _ =
+                    writeln!(self.faults, "{} of {} intervals of {what} are open", pairs.open, pairs.pairs);
+            }
+            if missed > allowed {
+                let _ = writeln!(
+                    self.faults,
+                    "{missed} of {} intervals of {what} miss: {allowed} may",
+                    pairs.pairs
+                );
+            }
+        }
+        assert!(self.faults.is_empty(), "{}", self.faults);
+    }
+}
+
+#[test]
+fn stated_intervals_hold_for_adversarial_programs() {
+    let binary = compile("fixtures/adversarial.c", &["-O2"], Gcc);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let mut verdict = Verdict::default();
+    for (variant, runs, is_busy) in PROGRAMS {
+        for _ in 0..runs {
+            let _competitors = Competitors::start(if is_busy { processors } else { 0 });
+            verdict.add(variant, &profiled(&binary, &[variant], ""));
+        }
+    }
+    verdict.check();
+}
