@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::function::{FUNCTIONS, Function, Observation};
+use crate::function::{Entered, FUNCTIONS, Function, Observation};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
@@ -57,8 +57,8 @@ fn enter(
     stack_pointer: usize,
 ) {
     thread.enter(stack_pointer, |entries| {
-        match function.enter(index, begin) {
-            Some(observed) => {
+        match function.enter(index, begin, thread) {
+            Entered::Observed(observed) => {
                 let entry = Entry {
                     function: index,
                     observation: observed.observation,
@@ -70,7 +70,11 @@ fn enter(
                 };
                 push(begin, entry, thread, entries);
             }
-            None => spend(thread, begin, tsc::now()),
+            Entered::Early => {
+                spend(thread, begin, tsc::now());
+                function.begins_for(thread);
+            }
+            Entered::Not => spend(thread, begin, tsc::now()),
         }
     });
 }

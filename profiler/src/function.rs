@@ -6,13 +6,14 @@
 //! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then the entry probes.
 //! 2. Entries before `opens` do not count. Each later one is numbered; the one with the number `limit` goes on with a refilled
 //!    allowance, or ends the observation.
-//! 3. The first entry after `closes` switches the entry probes off. No timer is needed, and none that is late does harm.
+//! 3. The first entry after `closes` switches the entry probes off. No timer is needed, and none that is late does harm. What
+//!    probes take is not the program's time: each thread's window is longer by what the thread has spent in probes since it opened.
 //! 4. The exit probes stay on until all entries of the observation have come out. The thread that sees the last exit switches them
 //!    off; so does the one that sees too many exits of calls that were entered before.
 //! 5. The daemon reads the number of entries once the observation is over, and begins the next.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
 use fastinst::{ProbeId, ProbeType, Segments};
 
@@ -53,6 +54,13 @@ pub(crate) struct Function {
     closes: AtomicU64,
     entries: AtomicU64,
     limit: AtomicU64,
+    /// Where the limit was reached.
+    ended: AtomicU64,
+    /// A thread that is known to have spent so much in probes when the window opened, or nearly; and what it had spent since when the
+    /// window closed.
+    known: AtomicUsize,
+    spent_before: AtomicU64,
+    overhead: AtomicU64,
     /// Its number, and how many calls each of its own stands for, as the bits of an f32.
     observation: AtomicU32,
     weight: AtomicU32,
@@ -76,6 +84,29 @@ pub(crate) struct Function {
     middle_at: AtomicU64,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
+}
+
+/// How much longer than its time a window may take, for threads that spend most of it in probes.
+const STRETCH: u64 = 8;
+
+/// What a window must know of the thread that enters: how much of its time is not the program's.
+pub(crate) trait OwnTime {
+    /// A number for the thread, not 0.
+    fn number(&self) -> usize;
+    /// What the thread has spent in probes so far, in ticks of the clock.
+    fn spent(&self) -> u64;
+    /// Whether there is no other thread.
+    fn is_alone(&self) -> bool;
+}
+
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Entered {
+    /// Its window is about to open.
+    Early,
+    /// It does not count.
+    Not,
+    Observed(Observed),
 }
 
 /// What an observed entry is part of.
@@ -102,6 +133,8 @@ pub(crate) struct Counted {
     pub(crate) entries: u64,
     /// Where the limit was reached, if it was.
     pub(crate) exceeded: Option<Exceeded>,
+    /// Time that a thread spent in probes during the window, in ticks.
+    pub(crate) overhead: u64,
 }
 
 /// The limit was reached.
@@ -167,14 +200,14 @@ impl Function {
 
     /// An entry at this moment: whether it is observed, and as what.
     #[inline]
-    pub(crate) fn enter(&self, index: u32, now: u64) -> Option<Observed> {
+    pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
         // Acquire: pairs with the Release in `observe`, which sets the rest first.
         if now < self.opens.load(Acquire) {
-            return None;
+            return Entered::Early;
         }
-        if now >= self.closes.load(Relaxed) {
-            self.close();
-            return None;
+        let closes = self.closes.load(Relaxed);
+        if now >= closes && !self.is_still_open(now, closes, thread) {
+            return Entered::Not;
         }
         let number = self.entries.fetch_add(1, Relaxed) + 1;
         let limit = self.limit.load(Relaxed);
@@ -183,16 +216,50 @@ impl Function {
         }
         if number >= limit {
             if number > limit {
-                return None;
+                return Entered::Not;
             }
             self.reached_limit(index, number, now);
         }
+        if number == 1 && self.known.load(Relaxed) == 0 {
+            self.begins_for(thread);
+        }
         self.open.fetch_add(1, SeqCst);
-        Some(Observed {
+        Entered::Observed(Observed {
             observation: self.observation.load(Relaxed),
             period: self.exit_period(),
             weight: f32::from_bits(self.weight.load(Relaxed)),
         })
+    }
+
+    /// What this thread spends in probes from now on is not the window's time. Called after each early entry, and for the first that
+    /// counts if there was none.
+    pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
+        self.spent_before.store(thread.spent(), Relaxed);
+        self.known.store(thread.number(), Relaxed);
+    }
+
+    /// Whether the window is open for a thread that has spent time in probes since it opened. If it is over for all threads, closes it.
+    #[cold]
+    fn is_still_open(&self, now: u64, closes: u64, thread: &impl OwnTime) -> bool {
+        if self.is_closed.load(Relaxed) {
+            return false;
+        }
+        // Of other threads it is not known what they have spent since.
+        let is_known = self.known.load(Relaxed) == thread.number();
+        let before = self.spent_before.load(Relaxed);
+        let overhead = if is_known { thread.spent().wrapping_sub(before) } else { 0 };
+        if now.saturating_sub(overhead) < closes {
+            return true;
+        }
+        if is_known {
+            self.overhead.store(overhead, Relaxed);
+        }
+        // Another thread may have spent more.
+        let opens = self.opens.load(Relaxed);
+        if thread.is_alone() || now > closes + STRETCH * closes.saturating_sub(opens) {
+            self.close();
+        }
+        false
     }
 
     /// The observation is over: the entry probes go off, and the exit probes unless a call is open.
@@ -222,7 +289,8 @@ impl Function {
             }
         }
         // This entry is the last that counts.
-        self.closes.store(now, SeqCst);
+        self.ended.store(now, SeqCst);
+        self.opens.store(u64::MAX, SeqCst);
         self.is_closed.store(true, SeqCst);
         self.switch_off(ProbeType::Entry);
         self.put_on_list(index);
@@ -303,6 +371,8 @@ impl Function {
         self.opens.store(u64::MAX, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
         self.observation.store(number, Relaxed);
+        self.known.store(0, Relaxed);
+        self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(observation.limit, Relaxed);
         let is_on = observation.closes == u64::MAX;
@@ -331,12 +401,12 @@ impl Function {
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
-            let at = self.closes.load(Relaxed);
+            let at = self.ended.load(Relaxed);
             let calls = limit.saturating_sub(self.middle.load(Relaxed));
             let ticks = at.saturating_sub(self.middle_at.load(Relaxed));
             Exceeded { at, rate: calls as f64 / ticks.max(1) as f64 }
         });
-        Counted { entries: entries.min(limit), exceeded }
+        Counted { entries: entries.min(limit), exceeded, overhead: self.overhead.load(Relaxed) }
     }
 
     /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a forked child, whose code is in
@@ -365,6 +435,46 @@ pub(crate) fn take_exhausted() -> Vec<u32> {
 mod tests {
     use super::*;
 
+    /// A thread that has spent this in probes.
+    struct Own(u64);
+
+    impl OwnTime for Own {
+        fn number(&self) -> usize {
+            1
+        }
+
+        fn spent(&self) -> u64 {
+            self.0
+        }
+
+        fn is_alone(&self) -> bool {
+            true
+        }
+    }
+
+    fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
+        match function.enter(0, now, own) {
+            Entered::Observed(observed) => Some(observed),
+            Entered::Early => {
+                function.begins_for(own);
+                None
+            }
+            Entered::Not => None,
+        }
+    }
+
+    #[test]
+    fn time_in_probes_makes_a_window_longer() {
+        let function = Function::default();
+        observed(&function, 1000, 200);
+        assert!(enter(&function, 90, &Own(1000)).is_none());
+        assert!(enter(&function, 150, &Own(1030)).is_some());
+        assert!(enter(&function, 349, &Own(1150)).is_some(), "its own time is 199");
+        assert!(enter(&function, 350, &Own(1150)).is_none());
+        assert!(!function.has_on(ProbeType::Entry));
+        assert_eq!(function.counted().overhead, 150);
+    }
+
     fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
         function.reset();
         function.observe(&Observation { opens: 100, closes, limit, weight: 2.0 }, |_, _| {})
@@ -374,14 +484,14 @@ mod tests {
     fn entries_count_from_the_opening_to_the_closing() {
         let function = Function::default();
         let number = observed(&function, 1000, 200);
-        assert_eq!(function.enter(0, 99), None);
-        let first = function.enter(0, 100).unwrap();
+        assert_eq!(enter(&function, 99, &Own(0)), None);
+        let first = enter(&function, 100, &Own(0)).unwrap();
         assert_eq!((first.observation, first.weight, first.period % 2), (number, 2.0, 0));
-        assert!(function.enter(0, 199).is_some());
+        assert!(enter(&function, 199, &Own(0)).is_some());
         assert_eq!(function.counted().entries, 2);
-        assert_eq!(function.enter(0, 200), None);
+        assert_eq!(enter(&function, 200, &Own(0)), None);
         assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
-        assert_eq!(function.enter(0, 201), None);
+        assert_eq!(enter(&function, 201, &Own(0)), None);
         assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
         function.left(first.period);
         assert!(function.has_on(ProbeType::Exit));
@@ -395,10 +505,10 @@ mod tests {
     fn a_window_ends_with_its_limit_and_says_when() {
         let function = Function::default();
         observed(&function, 3, 1000);
-        (0..3).for_each(|at| assert!(function.enter(0, 100 + at).is_some()));
-        assert_eq!(function.enter(0, 103), None);
+        (0..3).for_each(|at| assert!(enter(&function, 100 + at, &Own(0)).is_some()));
+        assert_eq!(enter(&function, 103, &Own(0)), None);
         let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
-        assert_eq!(function.counted(), Counted { entries: 3, exceeded });
+        assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
         take_exhausted();
     }
 
@@ -406,7 +516,7 @@ mod tests {
     fn too_many_exits_of_other_calls_end_the_exit_period() {
         let function = Function::default();
         observed(&function, 1000, 1000);
-        let entry = function.enter(0, 150).unwrap();
+        let entry = enter(&function, 150, &Own(0)).unwrap();
         (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
         assert!(!function.has_on(ProbeType::Exit));
         function.left(entry.period);
@@ -420,8 +530,8 @@ mod tests {
     fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
         let function = Function::default();
         observed(&function, 1000, 200);
-        let outer = function.enter(0, 150).unwrap();
-        function.enter(0, 300);
+        let outer = enter(&function, 150, &Own(0)).unwrap();
+        enter(&function, 300, &Own(0));
         function.observe(&Observation { opens: 400, closes: 500, limit: 10, weight: 1.0 }, |_, kind| {
             assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
         });

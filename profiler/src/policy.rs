@@ -39,7 +39,7 @@ pub(crate) const CAP: u32 = 20;
 pub(crate) const WARM_UP: f64 = 20_000.0;
 
 /// The shortest window, in nanoseconds.
-const SHORTEST_WINDOW: f64 = 20_000.0;
+const SHORTEST_WINDOW: f64 = 1_000.0;
 
 /// The first stratum of a function is this part of the others, but not shorter than so many nanoseconds. Each following one is longer
 /// by [`GROWTH`].

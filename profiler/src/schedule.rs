@@ -20,6 +20,13 @@ use crate::policy::{CAP, Next, Pace, Planned, WARM_UP};
 use crate::strata::Strata;
 use crate::{fire, thread};
 
+/// Shorter windows than this, in nanoseconds, do not overlap; and the time from the end of one to the next, for its probes.
+const HOT_WINDOW: f64 = 20_000.0;
+const HOT_PAUSE: f64 = 5_000.0;
+
+/// What probes take is known to this part of it.
+const OVERHEAD_ERROR: f64 = 0.15;
+
 /// Ticks between two looks at which functions matter most.
 const LOOK_EVERY: u32 = 64;
 
@@ -71,7 +78,7 @@ impl Schedule {
         governor::nanoseconds(ticks.saturating_sub(self.start))
     }
 
-    fn ticks(&self, nanoseconds: f64) -> u64 {
+    fn ticks_at(&self, nanoseconds: f64) -> u64 {
         self.start + (nanoseconds * governor::ticks_per_ns()) as u64
     }
 
@@ -106,7 +113,7 @@ impl Schedule {
         if self.is_over {
             return false;
         }
-        self.ticks = self.ticks.wrapping_add(1);
+        self.ticks = self.ticks.wrapping_add(1).max(1);
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.weigh();
         }
@@ -195,11 +202,16 @@ impl Schedule {
     /// processor from the program, the program runs again when they open.
     pub(crate) fn release(&mut self) {
         let mut opening = std::mem::take(&mut self.opening);
-        let now = self.now() + WARM_UP;
+        // Those of functions that are called most often first, one after the other: their own probes slow them down enough.
+        opening.sort_by(|(_, a, _), (_, b, _)| a.length.total_cmp(&b.length));
+        let mut now = self.now() + WARM_UP;
         for (index, planned, number) in opening.drain(..) {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
             let open = planned.open(now);
-            function.release(self.ticks(open.opens), self.ticks(open.closes), open.weight() as f32);
+            if planned.length < HOT_WINDOW {
+                now += planned.length + HOT_PAUSE;
+            }
+            function.release(self.ticks_at(open.opens), self.ticks_at(open.closes), open.weight() as f32);
             let measured = &mut self.functions[index as usize];
             measured.strata.opened(number, open.weight(), open.end - open.start);
             measured.stage = Stage::Open(open);
@@ -230,15 +242,17 @@ impl Schedule {
     /// What the function's window has counted by `now`.
     fn closed(&self, function: &Function, open: &crate::policy::Open, now: f64) -> Closed {
         let counted = function.counted();
+        let overhead = governor::nanoseconds(counted.overhead);
+        let uncertain = OVERHEAD_ERROR * overhead / (open.closes - open.opens);
         match counted.exceeded {
             Some(exceeded) => {
                 let rate = exceeded.rate * governor::ticks_per_ns();
                 let cut_off = rate * (open.closes.min(now) - self.at(exceeded.at)).max(0.0);
-                Closed { entries: counted.entries, rate, cut_off }
+                Closed { entries: counted.entries, rate, cut_off, uncertain }
             }
             None => {
                 let length = (open.closes.min(now) - open.opens).max(1.0);
-                Closed { entries: counted.entries, rate: counted.entries as f64 / length, cut_off: 0.0 }
+                Closed { entries: counted.entries, rate: counted.entries as f64 / length, cut_off: 0.0, uncertain }
             }
         }
     }
@@ -314,11 +328,13 @@ struct Closed {
     /// Per nanosecond.
     rate: f64,
     cut_off: f64,
+    /// How far the window's length may be off, relative to it, by what is not known of the probes.
+    uncertain: f64,
 }
 
 impl Closed {
     fn fill(&self, strata: &mut Strata) {
-        strata.closed(self.entries, self.cut_off);
+        strata.closed(self.entries, self.cut_off, self.uncertain);
     }
 }
 

@@ -71,10 +71,10 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
                     if to - from > cap {
                         let cut = times[from + cap - 1];
                         let rate = cap as f64 / (cut - open.opens).max(1.0);
-                        strata.closed(entries as u64, rate * (open.closes - cut));
+                        strata.closed(entries as u64, rate * (open.closes - cut), 0.0);
                         pace.exceeded(rate);
                     } else {
-                        strata.closed(entries as u64, 0.0);
+                        strata.closed(entries as u64, 0.0, 0.0);
                         pace.observed(entries as f64 / length);
                     }
                     observation += 1;

@@ -47,6 +47,7 @@ struct Window {
     ticks: f64,
     /// Calls in a part of the window that was cut off, at the rate of the rest.
     cut_off: f64,
+    uncertain: f64,
 }
 
 /// Squares and products of the differences between neighbours.
@@ -85,6 +86,9 @@ pub(crate) struct Strata {
     /// What windows that were cut short and late calls add to the variances.
     calls_variance: f64,
     ticks_variance: f64,
+    /// Half-widths for what does not average out: what is not known of the cost of probes.
+    calls_systematic: f64,
+    ticks_systematic: f64,
     gap_calls: f64,
     /// Length of all gaps, in nanoseconds.
     unobserved: f64,
@@ -151,13 +155,15 @@ impl Strata {
         {
             self.fold(&window);
         }
-        let window = Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0 };
+        let window = Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0, uncertain: 0.0 };
         self.pending.push_back(window);
     }
 
     /// What the last window that was opened has counted, and what it may have missed at its end.
-    pub(crate) fn closed(&mut self, entries: u64, cut_off: f64) {
+    /// Its length is uncertain by a part of it.
+    pub(crate) fn closed(&mut self, entries: u64, cut_off: f64, uncertain: f64) {
         if let Some(window) = self.pending.back_mut() {
+            window.uncertain = uncertain;
             window.entries = entries as f64;
             window.cut_off = cut_off;
         }
@@ -196,6 +202,8 @@ impl Strata {
         if window.cut_off > 0.0 {
             self.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
         }
+        self.calls_systematic += window.uncertain * calls;
+        self.ticks_systematic += window.uncertain * ticks;
         self.last = Some(rates);
         self.last_has_ticks = true;
         self.windows += 1.0;
@@ -256,6 +264,7 @@ impl Strata {
         let between = self.variance(self.differences.calls, self.calls).max(poisson) + self.calls_variance;
         let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
+        let error = error + self.calls_systematic;
         let mut high = value + error;
         if self.windows > 0.0 && self.seen < 30.0 {
             high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
@@ -293,6 +302,7 @@ impl Strata {
         let of_total = self.variance(ticks, self.ticks) + self.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
+        let error = error + self.ticks_systematic;
         let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
         let total = limited(value, value - error, value + error + unknown, self.exact_ticks);
 
@@ -346,7 +356,7 @@ mod tests {
         let mut strata = Strata::default();
         for number in 0..100 {
             strata.opened(number, 100.0, 1e7);
-            strata.closed(if number == 50 { 100 } else { 0 }, 0.0);
+            strata.closed(if number == 50 { 100 } else { 0 }, 0.0, 0.0);
         }
         let calls = strata.finished().calls();
         assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
@@ -357,7 +367,7 @@ mod tests {
         let mut strata = Strata::default();
         for number in 0..10 {
             strata.opened(number, 2.0, 1e7);
-            strata.closed(1, 0.0);
+            strata.closed(1, 0.0, 0.0);
         }
         strata.timed_in_window(0, 2.0, 500.0);
         strata.timed_in_window(9, 2.0, 500.0);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use wordpatch::tsc;
 
-use crate::function::FUNCTIONS;
+use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 
@@ -237,6 +237,21 @@ impl Thread {
             take(unsafe { *samples[from.wrapping_add(index) % RING].get() });
         }
         read.store(to, Ordering::Release);
+    }
+}
+
+impl OwnTime for Thread {
+    fn number(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn spent(&self) -> u64 {
+        self.overhead.load(Ordering::Relaxed)
+    }
+
+    fn is_alone(&self) -> bool {
+        // Blocks are put at the head of the list.
+        std::ptr::eq(BLOCKS.load(Ordering::Relaxed), self) && self.next.load(Ordering::Relaxed).is_null()
     }
 }
 
