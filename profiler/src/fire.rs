@@ -68,7 +68,7 @@ fn enter(
                     stack_pointer,
                     ..Entry::default()
                 };
-                push(begin, entry, thread, entries);
+                push(begin, entry, observed.is_cold, thread, entries);
             }
             Entered::Early => {
                 spend(thread, begin, tsc::now());
@@ -80,13 +80,14 @@ fn enter(
 }
 
 #[inline(always)]
-fn push(begin: u64, mut entry: Entry, thread: &Thread, entries: &EntryStack) {
+fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, entries: &EntryStack) {
     let mut own = entries.own();
     let Some(place) = own.push(&entry, is_open, thread::gone) else {
         thread::gone(&entry);
         thread.lose();
         return spend(thread, begin, tsc::now());
     };
+    entry.cold = thread.cold(is_cold);
     entry.preempted = thread.preemption.time();
     entry.ticks = tsc::now();
     spend(thread, begin, entry.ticks);
@@ -132,8 +133,9 @@ fn exit_from(
                 let ticks = begin.wrapping_sub(entry.ticks);
                 let preempted = preempted.min(ticks);
                 let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
-                let Entry { observation, weight, call_site, .. } = entry;
-                thread.record(Sample { function: index, observation, weight, caller: call_site, ticks, preempted });
+                let Entry { observation, weight, call_site: caller, .. } = entry;
+                let is_cold = thread.cold(false) != entry.cold;
+                thread.record(Sample { function: index, observation, weight, caller, ticks, preempted, is_cold });
                 function.left(entry.period);
             }
             None => function.stray_exit(),

@@ -99,6 +99,9 @@ pub(crate) trait OwnTime {
     fn is_alone(&self) -> bool;
 }
 
+/// So many entries of a window run through code that was just rewritten.
+const COLD: u64 = 2;
+
 /// What becomes of an entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entered {
@@ -115,6 +118,8 @@ pub(crate) struct Observed {
     pub(crate) observation: u32,
     pub(crate) period: u32,
     pub(crate) weight: f32,
+    /// Whether it is one of the first of a window: its code, and that of its probes, was just rewritten.
+    pub(crate) is_cold: bool,
 }
 
 /// An observation to begin.
@@ -228,6 +233,7 @@ impl Function {
             observation: self.observation.load(Relaxed),
             period: self.exit_period(),
             weight: f32::from_bits(self.weight.load(Relaxed)),
+            is_cold: number <= COLD && !self.is_on.load(Relaxed),
         })
     }
 

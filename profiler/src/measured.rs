@@ -19,6 +19,9 @@ const GROUP: u32 = 8;
 /// Groups of samples that were taken while the function was on have this bit.
 const ON_GROUP: u32 = 1 << 31;
 
+/// A call of so many ticks is not noticeably longer for rewritten code: some tens of microseconds.
+const LONG: u64 = 100_000;
+
 /// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few microseconds.
 const SHORTEST_PREEMPTION: u64 = 10_000;
 
@@ -105,15 +108,21 @@ impl Measured {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
         }
+        // A call inside which probes were switched on takes longer than usual, by less than this can tell of a long one.
+        let is_usual = !sample.is_cold || sample.ticks > LONG;
         if sample.weight == ON {
             self.strata.timed(ticks);
             self.callers.call(sample.caller, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
-            self.quantiles.add(ON_GROUP | self.on_samples / GROUP, ticks, 1.0, kept);
+            if is_usual {
+                self.quantiles.add(ON_GROUP | self.on_samples / GROUP, ticks, 1.0, kept);
+            }
         } else {
             self.strata.timed_in_window(sample.observation, weight, ticks);
             self.callers.call(sample.caller, weight, ticks * weight);
-            self.quantiles.add(sample.observation & !ON_GROUP, ticks, weight, kept);
+            if is_usual {
+                self.quantiles.add(sample.observation & !ON_GROUP, ticks, weight, kept);
+            }
         }
     }
 

@@ -46,11 +46,13 @@ pub(crate) struct Entry {
     pub(crate) overhead: u64,
     /// How long the thread had been preempted by then, in ticks.
     pub(crate) preempted: u64,
+    /// How many first entries of windows it had made by then.
+    pub(crate) cold: u64,
 }
 
 /// The place of an entry on the stack.
 #[derive(Debug, Default)]
-struct Slot([AtomicU64; 7]);
+struct Slot([AtomicU64; 8]);
 
 impl Slot {
     fn store(&self, entry: &Entry) {
@@ -63,12 +65,13 @@ impl Slot {
             entry.ticks,
             entry.overhead,
             entry.preempted,
+            entry.cold,
         ];
         self.0.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
     }
 
     fn load(&self) -> Entry {
-        let [who, how, call_site, stack_pointer, ticks, overhead, preempted] =
+        let [who, how, call_site, stack_pointer, ticks, overhead, preempted, cold] =
             self.0.each_ref().map(|word| word.load(Relaxed));
         Entry {
             function: (who >> 32) as u32,
@@ -80,6 +83,7 @@ impl Slot {
             ticks,
             overhead,
             preempted,
+            cold,
         }
     }
 }
@@ -287,6 +291,7 @@ mod tests {
             ticks: 6,
             overhead: 7,
             preempted: 8,
+            cold: 9,
         };
         let stack = stack(&[]);
         stack.own().put(0, &entry);

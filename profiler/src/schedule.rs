@@ -24,8 +24,12 @@ use crate::{fire, thread};
 const HOT_WINDOW: f64 = 20_000.0;
 const HOT_PAUSE: f64 = 5_000.0;
 
+/// Longer ones open at random instants within this many times their length, so that fewer are open at the same time. Until then
+/// their probes are on, but do little.
+const SPREAD: f64 = 3.0;
+
 /// What probes take is known to this part of it.
-const OVERHEAD_ERROR: f64 = 0.15;
+const OVERHEAD_ERROR: f64 = 0.05;
 
 /// Ticks between two looks at which functions matter most.
 const LOOK_EVERY: u32 = 64;
@@ -207,10 +211,13 @@ impl Schedule {
         let mut now = self.now() + WARM_UP;
         for (index, planned, number) in opening.drain(..) {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
-            let open = planned.open(now);
-            if planned.length < HOT_WINDOW {
+            let open = if planned.length < HOT_WINDOW {
+                let open = planned.open(now);
                 now += planned.length + HOT_PAUSE;
-            }
+                open
+            } else {
+                planned.open(now + planned.length * self.random.random_range(0.0..SPREAD))
+            };
             function.release(self.ticks_at(open.opens), self.ticks_at(open.closes), open.weight() as f32);
             let measured = &mut self.functions[index as usize];
             measured.strata.opened(number, open.weight(), open.end - open.start);

@@ -248,9 +248,9 @@ impl Strata {
         if self.windows >= 2.0 { differences * self.windows / (self.windows - 1.0) } else { sum * sum }
     }
 
-    /// Degrees of freedom of a sum of squared differences: a ninth of their number if they are normal, fewer if some stand out.
+    /// Degrees of freedom of a sum of squared differences: a third of their number if they are normal, fewer if some stand out.
     fn degrees(squares: f64, fourths: f64) -> f64 {
-        if fourths > 0.0 { squares * squares / fourths / 3.0 } else { f64::INFINITY }
+        if fourths > 0.0 { squares * squares / fourths } else { f64::INFINITY }
     }
 
     /// The number of calls. Of finished strata.

@@ -36,6 +36,8 @@ pub(crate) struct Sample {
     pub(crate) ticks: u64,
     /// How long it was preempted, in ticks.
     pub(crate) preempted: u64,
+    /// Whether it, or a call inside it, was one of the first after a probe was switched on.
+    pub(crate) is_cold: bool,
 }
 
 /// A ring with one writer, the thread, and one reader, the daemon.
@@ -64,6 +66,8 @@ pub(crate) struct Thread {
     /// When the thread got the block, in ticks.
     attached: AtomicU64,
     pub(crate) preemption: Preemption,
+    /// How many of the first entries of windows the thread has made.
+    cold: AtomicU64,
     entries: EntryStack,
     ring: Ring,
 }
@@ -206,6 +210,16 @@ impl Thread {
         if preemption::is_available() { overhead.wrapping_sub(self.paused.load(Ordering::Relaxed)) } else { overhead }
     }
 
+    /// Counts entries that ran through code that was just rewritten.
+    #[inline(always)]
+    pub(crate) fn cold(&self, is_cold: bool) -> u64 {
+        let cold = self.cold.load(Ordering::Relaxed);
+        if is_cold {
+            self.cold.store(cold + 1, Ordering::Relaxed);
+        }
+        cold
+    }
+
     /// Counts a sample or an entry that there was no room for.
     #[cold]
     pub(crate) fn lose(&self) {
@@ -246,7 +260,7 @@ impl OwnTime for Thread {
     }
 
     fn spent(&self) -> u64 {
-        self.overhead.load(Ordering::Relaxed)
+        self.overhead.load(Ordering::Relaxed).wrapping_sub(self.paused.load(Ordering::Relaxed))
     }
 
     fn is_alone(&self) -> bool {
