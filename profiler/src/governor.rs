@@ -53,13 +53,16 @@ const FIRST_SCALE: f64 = 0.1;
 const FULL: Intensity = Intensity { calls: 20.0, stratum: 10e6, allowance: 500.0 };
 
 /// The part of the budget that may be spent on waking the service thread up.
-const FOR_WAKING: f64 = 0.2;
+const FOR_WAKING: f64 = 0.15;
 
 /// Mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=200e6;
 
 /// A program that runs less than this part of the time costs more than its budget rather than not being measured.
 const LEAST_RUNNING: f64 = 0.02;
+
+/// The scale below which the budget has no room for that.
+const ENOUGH_TO_HURRY: f64 = 0.03;
 
 /// While functions use their allowances up, ticks are this part of the usual time apart.
 const BUSY: f64 = 0.25;
@@ -220,7 +223,7 @@ impl Governor {
         let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
         let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.running));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
-        let can_hurry = self.scale > *SCALE.start() * 10.0;
+        let can_hurry = self.scale > ENOUGH_TO_HURRY;
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 

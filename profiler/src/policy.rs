@@ -7,7 +7,7 @@
 //!    instant drawn uniformly; every call that enters in the window is counted and timed. The length of the window is what holds
 //!    [`Intensity::calls`] calls at the rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number
 //!    of calls.
-//! 3. **On again**, when a window would fill the stratum.
+//! 3. **On again**, when the rate is no higher than that of the refill.
 //!
 //! # What is estimated, and why it is unbiased
 //! A call at time t, in a stratum of length L with a window of length w, is observed with probability w / L: neither the
@@ -36,7 +36,7 @@ pub(crate) const CAP: u32 = 20;
 
 /// From the opening of a window to the first call that counts, in nanoseconds. Until then the daemon goes back to sleep, and
 /// the code that was rewritten gets into the caches.
-pub(crate) const WARM_UP: f64 = 20_000.0;
+pub(crate) const WARM_UP: f64 = 8_000.0;
 
 /// The shortest window, in nanoseconds.
 const SHORTEST_WINDOW: f64 = 1_000.0;
@@ -47,8 +47,10 @@ const FIRST_STRATUM: f64 = 0.1;
 const SHORTEST_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
-/// A window that would fill this part of a stratum: the function is on instead.
-const FULL: f64 = 0.7;
+/// A function may be on at this multiple of the calls that its windows would observe, and with so many calls per nanosecond (100 a
+/// second) in any case.
+const ON_FOR_SAMPLED: f64 = 10.0;
+const LEAST_REFILL: f64 = 1e-7;
 
 /// How much of the observed rate is that of the last window.
 const NEWEST: f64 = 0.5;
@@ -65,9 +67,10 @@ pub(crate) struct Intensity {
 }
 
 impl Intensity {
-    /// Calls per nanosecond at which an allowance is refilled: as many as windows would observe.
+    /// Calls per nanosecond at which an allowance is refilled: more than windows would observe, since a function that is on needs no
+    /// toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
-        self.calls / self.stratum
+        (ON_FOR_SAMPLED * self.calls / self.stratum).max(LEAST_REFILL)
     }
 }
 
@@ -174,11 +177,10 @@ impl Pace {
         let mean = (usual * self.part).max(SHORTEST_STRATUM.min(usual));
         self.part = (self.part * GROWTH).min(1.0);
         let length = mean * random.random_range(0.75..1.25);
-        let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW);
-        if window >= FULL * usual {
+        if self.rate <= intensity.refill() {
             return Next::On;
         }
-        let window = window.min(length);
+        let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW).min(length);
         let opens = start + (length - window) * random.random_range(0.0..1.0);
         Next::Window(Planned { start, end: start + length, opens, length: window })
     }

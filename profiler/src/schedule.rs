@@ -22,11 +22,11 @@ use crate::{fire, thread};
 
 /// Shorter windows than this, in nanoseconds, do not overlap; and the time from the end of one to the next, for its probes.
 const HOT_WINDOW: f64 = 20_000.0;
-const HOT_PAUSE: f64 = 5_000.0;
+const HOT_PAUSE: f64 = 2_000.0;
 
 /// Longer ones open at random instants within this many times their length, so that fewer are open at the same time. Until then
 /// their probes are on, but do little.
-const SPREAD: f64 = 3.0;
+const SPREAD: f64 = 1.0;
 
 /// What probes take is known to this part of it.
 const OVERHEAD_ERROR: f64 = 0.05;
