@@ -73,6 +73,7 @@ fn enter(
             Entered::Early => {
                 spend(thread, begin, tsc::now());
                 function.begins_for(thread);
+                function.lands(tsc::now(), || thread.preempted_lately());
             }
             Entered::Not => spend(thread, begin, tsc::now()),
         }
@@ -88,7 +89,7 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, entries: &
         return spend(thread, begin, tsc::now());
     };
     entry.cold = thread.cold(is_cold);
-    entry.preempted = thread.preemption.time();
+    entry.preempted = thread.preempted();
     entry.ticks = tsc::now();
     spend(thread, begin, entry.ticks);
     entry.overhead = thread.overhead();
@@ -128,7 +129,7 @@ fn exit_from(
         let exit = Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
         match entries.own().pop(&exit, thread::gone) {
             Some(entry) => {
-                let preempted = thread.preemption.time().wrapping_sub(entry.preempted);
+                let preempted = thread.preempted().wrapping_sub(entry.preempted);
                 let overhead = thread.overhead().wrapping_sub(entry.overhead);
                 let ticks = begin.wrapping_sub(entry.ticks);
                 let preempted = preempted.min(ticks);

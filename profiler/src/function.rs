@@ -56,6 +56,10 @@ pub(crate) struct Function {
     limit: AtomicU64,
     /// Where the limit was reached.
     ended: AtomicU64,
+    /// A window that opens when the program is seen to run: from when on, or 0; and how long after that, and for how long.
+    floats_from: AtomicU64,
+    float_delay: AtomicU64,
+    float_length: AtomicU64,
     /// A thread that is known to have spent so much in probes when the window opened, or nearly; and what it had spent since when the
     /// window closed.
     known: AtomicUsize,
@@ -85,6 +89,10 @@ pub(crate) struct Function {
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
 }
+
+/// A function whose windows take microseconds is called within so many ticks if the program runs, some 50 us, or is not in a busy
+/// phase.
+const AT_ONCE: u64 = 130_000;
 
 /// How much longer than its time a window may take, for threads that spend most of it in probes.
 const STRETCH: u64 = 8;
@@ -372,11 +380,37 @@ impl Function {
         self.opens.store(opens, Release);
     }
 
+    /// As [`Function::release`], for a window of a few microseconds. The daemon may have taken the program's processor, or another
+    /// process has it: then the window would be over before the program runs again. It opens `delay` after the first entry from
+    /// `from` on, if that comes at once but for time in which its thread was preempted; otherwise no call is observed.
+    pub(crate) fn release_floating(&self, from: u64, delay: u64, length: u64, weight: f32) {
+        self.weight.store(weight.to_bits(), Relaxed);
+        self.float_delay.store(delay, Relaxed);
+        self.float_length.store(length, Relaxed);
+        // Release: pairs with the Acquire in `lands`.
+        self.floats_from.store(from, Release);
+    }
+
+    /// An early entry of a thread that was preempted for so long lately: a window that waits for it opens.
+    #[inline]
+    pub(crate) fn lands(&self, now: u64, preempted: impl Fn() -> u64) {
+        let from = self.floats_from.load(Acquire);
+        if from == 0 || now < from || self.floats_from.compare_exchange(from, 0, SeqCst, Relaxed).is_err() {
+            return;
+        }
+        let is_at_once = now - from <= AT_ONCE || now - from <= AT_ONCE + preempted();
+        let opens = if is_at_once { now + self.float_delay.load(Relaxed) } else { 0 };
+        let closes = if is_at_once { opens + self.float_length.load(Relaxed) } else { 0 };
+        self.closes.store(closes, Relaxed);
+        self.opens.store(opens, Release);
+    }
+
     /// The first half of [`Function::observe`]: the probes are on, and nothing counts yet.
     pub(crate) fn prepare(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         self.opens.store(u64::MAX, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
         self.observation.store(number, Relaxed);
+        self.floats_from.store(0, Relaxed);
         self.known.store(0, Relaxed);
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
@@ -516,6 +550,26 @@ mod tests {
         let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
         assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
         take_exhausted();
+    }
+
+    #[test]
+    fn a_floating_window_opens_when_the_program_runs() {
+        let function = Function::default();
+        let check = |at: u64, preempted: u64, expected: bool| {
+            observed(&function, 1000, 0);
+            function.opens.store(u64::MAX, Relaxed);
+            function.release_floating(1000, 10, 50, 2.0);
+            assert!(enter(&function, 900, &Own(0)).is_none());
+            function.lands(900, || 0);
+            assert!(enter(&function, at, &Own(0)).is_none());
+            function.lands(at, || preempted);
+            assert!(enter(&function, at + 9, &Own(0)).is_none());
+            assert_eq!(enter(&function, at + 10, &Own(0)).is_some(), expected);
+            assert!(enter(&function, at + 60, &Own(0)).is_none());
+        };
+        check(1100, 0, true);
+        check(1000 + 2 * AT_ONCE, 0, false);
+        check(1000 + 2 * AT_ONCE, AT_ONCE, true);
     }
 
     #[test]

@@ -133,6 +133,11 @@ impl Preemption {
         self.time.load(Relaxed)
     }
 
+    /// As [`Preemption::time`] at the last call, for another thread.
+    pub(crate) fn known(&self) -> u64 {
+        self.time.load(Relaxed)
+    }
+
     #[cold]
     fn look(&self) {
         let rate = f64::from_bits(RATE.load(Relaxed));

@@ -28,8 +28,9 @@ const HOT_PAUSE: f64 = 2_000.0;
 /// their probes are on, but do little.
 const SPREAD: f64 = 1.0;
 
-/// What probes take is known to this part of it.
-const OVERHEAD_ERROR: f64 = 0.05;
+/// What probes take is known to this part of it: some nanoseconds for each, because what the processor would have done at the same time
+/// is not the same everywhere.
+const OVERHEAD_ERROR: f64 = 0.3;
 
 /// Ticks between two looks at which functions matter most.
 const LOOK_EVERY: u32 = 64;
@@ -193,6 +194,12 @@ impl Schedule {
         }
     }
 
+    /// The part of the threads' time in which they were not preempted.
+    fn running(&self) -> f64 {
+        let (preempted, lived) = (thread::preempted() as f64, thread::lived() as f64);
+        if lived > 0.0 { (1.0 - preempted / lived).clamp(0.05, 1.0) } else { 1.0 }
+    }
+
     /// Prepares a window; it opens at the end of the tick.
     fn open(&mut self, index: u32, planned: &Planned) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
@@ -209,18 +216,24 @@ impl Schedule {
         // Those of functions that are called most often first, one after the other: their own probes slow them down enough.
         opening.sort_by(|(_, a, _), (_, b, _)| a.length.total_cmp(&b.length));
         let mut now = self.now() + WARM_UP;
+        let running = self.running();
         for (index, planned, number) in opening.drain(..) {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
-            let open = if planned.length < HOT_WINDOW {
-                let open = planned.open(now);
+            let is_hot = planned.length < HOT_WINDOW;
+            let later = if is_hot { 0.0 } else { planned.length * self.random.random_range(0.0..SPREAD) };
+            let open = planned.open(now + later);
+            let (opens, closes) = (self.ticks_at(open.opens), self.ticks_at(open.closes));
+            // A floating window stands for the time in which the program was not preempted.
+            let weight = if is_hot { (open.weight() * running).max(1.0) } else { open.weight() };
+            if is_hot {
+                let delay = governor::ticks_per_ns() * self.random.random_range(0.2..1.0) * HOT_PAUSE;
+                function.release_floating(opens, delay as u64, closes - opens, weight as f32);
                 now += planned.length + HOT_PAUSE;
-                open
             } else {
-                planned.open(now + planned.length * self.random.random_range(0.0..SPREAD))
-            };
-            function.release(self.ticks_at(open.opens), self.ticks_at(open.closes), open.weight() as f32);
+                function.release(opens, closes, weight as f32);
+            }
             let measured = &mut self.functions[index as usize];
-            measured.strata.opened(number, open.weight(), open.end - open.start);
+            measured.strata.opened(number, weight, open.end - open.start);
             measured.stage = Stage::Open(open);
             self.due.push(Reverse((open.end as u64, index)));
         }

@@ -32,6 +32,9 @@ const PENDING: usize = 4;
 const LONGEST_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
+/// With windows that are more uncertain than this by what probes take, rates have no upper limit.
+const TOO_FAST: f64 = 0.4;
+
 /// With fewer windows, a phase in which the function was busy may well have been missed: no upper limit either.
 const LEAST_WINDOWS: f64 = 6.0;
 
@@ -275,9 +278,11 @@ impl Strata {
 
     /// Whether the rate that a function had before says little about the time since: no more than what was seen can be told.
     fn is_hardly_observed(&self) -> bool {
+        // Calls so short that most of the time between two of them is that of probes.
+        let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
         let has_long_gaps =
             self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
-        has_long_gaps || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
+        is_too_fast || has_long_gaps || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
     /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata. Calls that have not returned, and

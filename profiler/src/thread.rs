@@ -65,7 +65,8 @@ pub(crate) struct Thread {
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
     attached: AtomicU64,
-    pub(crate) preemption: Preemption,
+    preemption: Preemption,
+    preempted_before: AtomicU64,
     /// How many of the first entries of windows the thread has made.
     cold: AtomicU64,
     entries: EntryStack,
@@ -210,6 +211,21 @@ impl Thread {
         if preemption::is_available() { overhead.wrapping_sub(self.paused.load(Ordering::Relaxed)) } else { overhead }
     }
 
+    /// How long the thread was preempted since some moment, in ticks.
+    #[inline(always)]
+    pub(crate) fn preempted(&self) -> u64 {
+        let preempted = self.preemption.time();
+        self.preempted_before.store(preempted, Ordering::Relaxed);
+        preempted
+    }
+
+    /// How long it was preempted since the last call of this or [`Thread::preempted`], in ticks.
+    #[cold]
+    pub(crate) fn preempted_lately(&self) -> u64 {
+        let before = self.preempted_before.load(Ordering::Relaxed);
+        self.preempted().wrapping_sub(before)
+    }
+
     /// Counts entries that ran through code that was just rewritten.
     #[inline(always)]
     pub(crate) fn cold(&self, is_cold: bool) -> u64 {
@@ -294,6 +310,11 @@ pub(crate) fn spent() -> u64 {
         overhead.saturating_sub(paused)
     };
     blocks().map(spent).sum()
+}
+
+/// How long all threads were preempted, as far as probes have seen, in ticks.
+pub(crate) fn preempted() -> u64 {
+    blocks().map(|block| block.preemption.known()).sum()
 }
 
 /// The calls that are open, with a number for their thread, outer ones first.
