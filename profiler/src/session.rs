@@ -163,7 +163,7 @@ impl Session {
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
-                functions[*index as usize].strata.counted(*calls);
+                functions[*index as usize].strata.counted_early(*calls);
                 false
             }
             // Its probes are still to be made.

@@ -69,6 +69,8 @@ pub(crate) struct Strata {
     /// While it was on.
     exact_calls: f64,
     exact_timed: f64,
+    /// Calls that may have been missed.
+    missed: f64,
     exact_ticks: f64,
     pending: VecDeque<Window>,
     /// Sampled strata, weighted: their number, calls, timed calls, time.
@@ -103,6 +105,13 @@ impl Strata {
     /// Calls that were counted while the function was on.
     pub(crate) fn counted(&mut self, calls: u64) {
         self.exact_calls += calls as f64;
+    }
+
+    /// Calls that were counted before the function's probes were ready. While these are made, calls are missed: not more than there
+    /// were before, as far as one can tell, but for the first.
+    pub(crate) fn counted_early(&mut self, calls: u64) {
+        self.exact_calls += calls as f64;
+        self.missed += calls.saturating_sub(1) as f64;
     }
 
     /// A call that was timed while the function was on.
@@ -260,7 +269,7 @@ impl Strata {
     pub(crate) fn calls(&self) -> Estimate {
         let value = self.exact_calls + self.calls + self.gap_calls;
         if self.is_exact() {
-            return Estimate::exact(value);
+            return Estimate { value, low: value, high: Some(value + self.missed) };
         }
         let weight = if self.window_time > 0.0 { self.strata_time / self.window_time } else { 1.0 };
         let poisson = self.seen * weight * (weight - 1.0).max(0.0);
@@ -268,7 +277,7 @@ impl Strata {
         let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
         let error = error + self.calls_systematic;
-        let mut high = value + error;
+        let mut high = value + error + self.missed;
         if self.windows > 0.0 && self.seen < 30.0 {
             high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
         }
