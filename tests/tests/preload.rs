@@ -531,3 +531,40 @@ fn record_runs_the_program_and_passes_its_exit_code_through() {
     let reports = reports_in(folder.path());
     assert!(reports.len() == 1 && reports[0].samples("work_outer") > 0, "{reports:?}");
 }
+
+/// For what is about addresses.
+const FIXED: &[Build] = &[(Gcc, &["-O2", "-no-pie"]), (Clang, &["-O2", "-no-pie"]), (Gcc, &["-O0", "-no-pie"])];
+
+#[test]
+fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
+    check("debugger.c", &[], FIXED, Expect::Report, &["stopped_work", "other_work"]);
+}
+
+#[test]
+fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
+    let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!("output={}", folder.path().join("report.json").display());
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set environment FASTINST_OPTIONS", "-ex"])
+        .arg(format!("set environment FASTINST_OPTIONS {options}"))
+        .arg("-ex")
+        .arg(format!("set environment LD_PRELOAD {}", ensure_preload().display()))
+        .args(["-ex", "handle SIGSTOP stop nopass", "-ex", "break stopped_work", "-ex", "run"])
+        // Stopped before the first probe, and again while probes are toggled.
+        .args(["-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "continue"])
+        .args(["-ex", "break stopped_work", "-ex", "break other_work", "-ex", "continue", "-ex", "continue"])
+        .args(["-ex", "delete", "-ex", "continue", "-ex", "print $_exitcode", "--args"])
+        .arg(&binary)
+        .arg("program")
+        .env_remove("LD_PRELOAD");
+    let run = run(&mut gdb);
+    let output = String::from_utf8_lossy(&run.stdout);
+    let hits = |name: &str| output.lines().filter(|line| line.contains(name)).count();
+    assert_eq!(hits("Breakpoint 1, "), 2, "{output}{}", run.stderr);
+    assert_eq!((hits("Breakpoint 2, "), hits("Breakpoint 3, ")), (1, 1), "{output}{}", run.stderr);
+    assert!(output.contains("$1 = 42") || output.contains("$1 = 052"), "{output}{}", run.stderr);
+    let reports = reports_in(folder.path());
+    let sampled = |name| reports.iter().any(|report| report.samples(name) > 0);
+    assert!(sampled("stopped_work") && sampled("other_work"), "{output}{}", run.stderr);
+}

@@ -32,6 +32,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -98,7 +99,11 @@ struct Provider {
     /// The loader's counters of loads and unloads at the last look.
     counters: loaded::Counters,
     notes: Vec<String>,
+    /// When [`Provider::settle`] was called last.
+    settled: Option<Instant>,
 }
+
+const PAGE: usize = 4096;
 
 /// Only used under the right of [`Discovery`].
 static PROVIDER: Mutex<Option<Provider>> = Mutex::new(None);
@@ -148,6 +153,7 @@ pub(crate) fn discover(discovery: &Discovery) {
                 discovery.announce(probe);
             }
         });
+        provider.settle();
         let counters = loaded::counters();
         if counters == provider.counters {
             return;
@@ -170,6 +176,26 @@ pub(crate) fn discover(discovery: &Discovery) {
 }
 
 impl Provider {
+    /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In the others, they do at once.)
+    fn settle(&mut self) {
+        const PERIOD: Duration = Duration::from_millis(100);
+        if self.settled.is_some_and(|at| at.elapsed() < PERIOD) {
+            return;
+        }
+        self.settled = Some(Instant::now());
+        for object in self.objects.iter().filter(|object| !object.loaded.stays && !object.probes.is_empty()) {
+            loaded::while_loaded(&object.loaded, || {
+                let pages = wordpatch::text::copied_pages(&object.loaded.range);
+                let probes = pages.into_iter().flat_map(|page| object.probes.range(page..page + PAGE));
+                for site in probes.filter_map(|(_, id)| PROBES.get(id.0 as usize)?.site().ok()) {
+                    // A refusal: the breakpoint stands in the very bytes. The debugger's look at them is what matters.
+                    // SAFETY: the object is loaded meanwhile. One that was loaded anew at this place has no copied pages of ours.
+                    let _ = unsafe { site.settle() };
+                }
+            });
+        }
+    }
+
     /// Takes out the objects that are no longer loaded, or were unloaded and loaded again meanwhile.
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)

@@ -43,9 +43,14 @@ struct Callees<'a> {
 
 /// The bytes of `range`, which must be text of a loaded object.
 fn code(range: &Range<usize>) -> &'static [u8] {
-    // SAFETY: the loader keeps the object's text mapped and readable; it is only read here, under discovery's right, while no
-    // store to it is made by us. The reference is dropped before that.
-    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) }
+    // SAFETY: the loader keeps the object's text mapped, under discovery's right.
+    let place = unsafe { wordpatch::TextRef::resolve(range.start, range.len()) };
+    // In the writable view, there are no breakpoints of a debugger.
+    let view = place.ok().and_then(|place| place.writable_view());
+    let start = view.map_or(std::ptr::with_exposed_provenance(range.start), |view| view.cast_const());
+    // SAFETY: as above, and readable; it is only read here, while no store to it is made by us. The reference is dropped before
+    // that.
+    unsafe { std::slice::from_raw_parts(start, range.len()) }
 }
 
 impl Callees<'_> {

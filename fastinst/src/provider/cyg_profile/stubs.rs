@@ -35,12 +35,14 @@ fn operand(shape: Shape, stub: usize, stub_cell: usize) -> usize {
     }
 }
 
-fn decode(sites: &[Site]) -> Vec<Result<CallSite, Error>> {
+fn decode(sites: &[Site], stays: bool) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the scan found an instruction there, in text that the loader keeps mapped under discovery's right. A compiler
     // placed the call, of a function without result, so that the program is right without it and with the caller-saved
     // registers changed.
     let decode = |site: &Site| unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) };
-    sites.iter().map(|site| Ok(decode(site)?)).collect()
+    // SAFETY: the loader never unloads this object.
+    let stay = |site: CallSite| if stays { unsafe { site.staying_mapped() } } else { site };
+    sites.iter().map(|site| Ok(stay(decode(site)?))).collect()
 }
 
 /// Leads each decoded site to its stub, switched off.
@@ -89,7 +91,7 @@ pub(super) fn make(loaded: &LoadedObject, sites: &[Site]) -> Result<Made, Error>
     }
 
     let operands = |index: usize| operand(sites[index].shape, stub_of(index), stub_cell_of(index));
-    let led = lead(decode(sites), operands);
+    let led = lead(decode(sites, loaded.stays), operands);
     let object_path = leak(&loaded.path);
     let mut made = Made { probes: BTreeMap::new(), refused: Vec::new() };
     for (index, (site, led)) in sites.iter().zip(led).enumerate() {
@@ -133,7 +135,7 @@ pub(super) fn attach(sites: &[Site], probes: &BTreeMap<usize, ProbeId>) -> Resul
         let stub_cell = function_cell + size_of::<usize>();
         operand(sites[index].shape, cell(stub_cell).load(Ordering::Relaxed), stub_cell)
     };
-    for (site, led) in sites.iter().zip(lead(decode(sites), operands)) {
+    for (site, led) in sites.iter().zip(lead(decode(sites, false), operands)) {
         let probe = probe(site);
         let led = Box::leak(Box::new(led?));
         probe.site.store(led, Ordering::Release);
