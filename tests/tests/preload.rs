@@ -568,3 +568,10 @@ fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
     let sampled = |name| reports.iter().any(|report| report.samples(name) > 0);
     assert!(sampled("stopped_work") && sampled("other_work"), "{output}{}", run.stderr);
 }
+
+#[test]
+fn a_sandbox_that_comes_first_in_main_does_not_meet_a_thread_that_is_starting() {
+    for _ in 0..30 {
+        check("sandbox.c", &[], &USUAL[..1], Expect::Report, &["sandboxed_work"]);
+    }
+}
