@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::provider::cyg_profile;
+use crate::registry::probe_count;
 
 /// Counts the notifications; what the thread sleeps on.
 static NEWS: AtomicU32 = AtomicU32::new(0);
@@ -102,8 +103,13 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
 }
 
 fn run(mut tick: Option<Tick>, mut seen: u32) {
-    let period = tick.as_ref().map_or(IDLE, |tick| tick.period);
-    let mut next = Instant::now() + period;
+    let period = |tick: &Option<Tick>| match tick {
+        // Nothing is profiled: a shell, say, that was started with the preload.
+        Some(tick) if probe_count() == 0 => tick.period.max(IDLE),
+        Some(tick) => tick.period,
+        None => IDLE,
+    };
+    let mut next = Instant::now() + period(&tick);
     let mut next_look = Instant::now() + IDLE;
     loop {
         wait(&NEWS, seen, next);
@@ -111,7 +117,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         let now = Instant::now();
         if now >= next {
             // After a suspension, one tick stands for all that were missed.
-            next = (next + period).max(now);
+            next = (next + period(&tick)).max(now);
         }
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.

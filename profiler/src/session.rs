@@ -47,12 +47,22 @@ struct Session {
     written: Option<PathBuf>,
     /// Where diagnostics and the text report go.
     stderr: Stderr,
+    /// Why no code can be found or patched in this process, if so.
+    refusal: Option<String>,
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
 /// Set in a forked child until its text is its own.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Set in the process that the user has started: only that one says that there is nothing to report.
+static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
+
+/// This process is the first of its run.
+pub fn speak_for_the_run() {
+    SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
+}
 
 /// No more bursts: the last report is written.
 static OVER: AtomicBool = AtomicBool::new(false);
@@ -107,6 +117,7 @@ impl Session {
             toggles_before: 0,
             written: None,
             stderr: Stderr::now(),
+            refusal: refusal(),
         }
     }
 
@@ -201,15 +212,7 @@ impl Session {
     /// Writes the report where the options say. What cannot be written there is not lost: it goes to a file beside.
     fn write(&mut self) {
         if fastinst::probe_count() == 0 {
-            let notes = notes();
-            let reason = if notes.is_empty() {
-                "no function of it was compiled with -finstrument-functions".to_owned()
-            } else {
-                notes.join("; ")
-            };
-            let (pid, executable) = (self.identity.pid, self.identity.executable.display());
-            let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-            self.stderr.write(&why);
+            self.write_why_there_is_none();
             return;
         }
         let report = self.report();
@@ -224,7 +227,9 @@ impl Session {
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
                     self.stderr.write(&format!("fastinst: {error}\n"));
-                    self.write_file(&report, RESCUE, *format)
+                    let rescued = self.write_file(&report, RESCUE, *format)?;
+                    self.stderr.write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    Ok(rescued)
                 })
             }
         };
@@ -233,8 +238,28 @@ impl Session {
         }
         match written {
             Ok(path) => self.written = Some(path),
-            Err(error) => _ = self.stderr.write(&format!("fastinst: {error}\n")),
+            // No file can be made: all that is left is the stream.
+            Err(error) => {
+                self.stderr.write(&format!("fastinst: {error}\n"));
+                self.stderr.write(&crate::report::text::render(&report, None));
+            }
         }
+    }
+
+    /// One line, from the process that the user has started, unless its children may have had something to report.
+    fn write_why_there_is_none(&self) {
+        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
+            return;
+        }
+        let notes = notes();
+        let reason = match (&self.refusal, notes.is_empty()) {
+            (Some(refusal), _) => refusal.clone(),
+            (None, true) => "no function of it was compiled with -finstrument-functions".to_owned(),
+            (None, false) => notes.join("; "),
+        };
+        let (pid, executable) = (self.identity.pid, self.identity.executable.display());
+        let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
+        self.stderr.write(&why);
     }
 
     fn write_file(
@@ -245,6 +270,17 @@ impl Session {
     ) -> Result<PathBuf, Error> {
         write_report(report, template, format, &self.identity, self.written.as_deref())
     }
+}
+
+/// What finding and patching code cannot do without, if it is missing.
+fn refusal() -> Option<String> {
+    const MAPS: &str = "/proc/self/maps";
+    let error = std::fs::File::open(MAPS).err()?;
+    let remedy = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "allow more open files (ulimit -n)",
+        _ => "mount /proc",
+    };
+    Some(format!("{MAPS} cannot be read ({error}), and code cannot be found without it; {remedy}"))
 }
 
 /// Where a report goes that has no other place.
@@ -368,6 +404,7 @@ pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
     OVER.store(false, Ordering::Relaxed);
+    SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
     take_full();
     let period = with_session(|session| {
