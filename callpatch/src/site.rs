@@ -147,6 +147,26 @@ impl CallSite {
         Ok(unsafe { self.forms.settle()? })
     }
 
+    /// Whether this site, of text that was unmapped, is what `now` is in the text that was mapped in its place: the same call,
+    /// switched by the same bytes.
+    pub fn is_again(&self, now: &Self) -> bool {
+        let of = |site: &Self| {
+            (site.address(), site.shape, site.window, site.strategy, site.instruction, site.edit)
+        };
+        of(self) == of(now)
+    }
+
+    /// Makes this site, of text that was unmapped and [released](wordpatch::text::release), good for the text that was mapped in its
+    /// place, with all others of that text: see [`wordpatch::text::revive`].
+    ///
+    /// # Safety
+    /// As [`wordpatch::text::revive`]. Each site of the old text that may still be used [is again](CallSite::is_again) one of the new
+    /// text.
+    pub unsafe fn revive(&self) -> bool {
+        // SAFETY: the caller's obligations.
+        unsafe { wordpatch::text::revive(&self.text) }
+    }
+
     /// Where the instruction starts.
     pub fn address(&self) -> usize {
         self.text.address()

@@ -13,7 +13,7 @@ use crate::segments::Segments;
 pub(crate) struct Probe {
     pub(crate) id: ProbeId,
     pub(crate) kind: ProbeType,
-    /// The site; null when its library was unloaded. Old values are never freed: a thread may be using them.
+    /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed: a thread may be using them.
     pub(crate) site: AtomicPtr<CallSite>,
     pub(crate) site_address: usize,
     /// The stub's pointer, which holds the probe function. Written with one atomic store.
@@ -37,11 +37,34 @@ pub(crate) static PROBES: Segments<Probe> = Segments::new();
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
+/// Marks the site of a library that was unloaded: sites are aligned.
+const UNLOADED: usize = 1;
+
 impl Probe {
     pub(crate) fn site(&self) -> Result<&'static CallSite, Error> {
         // Acquire: pairs with the Release that published the site.
+        let site = self.site.load(Ordering::Acquire);
+        if site.addr() & UNLOADED != 0 {
+            return Err(Error::Unloaded { id: self.id });
+        }
         // SAFETY: null or a leaked box.
-        unsafe { self.site.load(Ordering::Acquire).as_ref() }.ok_or(Error::Unloaded { id: self.id })
+        unsafe { site.as_ref() }.ok_or(Error::Unloaded { id: self.id })
+    }
+
+    /// Its library was unloaded.
+    pub(crate) fn unload(&self) {
+        let site = self.site.load(Ordering::Relaxed);
+        if !site.is_null() {
+            self.site.store(site.map_addr(|address| address | UNLOADED), Ordering::Release);
+        }
+    }
+
+    /// The site that it had before its library was unloaded.
+    pub(crate) fn previous_site(&self) -> Option<&'static CallSite> {
+        let site = self.site.load(Ordering::Acquire);
+        let was_unloaded = site.addr() & UNLOADED != 0;
+        // SAFETY: a leaked box.
+        was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
     }
 
     pub(crate) fn metadata(&self) -> Option<ProbeMetadata> {

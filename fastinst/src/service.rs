@@ -5,8 +5,8 @@
 //! its own.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::discovery::Discovery;

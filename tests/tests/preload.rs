@@ -533,7 +533,8 @@ fn record_runs_the_program_and_passes_its_exit_code_through() {
 }
 
 /// For what is about addresses.
-const FIXED: &[Build] = &[(Gcc, &["-O2", "-no-pie"]), (Clang, &["-O2", "-no-pie"]), (Gcc, &["-O0", "-no-pie"])];
+const FIXED: &[Build] =
+    &[(Gcc, &["-O2", "-no-pie"]), (Clang, &["-O2", "-no-pie"]), (Gcc, &["-O0", "-no-pie"])];
 
 #[test]
 fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
@@ -588,7 +589,9 @@ fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_repo
     let [line] = lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("nothing to report") && line.contains("-finstrument-functions"), "{line}");
     // In the place of the first, of a child that is waited for, of one that is not; a child of a child.
-    for line in ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"] {
+    for line in
+        ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"]
+    {
         let run = shell(line, "");
         assert!(run.status.success(), "{line}: {}", run.status);
         assert_eq!(run.stderr, "", "{line}");
@@ -598,7 +601,8 @@ fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_repo
 #[test]
 fn a_program_that_a_shell_starts_is_all_that_is_reported() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
-    for line in [format!("{0}; sed -n 1p /dev/null", binary.display()), format!("exec {}", binary.display())] {
+    for line in [format!("{0}; sed -n 1p /dev/null", binary.display()), format!("exec {}", binary.display())]
+    {
         let folder = tempfile::tempdir().unwrap();
         let run = shell(&line, &format!("output={}", folder.path().join("report.json").display()));
         assert_eq!((run.status.success(), run.stderr.as_str()), (true, ""), "{line}");
@@ -613,7 +617,11 @@ fn a_report_that_no_file_can_be_opened_for_goes_to_standard_error() {
     let options = format!("output={}", folder.path().join("report.txt").display());
     let run = run(&mut preloaded(&binary, &[], &options));
     assert!(run.status.success(), "{}", run.stderr);
-    assert!(run.stderr.contains("closed_work") && run.stderr.contains("Too many open files"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("closed_work") && run.stderr.contains("Too many open files"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]
@@ -634,7 +642,10 @@ fn a_report_that_goes_elsewhere_says_where() {
 fn without_proc_the_line_says_so() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c"]).env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");
+    command
+        .args(["--map-root-user", "--mount", "sh", "-c"])
+        .env_remove("LD_PRELOAD")
+        .env_remove("FASTINST_OPTIONS");
     let hide = "mount -t tmpfs none /proc || exit 77; LD_PRELOAD=$0 exec $1";
     let run = run(command.arg(hide).arg(ensure_preload()).arg(&binary));
     if matches!(run.status.code(), Some(1 | 77)) {
@@ -656,4 +667,14 @@ fn a_program_with_an_address_sanitizer_is_recorded() {
     let with = run(&mut record);
     with.assert_same(&without, "with a sanitizer");
     assert_eq!(reports_in(folder.path()).len(), 1, "{}", with.stderr);
+}
+
+#[test]
+fn a_library_that_comes_and_goes_leaves_nothing_behind() {
+    let plugin = compile("fixtures/plugin_a.c", &["-O2", "-shared", "-fPIC"], Gcc);
+    let plugin = plugin.to_str().expect("a path in UTF-8");
+    let profiled =
+        check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
+    // Four functions, entry and exit, and one set of ids for all comings.
+    assert!(profiled.report().json["probes"].as_u64() <= Some(8), "{}", profiled.report().json["probes"]);
 }

@@ -17,6 +17,7 @@
 //! (executing threads would fault).
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -265,6 +266,30 @@ pub(super) unsafe fn replace_in_child(
         )
     };
     moved.map(drop).map_err(refused)
+}
+
+/// Replaces a writable view by empty memory.
+///
+/// # Safety
+/// The view is ours, `length` bytes long, and may lose its content.
+pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
+    let (Some(address), Ok(size)) = (NonZeroUsize::new(view.addr().get()), length.try_into()) else { return };
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+    // SAFETY: the caller's obligation.
+    if unsafe { mmap_anonymous(Some(address), size, READ_WRITE, flags) }.is_err() {
+        // SAFETY: as above. At least its memory is given back.
+        unsafe { libc::madvise(view.as_ptr().cast(), length, libc::MADV_REMOVE) };
+    }
+}
+
+/// Moves a writable view over another.
+///
+/// # Safety
+/// Both are ours, `length` bytes long, and nobody uses the first.
+pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize) -> nix::Result<()> {
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: the caller's obligation.
+    unsafe { mremap(from.cast(), length, length, flags, Some(to.cast())) }.map(drop)
 }
 
 /// Which file is mapped where.

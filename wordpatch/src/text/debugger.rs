@@ -42,7 +42,11 @@ unsafe fn read_page(page: *const u8) -> [u8; PAGE] {
 }
 
 /// Where `text` has an INT3 that `original` has not.
-fn differences<'a>(page: usize, text: &'a [u8; PAGE], original: &'a [u8; PAGE]) -> impl Iterator<Item = (usize, u8)> + 'a {
+fn differences<'a>(
+    page: usize,
+    text: &'a [u8; PAGE],
+    original: &'a [u8; PAGE],
+) -> impl Iterator<Item = (usize, u8)> + 'a {
     let bytes = text.iter().zip(original).enumerate();
     bytes
         .filter(|(_, (found, original))| **found == INT3 && **original != INT3)

@@ -28,6 +28,7 @@ mod protect;
 mod shown;
 mod two_forms;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -36,8 +37,8 @@ use std::sync::{Mutex, TryLockError};
 use crate::protocol::INT3;
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, site_table, store};
-use shown::Place;
 pub use atfork::follow as follow_forks;
+use shown::Place;
 pub use two_forms::TwoForms;
 #[cfg(model)]
 use wordpatch_model::environment;
@@ -83,6 +84,21 @@ pub(crate) struct TextMapping {
     is_private: bool,
     /// Whether a forked child has its own copy of the pages from the first.
     private: bool,
+    /// Whether places in it were resolved by others than who [prepares](preparing) it.
+    is_given_out: bool,
+}
+
+thread_local! {
+    static IS_PREPARING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `act`, of which all places that it resolves are its own affair: a text in which nobody else has resolved any can be
+/// [revived](revive).
+pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
+    let before = IS_PREPARING.replace(true);
+    let result = act();
+    IS_PREPARING.set(before);
+    result
 }
 
 /// Every mapping that was made writable and not forgotten.
@@ -120,11 +136,18 @@ impl TextRef {
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {
-            return Ok(Self { address, writable: None, copied: false, is_private: false, stays_mapped: false });
+            return Ok(Self {
+                address,
+                writable: None,
+                copied: false,
+                is_private: false,
+                stays_mapped: false,
+            });
         }
         let wanted = address..address + length;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) {
+        if let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) {
+            mapping.is_given_out |= !IS_PREPARING.get();
             return Ok(mapping.at(address));
         }
         // SAFETY: the caller's obligation.
@@ -364,7 +387,8 @@ impl TextMapping {
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
         };
-        Ok(Self { range, writable, copied, is_private, private: private && !copied })
+        let is_given_out = !IS_PREPARING.get();
+        Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -385,7 +409,9 @@ impl TextMapping {
 
 /// Notes a text that has a writable view from the first: a memory file of ours.
 pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
-    let mapping = TextMapping { range, writable: Some(writable), copied: true, is_private: false, private: false };
+    let writable = Some(writable);
+    let mapping =
+        TextMapping { range, writable, copied: true, is_private: false, private: false, is_given_out: true };
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
@@ -396,8 +422,18 @@ pub fn forget(range: &Range<usize>) {
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
 }
 
-/// Does what [`forget`] does for text that is gone as a whole, and gives the memory of its pages back. What is left is an empty
-/// mapping of the writable view, so that places resolved in it are still harmless to use.
+/// What is left of the writable views of texts that were released: where each text was, and its view.
+static RELEASED: Mutex<Vec<(Range<usize>, View)>> = Mutex::new(Vec::new());
+
+/// Start of a writable view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct View(NonNull<u8>);
+
+// SAFETY: an address; see `TextMapping`.
+unsafe impl Send for View {}
+
+/// Does what [`forget`] does for text that is gone as a whole, and gives its pages and their file back. What is left is
+/// address space, empty memory that places resolved in the text are still harmless to use with; [`revive`] makes use of it.
 ///
 /// # Safety
 /// Nothing of the mappings that overlap `range` is mapped at its old address any more.
@@ -406,9 +442,41 @@ pub unsafe fn release(range: &Range<usize>) {
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
     for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
         let view = mapping.writable.expect("a copied mapping has a writable view");
-        // SAFETY: the view is mapped, and the caller says that nobody executes its pages.
-        unsafe { libc::madvise(view.as_ptr().cast(), mapping.range.len(), libc::MADV_REMOVE) };
+        // SAFETY: the view is ours, and the caller says that nobody executes its pages.
+        unsafe { alias::empty(view, mapping.range.len()) };
+        RELEASED.lock().unwrap_or_else(|e| e.into_inner()).push((mapping.range, View(view)));
     }
+}
+
+/// For text that is mapped anew where the text of `old`, a place in it, was before it was released: moves its writable view to where
+/// the old one was. Places of then are good again, and those of now must not be used any more. Says whether there was such a text,
+/// of the same extent, and nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
+///
+/// # Safety
+/// 1. The text is mapped, and no [`TextRef`] or [`TwoForms`] that was resolved in it in [`preparing`] is in use or used afterwards.
+/// 2. What uses of the old places change must be right in the new text.
+pub unsafe fn revive(old: &TextRef) -> bool {
+    let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    let wanted = old.address..old.address + 1;
+    let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) else { return false };
+    let (Some(now), Some(before)) = (mapping.writable, old.writable) else {
+        return mapping.writable == old.writable;
+    };
+    let view = before.as_ptr().wrapping_sub(old.address - mapping.range.start);
+    let mut released = RELEASED.lock().unwrap_or_else(|e| e.into_inner());
+    let is_old = |(range, start): &(Range<usize>, View)| *range == mapping.range && start.0.as_ptr() == view;
+    let Some(index) = released.iter().position(is_old) else { return false };
+    let View(place) = released[index].1;
+    // SAFETY: both views are ours and so long; the caller's obligations.
+    if !mapping.copied
+        || mapping.is_given_out
+        || unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err()
+    {
+        return false;
+    }
+    released.swap_remove(index);
+    mapping.writable = Some(place);
+    true
 }
 
 /// Gives a forked child text pages of its own, so that patches of parent and child no longer reach each other. To be called

@@ -15,9 +15,9 @@
 //! [`TwoForms::settle`](super::TwoForms::settle) from time to time.
 
 use super::protect::PageGuard;
+use crate::Error;
 use crate::protocol::INT3;
 use crate::store::Quadword;
-use crate::Error;
 
 /// The eight bytes of a store, in the view and in the text.
 #[derive(Clone, Copy)]

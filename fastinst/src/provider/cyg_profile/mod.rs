@@ -43,8 +43,12 @@ use crate::service;
 use loaded::LoadedObject;
 
 /// Where an instrumented object is or was, for the exported functions to know whether an arrival is news.
+///
+/// Taken by another object when its own is unloaded. Who reads it in that moment may take an arrival for news that is none, or
+/// count it for the other object.
 struct KnownRange {
-    range: Range<usize>,
+    start: AtomicUsize,
+    end: AtomicUsize,
     /// Whether the object is loaded now.
     alive: AtomicBool,
     /// Calls from there that still arrive at the exported functions.
@@ -57,15 +61,40 @@ const TOO_MANY_ARRIVALS: u32 = 100;
 
 static KNOWN: Segments<KnownRange> = Segments::new();
 
+impl KnownRange {
+    /// An entry for an object that is loaded now: one whose object was unloaded, or a new one.
+    fn take(range: &Range<usize>) -> Option<&'static Self> {
+        let free = KNOWN.iter().find(|known| !known.alive.load(Ordering::Relaxed));
+        if let Some(known) = free {
+            known.start.store(range.start, Ordering::Relaxed);
+            known.end.store(range.end, Ordering::Relaxed);
+            known.arrivals.store(0, Ordering::Relaxed);
+            known.alive.store(true, Ordering::Release);
+            return Some(known);
+        }
+        let known = |_| Self {
+            start: AtomicUsize::new(range.start),
+            end: AtomicUsize::new(range.end),
+            alive: AtomicBool::new(true),
+            arrivals: AtomicU32::new(0),
+        };
+        KNOWN.push_with(known).and_then(|index| KNOWN.get(index))
+    }
+
+    fn has(&self, address: usize) -> bool {
+        self.alive.load(Ordering::Acquire)
+            && self.start.load(Ordering::Relaxed) <= address
+            && address < self.end.load(Ordering::Relaxed)
+    }
+}
+
 /// To be called by the exported `__cyg_profile_func_enter` and `..._exit` with their first argument: by sites that are no
 /// probes, or not yet. Safe at any time in a process, in any context: atomics, and at most one system call.
 pub fn arrival(this_fn: usize) {
     if !STARTED.load(Ordering::Relaxed) {
         return;
     }
-    let is_known =
-        |known: &&KnownRange| known.alive.load(Ordering::Relaxed) && known.range.contains(&this_fn);
-    if let Some(known) = KNOWN.iter().find(is_known) {
+    if let Some(known) = KNOWN.iter().find(|known| known.has(this_fn)) {
         // Stops counting, so that threads do not fight for the counter's cache line.
         if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
             known.arrivals.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +195,8 @@ pub(crate) fn discover(discovery: &Discovery) {
         for object in objects {
             if !provider.objects.iter().any(|known| known.loaded == object) {
                 // A library that has gone since is the next look's business.
-                let new = loaded::while_loaded(&object, || provider.add(object.clone())).unwrap_or_default();
+                let add = || wordpatch::text::preparing(|| provider.add(object.clone()));
+                let new = loaded::while_loaded(&object, add).unwrap_or_default();
                 new.iter()
                     .filter_map(|id| PROBES.get(id.0 as usize))
                     .for_each(|probe| discovery.announce(probe));
@@ -202,18 +232,20 @@ impl Provider {
             .into_iter()
             .partition(|object| loaded_now.contains(&object.loaded) && object.is_as_it_was());
         self.objects = stay;
-        for object in go.into_iter().filter(|object| !object.probes.is_empty()) {
+        for mut object in go {
+            // Of others, nobody here has made the text writable.
+            let Some(known) = object.known.take() else { continue };
+            known.alive.store(false, Ordering::Relaxed);
             for id in object.probes.values() {
                 if let Some(probe) = PROBES.get(id.0 as usize) {
-                    probe.site.store(std::ptr::null_mut(), Ordering::Release);
+                    probe.unload();
                 }
-            }
-            if let Some(known) = object.known {
-                known.alive.store(false, Ordering::Relaxed);
             }
             // SAFETY: the loader has unmapped the object, or mapped another, or the same anew, in its place.
             unsafe { wordpatch::text::release(&object.loaded.range) };
-            self.unloaded.push(object);
+            if !object.probes.is_empty() {
+                self.unloaded.push(object);
+            }
         }
     }
 
@@ -275,9 +307,7 @@ impl Provider {
             }
         };
         object.probes = probes;
-        let range = loaded.range.clone();
-        let known = KnownRange { range, alive: AtomicBool::new(true), arrivals: AtomicU32::new(0) };
-        object.known = KNOWN.push_with(|_| known).and_then(|index| KNOWN.get(index));
+        object.known = KnownRange::take(&loaded.range);
         Ok(Some((object, new)))
     }
 
@@ -336,4 +366,25 @@ fn cell(address: usize) -> &'static AtomicUsize {
 /// An empty name: not discovered yet.
 fn no_name() -> AtomicPtr<CStrBox> {
     AtomicPtr::new(std::ptr::null_mut())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_an_object_that_was_unloaded_is_taken_by_the_next() {
+        let before = KNOWN.len();
+        for round in 0..100 {
+            let start = 1 << 20 | round << 12;
+            let known = KnownRange::take(&(start..start + 10)).unwrap();
+            assert!(
+                known.has(start) && known.has(start + 9) && !known.has(start + 10) && !known.has(start - 1)
+            );
+            assert_eq!(known.arrivals.swap(1, Ordering::Relaxed), 0);
+            known.alive.store(false, Ordering::Relaxed);
+            assert!(!known.has(start));
+        }
+        assert!(KNOWN.len() <= before + 1, "{} entries more", KNOWN.len() - before);
+    }
 }

@@ -127,6 +127,25 @@ pub(super) fn make(loaded: &LoadedObject, sites: &[Site]) -> Result<Made, Error>
     Ok(made)
 }
 
+/// The sites of an object that was loaded again: those that it had, if they are the same in all, so that each coming back costs no
+/// memory; else these new ones.
+///
+/// A thread may have been about to toggle one of the old sites since before the object was unloaded. Until all sites lead to their
+/// stubs, it reaches memory that nobody executes; after that, its toggle is as good as any other.
+fn revived(
+    led: Vec<Result<CallSite, Error>>,
+    previous: Vec<Option<&'static CallSite>>,
+) -> Result<Vec<&'static CallSite>, Error> {
+    let led = led.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let pairs = led.iter().zip(&previous);
+    let are_again = pairs.clone().all(|(now, old)| old.is_some_and(|old| old.is_again(now)));
+    // SAFETY: the new sites are known to this function only, and dropped. The old ones are the same calls, in text that is mapped.
+    if are_again && previous.first().is_some_and(|old| old.is_some_and(|old| unsafe { old.revive() })) {
+        return Ok(previous.into_iter().flatten().collect());
+    }
+    Ok(led.into_iter().map(|site| &*Box::leak(Box::new(site))).collect())
+}
+
 /// Leads the sites of an object that was loaded again at the same address to the stubs that they had, switched as they were.
 pub(super) fn attach(sites: &[Site], probes: &BTreeMap<usize, ProbeId>) -> Result<(), Error> {
     let probe = |site: &Site| PROBES.get(probes[&site.address].0 as usize).expect("ids are never taken back");
@@ -135,10 +154,11 @@ pub(super) fn attach(sites: &[Site], probes: &BTreeMap<usize, ProbeId>) -> Resul
         let stub_cell = function_cell + size_of::<usize>();
         operand(sites[index].shape, cell(stub_cell).load(Ordering::Relaxed), stub_cell)
     };
-    for (site, led) in sites.iter().zip(lead(decode(sites, false), operands)) {
+    let led = lead(decode(sites, false), operands);
+    let previous = sites.iter().map(|site| probe(site).previous_site()).collect();
+    for (site, led) in sites.iter().zip(revived(led, previous)?) {
         let probe = probe(site);
-        let led = Box::leak(Box::new(led?));
-        probe.site.store(led, Ordering::Release);
+        probe.site.store(std::ptr::from_ref(led).cast_mut(), Ordering::Release);
         let is_open = probe.function_address.load(Ordering::Relaxed) == 0;
         if is_open || probe.wanted.load(Ordering::Acquire) {
             led.activate()?;
