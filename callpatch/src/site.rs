@@ -144,7 +144,7 @@ impl CallSite {
     /// The text must be mapped, and not have been replaced.
     pub unsafe fn settle(&self) -> Result<(), Error> {
         // SAFETY: the caller's obligation.
-        Ok(unsafe { self.forms.settle()? })
+        unsafe { self.forms.settle() }.map_err(Error::from)
     }
 
     /// Whether this site, of text that was unmapped, is what `now` is in the text that was mapped in its place: the same call,

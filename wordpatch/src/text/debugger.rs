@@ -81,7 +81,7 @@ pub(super) fn breakpoints_in_file_text(range: &Range<usize>) -> Vec<(usize, u8)>
         let mut original = [0; PAGE];
         let position = page.checked_sub(mapped).map(|distance| offset + distance as u64);
         // The last page of a file may be short.
-        if !position.is_some_and(|position| file.read_at(&mut original, position).is_ok()) {
+        if position.is_none_or(|position| file.read_at(&mut original, position).is_err()) {
             return Vec::new();
         }
         // SAFETY: a page of the range.

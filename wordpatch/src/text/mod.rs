@@ -320,15 +320,16 @@ impl TextRef {
         let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let place = Place::new(quadword, view.as_ptr().wrapping_sub(quadword.back).cast(), self.address);
-        // SAFETY: the text is mapped, as was promised; the view outlives it.
-        let shown = || match self.stays_mapped {
-            true => Some(unsafe { place.text_word() }),
-            false => place.text_word_if_mapped(),
-        };
-        // SAFETY: as above.
         let is_int3 = |_| {
-            shown().is_some_and(|word| quadword.bytes(word)[0] == INT3)
-                && quadword.bytes(unsafe { quadword.load(place.view) })[0] != INT3
+            let shown = if self.stays_mapped {
+                // SAFETY: promised to `staying_mapped`.
+                Some(unsafe { place.text_word() })
+            } else {
+                place.text_word_if_mapped()
+            };
+            // SAFETY: the view outlives the text.
+            let written = unsafe { quadword.load(place.view) };
+            quadword.bytes(written)[0] != INT3 && shown.is_some_and(|word| quadword.bytes(word)[0] == INT3)
         };
         (0..LOOKS).all(is_int3)
     }
@@ -467,11 +468,11 @@ pub unsafe fn revive(old: &TextRef) -> bool {
     let is_old = |(range, start): &(Range<usize>, View)| *range == mapping.range && start.0.as_ptr() == view;
     let Some(index) = released.iter().position(is_old) else { return false };
     let View(place) = released[index].1;
+    if !mapping.copied || mapping.is_given_out {
+        return false;
+    }
     // SAFETY: both views are ours and so long; the caller's obligations.
-    if !mapping.copied
-        || mapping.is_given_out
-        || unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err()
-    {
+    if unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err() {
         return false;
     }
     released.swap_remove(index);
