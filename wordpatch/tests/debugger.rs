@@ -86,12 +86,15 @@ fn patches_of_any_kind_show_on_a_page_with_a_breakpoint() {
         // SAFETY: also below: the sites are one instruction each, and stay mapped.
         unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();
         poke(sites[3], INT3);
+        // SAFETY: as above.
         unsafe { patch(sites[0], &mov_eax(B), &mov_eax(A)) }.unwrap();
         assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
+        // SAFETY: as above.
         unsafe { start_patch(sites[1], &mov_eax(A), &mov_eax(B)) }.unwrap().detach();
         while !finish_patch(sites[1]).unwrap() {}
         assert_eq!((call(sites[1]), shown(sites[3])), (B, INT3));
         poke(sites[3], mov_eax(A)[0]);
+        // SAFETY: as above.
         unsafe { patch(sites[3], &mov_eax(A), &mov_eax(B)) }.unwrap();
         assert_eq!((call(sites[3]), call(sites[0])), (B, A));
     }
@@ -105,6 +108,7 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
         // SAFETY: also below: the site is one instruction, and stays mapped.
         unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
         poke(site, INT3);
+        // SAFETY: as above.
         let refused = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) };
         assert!(
             matches!(refused, Err(Error::ForeignBreakpoint { address }) if address == site),
@@ -122,6 +126,7 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
         // The debugger puts back what it has found: the rest of the instruction must still be that one's.
         poke(site, mov_eax(B)[0]);
         assert_eq!(call(site), B);
+        // SAFETY: as above.
         unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap();
         assert_eq!(call(site), A);
     }
@@ -142,7 +147,9 @@ fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
     assert_eq!(text::copied_pages(&around), [page]);
     exchange(&forms, 1).unwrap();
     assert_eq!(call(sites[0]), A, "nobody has looked");
+    // SAFETY: as above.
     assert!(!unsafe { place.is_stale(5) }, "a copied page is no other text");
+    // SAFETY: as above.
     unsafe { forms.settle() }.unwrap();
     assert_eq!((call(sites[0]), shown(sites[3])), (B, INT3));
 }
@@ -229,6 +236,7 @@ fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
             let unshared = unsafe { text::unshare() }.is_ok();
             let kept = shown(sites[3]) == INT3 && shown(sites[2]) != INT3;
             let works = exchange(&forms, 1).is_ok() && call(sites[0]) == B && call(sites[2]) == A;
+            // SAFETY: as above.
             unsafe { libc::_exit(i32::from(!unshared) | i32::from(!kept) << 1 | i32::from(!works) << 2) }
         }
         nix::unistd::ForkResult::Parent { child } => {
