@@ -56,22 +56,20 @@ fn enter(
     call_site: usize,
     stack_pointer: usize,
 ) {
-    thread.enter(stack_pointer, |entries| {
-        match function.enter(index, begin) {
-            Some(observed) => {
-                let entry = Entry {
-                    function: index,
-                    observation: observed.observation,
-                    period: observed.period,
-                    weight: observed.weight,
-                    call_site,
-                    stack_pointer,
-                    ..Entry::default()
-                };
-                push(begin, entry, thread, entries);
-            }
-            None => spend(thread, begin, tsc::now()),
+    thread.enter(stack_pointer, |entries| match function.enter(index, begin) {
+        Some(observed) => {
+            let entry = Entry {
+                function: index,
+                observation: observed.observation,
+                period: observed.period,
+                weight: observed.weight,
+                call_site,
+                stack_pointer,
+                ..Entry::default()
+            };
+            push(begin, entry, thread, entries);
         }
+        None => spend(thread, begin, tsc::now()),
     });
 }
 
@@ -120,7 +118,8 @@ fn exit_from(
     thread.enter(stack_pointer, |entries| {
         // The last observation: an entry of it is known by that, one of an earlier by where it was.
         let (observation, period) = (function.observation(), function.exit_period());
-        let exit = Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
+        let exit =
+            Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
         match entries.own().pop(&exit, thread::gone) {
             Some(entry) => {
                 let preempted = thread.preemption.time().wrapping_sub(entry.preempted);
@@ -129,7 +128,14 @@ fn exit_from(
                 let preempted = preempted.min(ticks);
                 let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
                 let Entry { observation, weight, call_site, .. } = entry;
-                thread.record(Sample { function: index, observation, weight, caller: call_site, ticks, preempted });
+                thread.record(Sample {
+                    function: index,
+                    observation,
+                    weight,
+                    caller: call_site,
+                    ticks,
+                    preempted,
+                });
                 function.left(entry.period);
             }
             None => function.stray_exit(),

@@ -163,7 +163,11 @@ impl Measured {
             address: self.address as u64,
             location: None,
             samples: self.samples,
-            calls: Estimate { value: calls.value.round(), low: calls.low.floor(), high: calls.high.map(f64::ceil) },
+            calls: Estimate {
+                value: calls.value.round(),
+                low: calls.low.floor(),
+                high: calls.high.map(f64::ceil),
+            },
             total_ns: total,
             self_ns: None,
             recursive: false,

@@ -206,7 +206,11 @@ mod tests {
             assert_eq!(open.weight(), (planned.end - planned.start) / planned.length);
             start = open.end;
         }
-        assert!((start / 1000.0 / 10e6 - 1.0).abs() < 0.02, "the mean length of a stratum: {}", start / 1000.0);
+        assert!(
+            (start / 1000.0 / 10e6 - 1.0).abs() < 0.02,
+            "the mean length of a stratum: {}",
+            start / 1000.0
+        );
     }
 
     #[test]

@@ -156,7 +156,8 @@ impl Preemption {
         let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
         let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
         let off = since(&self.off, off) as i64;
-        let (voluntary, involuntary) = (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
+        let (voluntary, involuntary) =
+            (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
         if self.has_looked.swap(true, Relaxed) && off > 0 && involuntary > 0 {
             let share = involuntary as f64 / (involuntary + voluntary) as f64;
             self.time.fetch_add((off as f64 * share) as u64, Relaxed);
@@ -220,7 +221,8 @@ mod tests {
             let start = Instant::now();
             let mut most = 0;
             // Until it has lost its processor for ten milliseconds, for which a minute is plenty.
-            while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60) {
+            while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60)
+            {
                 most = preemption.time() - before;
             }
             done.store(true, Relaxed);

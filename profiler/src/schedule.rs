@@ -144,7 +144,8 @@ impl Schedule {
         if let (Stage::On, Some(at)) = (self.functions[index as usize].stage, counted.exceeded) {
             let now = self.now();
             let at_ns = self.at(at);
-            let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
+            let rate =
+                counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
             let measured = &mut self.functions[index as usize];
             measured.strata.counted(counted.entries);
             measured.strata.gap(now - at_ns, rate);
@@ -228,7 +229,8 @@ impl Schedule {
                 let counted = function.counted();
                 strata.counted(counted.entries);
                 if let Some(at) = counted.exceeded {
-                    let rate = counted.chunk as f64 / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
+                    let rate = counted.chunk as f64
+                        / governor::nanoseconds(at.saturating_sub(counted.refilled)).max(1.0);
                     strata.gap(now - self.at(at), rate);
                 }
             }

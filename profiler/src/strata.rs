@@ -151,7 +151,8 @@ impl Strata {
         {
             self.fold(&window);
         }
-        let window = Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0 };
+        let window =
+            Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0 };
         self.pending.push_back(window);
     }
 
@@ -258,7 +259,8 @@ impl Strata {
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
         let mut high = value + error;
         if self.windows > 0.0 && self.seen < 30.0 {
-            high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
+            high =
+                high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
         limited(value, value - error, high, self.observed())
@@ -266,8 +268,8 @@ impl Strata {
 
     /// Whether the rate that a function had before says little about the time since: no more than what was seen can be told.
     fn is_hardly_observed(&self) -> bool {
-        let has_long_gaps =
-            self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
+        let has_long_gaps = self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved)
+            && self.unobserved > SHORT_GAP;
         has_long_gaps || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
     }
 

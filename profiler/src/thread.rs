@@ -203,7 +203,11 @@ impl Thread {
     #[inline(always)]
     pub(crate) fn overhead(&self) -> u64 {
         let overhead = self.overhead.load(Ordering::Relaxed);
-        if preemption::is_available() { overhead.wrapping_sub(self.paused.load(Ordering::Relaxed)) } else { overhead }
+        if preemption::is_available() {
+            overhead.wrapping_sub(self.paused.load(Ordering::Relaxed))
+        } else {
+            overhead
+        }
     }
 
     /// Counts a sample or an entry that there was no room for.
