@@ -109,7 +109,7 @@ impl Measured {
             self.strata.timed(ticks);
             self.callers.call(sample.caller, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
-            self.quantiles.add(ON_GROUP | self.on_samples / GROUP, ticks, 1.0, kept);
+            self.quantiles.add(ON_GROUP | (self.on_samples / GROUP), ticks, 1.0, kept);
         } else {
             self.strata.timed_in_window(sample.observation, weight, ticks);
             self.callers.call(sample.caller, weight, ticks * weight);

@@ -315,8 +315,8 @@ pub(crate) struct Times {
 
 /// An estimate that is not below what was seen, and has no upper limit where it is hardly more than a guess.
 fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
-    let is_guess = !(high - value <= value);
-    Estimate { value, low: low.max(seen).min(value), high: (!is_guess).then_some(high) }
+    let is_known = high - value <= value;
+    Estimate { value, low: low.max(seen).min(value), high: is_known.then_some(high) }
 }
 
 #[cfg(test)]
