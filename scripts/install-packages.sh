@@ -17,6 +17,7 @@ clang clang
 wasm-ld lld
 ld binutils
 flock util-linux
+gdb gdb
 od coreutils
 xargs findutils
 grep grep

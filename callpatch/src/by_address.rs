@@ -32,6 +32,8 @@ unsafe fn with_site<R>(
             let result = act(site);
             // What was mapped here anew may hold the same bytes: then it shows only now that the store went elsewhere.
             if !is_stale(site) {
+                // SAFETY: the caller's obligation.
+                unsafe { site.settle()? };
                 return result;
             }
         }

@@ -81,28 +81,33 @@ unsafe fn prepare(site: &CallSite, target: usize) -> Result<CallSite, Error> {
     let call = encoding::active(site.shape, displacement);
     // SAFETY: the caller's obligation.
     let new = unsafe { CallSite::new(site.text, site.shape, call, site.clobbers)? };
-    site.deactivate()?;
+    // SAFETY: the text is mapped meanwhile.
+    unsafe { site.staying_mapped() }.deactivate()?;
     Ok(new)
 }
 
 /// Step 3: writes the operand of `new`.
 fn store_operand(old: &CallSite, new: &CallSite) -> Result<(), Error> {
     let stores = operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit);
+    // SAFETY: the text stays mapped until `retarget` returns, by the contract of `CallSite::decode`.
+    let text = unsafe { new.text.staying_mapped() };
     for (offset, from, to) in stores {
         // SAFETY: no thread executes these bytes as an operand that matters: the site is inactive, and every core has
         // seen it since. A single byte crosses no window.
-        unsafe { new.text.compare_exchange(new.window, offset, &from, &to)? };
+        unsafe { text.compare_exchange(new.window, offset, &from, &to)? };
     }
     Ok(())
 }
 
 /// Undoes step 3, as far as it came. The operand is dead, before and after.
 fn take_operand_back(old: &CallSite, new: &CallSite) {
+    // SAFETY: as in `store_operand`.
+    let text = unsafe { new.text.staying_mapped() };
     for (offset, from, to) in
         operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit)
     {
         // SAFETY: as in `store_operand`. A byte that was not stored holds something else than `to`, and is left alone.
-        let _ = unsafe { new.text.compare_exchange(new.window, offset, &to, &from) };
+        let _ = unsafe { text.compare_exchange(new.window, offset, &to, &from) };
     }
 }
 

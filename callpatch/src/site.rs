@@ -124,6 +124,29 @@ impl CallSite {
         Ok(Self { forms, text, window, shape, clobbers, strategy, instruction, edit })
     }
 
+    /// The same site, with the caller's promise that its text stays mapped. Where a debugger has copied the text's page to set a
+    /// breakpoint, toggles then show at once, for the price of a load; without the promise, after [`CallSite::settle`].
+    ///
+    /// # Safety
+    /// The text must stay mapped, and nothing else be mapped there, for as long as the result and its copies are used.
+    #[must_use]
+    pub unsafe fn staying_mapped(self) -> Self {
+        // SAFETY: the caller's obligation, twice.
+        unsafe { Self { forms: self.forms.staying_mapped(), text: self.text.staying_mapped(), ..self } }
+    }
+
+    /// Makes earlier toggles show where a debugger has copied the text's page ([`wordpatch::text::copied_pages`]).
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] where a breakpoint stands in the bytes that toggles change, or the page cannot be written.
+    ///
+    /// # Safety
+    /// The text must be mapped, and not have been replaced.
+    pub unsafe fn settle(&self) -> Result<(), Error> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.forms.settle() }.map_err(Error::from)
+    }
+
     /// Where the instruction starts.
     pub fn address(&self) -> usize {
         self.text.address()

@@ -56,6 +56,40 @@ impl Switch {
         }
     }
 
+    /// As [`CallSite::settle`].
+    ///
+    /// # Errors
+    /// As [`CallSite::settle`].
+    ///
+    /// # Safety
+    /// As [`CallSite::settle`].
+    pub unsafe fn settle(&self) -> Result<(), Error> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.0.settle() }.map_err(Error::from)
+    }
+
+    /// Whether this switch, of text that was unmapped, is what `now` is in the text that was mapped in its place: it stores the same
+    /// bytes at the same address.
+    pub fn is_again(&self, now: &Self) -> bool {
+        self.0.is_again(&now.0)
+    }
+
+    /// Whether both are of one mapping, of one time.
+    pub fn is_of_one_text_with(&self, other: &Self) -> bool {
+        self.0.is_of_one_text_with(&other.0)
+    }
+
+    /// Makes this switch, of text that was unmapped and [released](wordpatch::text::release), good for the text that was mapped in
+    /// its place, with all others of that text: see [`wordpatch::text::revive`].
+    ///
+    /// # Safety
+    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used [is again](Switch::is_again) one of the new
+    /// text.
+    pub unsafe fn revive(&self) -> bool {
+        // SAFETY: the caller's obligations.
+        unsafe { self.0.revive() }
+    }
+
     /// As [`CallSite::is_stale`], of the `length` bytes at `address`: those of this site's instruction.
     ///
     /// # Safety

@@ -12,7 +12,7 @@ use crate::segments::Segments;
 
 /// One probe, for ever.
 pub(crate) struct Probe {
-    /// The site; null when its library was unloaded. Old values are never freed: a thread may be using them.
+    /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed: a thread may be using them.
     pub(crate) site: AtomicPtr<Switch>,
     /// What the stub reads.
     pub(crate) cell: &'static Cell,
@@ -54,6 +54,11 @@ pub(crate) static PROBES: Segments<Probe> = Segments::new();
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
+/// Marks the site of a library that was unloaded: sites are aligned.
+const UNLOADED: usize = 1;
+
+const _: () = assert!(align_of::<Switch>() > UNLOADED);
+
 impl Probe {
     pub(crate) fn id(&self) -> ProbeId {
         ProbeId(self.cell.number.load(Ordering::Relaxed))
@@ -61,8 +66,26 @@ impl Probe {
 
     pub(crate) fn site(&self) -> Result<&'static Switch, Error> {
         // Acquire: pairs with the Release that published the site.
-        // SAFETY: null or leaked.
-        unsafe { self.site.load(Ordering::Acquire).as_ref() }.ok_or_else(|| Error::Unloaded { id: self.id() })
+        let site = self.site.load(Ordering::Acquire);
+        if site.addr() & UNLOADED != 0 {
+            return Err(Error::Unloaded { id: self.id() });
+        }
+        // SAFETY: leaked, and without the mark it is the site itself.
+        Ok(unsafe { &*site })
+    }
+
+    /// Its library was unloaded.
+    pub(crate) fn unload(&self) {
+        let site = self.site.load(Ordering::Relaxed);
+        self.site.store(site.map_addr(|address| address | UNLOADED), Ordering::Release);
+    }
+
+    /// The site that it had before its library was unloaded.
+    pub(crate) fn previous_site(&self) -> Option<&'static Switch> {
+        let site = self.site.load(Ordering::Acquire);
+        let was_unloaded = site.addr() & UNLOADED != 0;
+        // SAFETY: leaked.
+        was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
     }
 
     /// Where the site's instruction starts.
@@ -314,7 +337,7 @@ mod tests {
         assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
         // And one of a library that stays away says so.
         let unload = |_: &Switch| {
-            probe.site.store(std::ptr::null_mut(), Ordering::Release);
+            probe.unload();
             Err(foreign())
         };
         assert!(matches!(switch(probe, unload), Err(Error::Unloaded { id }) if id == probe.id()));

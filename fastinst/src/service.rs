@@ -5,13 +5,14 @@
 //! its own.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::provider::cyg_profile;
+use crate::registry::probe_count;
 
 /// Counts the notifications; what the thread sleeps on.
 static NEWS: AtomicU32 = AtomicU32::new(0);
@@ -91,7 +92,12 @@ pub struct Tick {
     pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 
-/// Starts the service thread.
+/// How long [`start`] waits for the thread at the most. Only where the C library keeps a new thread from running until the caller's
+/// constructor is over is it waited for in vain.
+const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
+
+/// Starts the service thread, and waits until it runs: the C library registers a new thread with the kernel, which a program may
+/// forbid at any time from now on (seccomp with TSYNC).
 ///
 /// # Errors
 /// [`Error::Thread`].
@@ -99,10 +105,22 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here, not by the thread: who notifies before it runs is heard.
     let seen = NEWS.load(Ordering::Acquire);
     cyg_profile::look_everywhere();
+    let runs = Arc::new(AtomicU32::new(0));
+    let has_begun = Arc::clone(&runs);
     let spawned = wordpatch::with_signals_blocked(|| {
-        std::thread::Builder::new().name("fastinst".into()).spawn(move || run(tick, seen))
+        std::thread::Builder::new().name("fastinst".into()).spawn(move || {
+            has_begun.store(1, Ordering::Release);
+            wake(&has_begun);
+            // Before anything that needs a lock of the loader, which the waiting thread may hold.
+            run(tick, seen);
+        })
     });
-    spawned.map(drop).map_err(|source| Error::Thread { source })
+    spawned.map(drop).map_err(|source| Error::Thread { source })?;
+    let deadline = Instant::now() + UNTIL_IT_RUNS;
+    while runs.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+        wait(&runs, 0, deadline);
+    }
+    Ok(())
 }
 
 fn run(mut tick: Option<Tick>, mut seen: u32) {
@@ -129,6 +147,8 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         };
         let wake = if last { Wake::Last } else { Wake::Work };
         let pause = tick.as_mut().map_or(IDLE, |tick| (tick.call)(wake));
+        // Nothing is profiled: a shell, say, that was started with the preload.
+        let pause = if probe_count() == 0 { pause.max(IDLE) } else { pause };
         next = Instant::now() + pause;
         if last {
             return;
@@ -163,7 +183,6 @@ pub fn before_fork() -> ForkGuard {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicI32};
 
     use super::*;
@@ -191,6 +210,26 @@ mod tests {
             while !is_heard.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
+        }
+    }
+
+    /// What the C library does for a new thread is done by then: the program may forbid it.
+    #[test]
+    fn the_thread_runs_when_it_was_started() {
+        let _alone = alone();
+        let waiting = || {
+            let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            names
+                .filter(|task| {
+                    std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "fastinst\n")
+                })
+                .count()
+        };
+        for _ in 0..100 {
+            // The name is the last that the standard library gives to a thread before it runs.
+            let before = waiting();
+            start_with(|_| {});
+            assert_eq!(waiting(), before + 1, "the thread does not run yet");
         }
     }
 

@@ -109,7 +109,8 @@ pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
         return *whole;
     }
     let value = whole.value * share;
-    let of_share = if groups > 0.0 { 1.96 * (share * (1.0 - share) / groups).sqrt() * whole.value } else { 0.0 };
+    let of_share =
+        if groups > 0.0 { 1.96 * (share * (1.0 - share) / groups).sqrt() * whole.value } else { 0.0 };
     let distance = |limit: f64| ((limit - whole.value) * share).hypot(of_share);
     let low = (value - distance(whole.low)).max(0.0);
     Estimate { value, low, high: whole.high.map(|high| value + distance(high)) }

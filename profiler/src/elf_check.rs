@@ -3,7 +3,7 @@
 //! Only the headers and the dynamic symbols are read, and any file is survived. What cannot be told is left to the
 //! kernel: such a file is [`Kind::Other`].
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::{LittleEndian, ReadCache, ReadRef};
 
 use crate::error::Error;
@@ -20,6 +20,9 @@ use crate::error::Error;
 const FIRST_LINE: usize = 256;
 /// What functions compiled with -finstrument-functions call.
 const INSTRUMENTATION: [&[u8]; 2] = [b"__cyg_profile_func_enter", b"__cyg_profile_func_exit"];
+
+/// How the names of the address sanitizer's library begin: gcc's and clang's.
+const ADDRESS_SANITIZERS: [&[u8]; 3] = [b"libasan.so", b"libclang_rt.asan", b"libhwasan.so"];
 
 /// A file that is to be executed or preloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +133,19 @@ fn calls_instrumentation<'data, R: ReadRef<'data>>(
     }))
 }
 
+/// The address sanitizer's library among those that an executable needs, which must be the first to be loaded.
+pub fn needed_sanitizer(path: &Path) -> Option<OsString> {
+    let data = ReadCache::new(File::open(path).ok()?);
+    let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
+    let sections = header.sections(LittleEndian, &data).ok()?;
+    let (entries, strings) = sections.dynamic(LittleEndian, &data).ok()??;
+    let strings = sections.strings(LittleEndian, &data, strings).ok()?;
+    let needed = entries.iter().filter(|entry| entry.tag(LittleEndian) == elf::DT_NEEDED);
+    let mut names = needed.filter_map(|entry| entry.string(LittleEndian, strings).ok());
+    let is_sanitizer = |name: &&[u8]| ADDRESS_SANITIZERS.iter().any(|start| name.starts_with(start));
+    names.find(is_sanitizer).map(|name| OsStr::from_bytes(name).to_owned())
+}
+
 fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
@@ -188,6 +204,22 @@ mod tests {
             true,
             true,
         );
+    }
+
+    #[test]
+    fn the_sanitizer_is_found_among_what_a_program_needs() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |name: &str, options: &[&str], expected: bool| {
+            let path = compile(directory.path(), name, options, "int main(void) { return 0; }");
+            let found = needed_sanitizer(&path);
+            let is_library = |name: &OsString| name.as_bytes().starts_with(b"libasan.so.");
+            assert_eq!(found.as_ref().is_some_and(is_library), expected, "{name}: {found:?}");
+            assert_eq!(found.is_some(), expected);
+        };
+        check("shared", &["-fsanitize=address"], true);
+        check("linked_in", &["-fsanitize=address", "-static-libasan"], false);
+        check("other", &["-lm"], false);
+        check("static", &["-static"], false);
     }
 
     #[test]

@@ -56,27 +56,25 @@ fn enter(
     call_site: usize,
     stack_pointer: usize,
 ) {
-    thread.enter(stack_pointer, |entries| {
-        match function.enter(index, begin, thread) {
-            Entered::Observed(observed) => {
-                let entry = Entry {
-                    function: index,
-                    observation: observed.observation,
-                    period: observed.period,
-                    weight: observed.weight,
-                    call_site,
-                    stack_pointer,
-                    ..Entry::default()
-                };
-                push(begin, entry, observed.is_cold, thread, entries);
-            }
-            Entered::Early => {
-                spend(thread, begin, tsc::now());
-                function.begins_for(thread);
-                function.lands(tsc::now(), || thread.preempted_lately());
-            }
-            Entered::Not => spend(thread, begin, tsc::now()),
+    thread.enter(stack_pointer, |entries| match function.enter(index, begin, thread) {
+        Entered::Observed(observed) => {
+            let entry = Entry {
+                function: index,
+                observation: observed.observation,
+                period: observed.period,
+                weight: observed.weight,
+                call_site,
+                stack_pointer,
+                ..Entry::default()
+            };
+            push(begin, entry, observed.is_cold, thread, entries);
         }
+        Entered::Early => {
+            spend(thread, begin, tsc::now());
+            function.begins_for(thread);
+            function.lands(tsc::now(), || thread.preempted_lately());
+        }
+        Entered::Not => spend(thread, begin, tsc::now()),
     });
 }
 
@@ -126,7 +124,8 @@ fn exit_from(
     thread.enter(stack_pointer, |entries| {
         // The last observation: an entry of it is known by that, one of an earlier by where it was.
         let (observation, period) = (function.observation(), function.exit_period());
-        let exit = Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
+        let exit =
+            Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
         match entries.own().pop(&exit, thread::gone) {
             Some(entry) => {
                 let preempted = thread.preempted().wrapping_sub(entry.preempted);
@@ -136,7 +135,15 @@ fn exit_from(
                 let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
                 let Entry { observation, weight, call_site: caller, .. } = entry;
                 let is_cold = thread.cold(false) != entry.cold;
-                thread.record(Sample { function: index, observation, weight, caller, ticks, preempted, is_cold });
+                thread.record(Sample {
+                    function: index,
+                    observation,
+                    weight,
+                    caller,
+                    ticks,
+                    preempted,
+                    is_cold,
+                });
                 function.left(entry.period);
             }
             None => function.stray_exit(),

@@ -416,7 +416,8 @@ impl Function {
         self.entries.store(0, Relaxed);
         self.limit.store(observation.limit, Relaxed);
         let is_on = observation.closes == u64::MAX;
-        let strays = if is_on { observation.limit.saturating_mul(STRAY_EXITS) } else { STRAY_EXITS_IN_WINDOW };
+        let strays =
+            if is_on { observation.limit.saturating_mul(STRAY_EXITS) } else { STRAY_EXITS_IN_WINDOW };
         self.strays_left.store(i64::try_from(strays).unwrap_or(i64::MAX), Relaxed);
         self.is_on.store(is_on, Relaxed);
         self.refilled.store(observation.opens, Relaxed);
@@ -580,7 +581,8 @@ mod tests {
         (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
         assert!(!function.has_on(ProbeType::Exit));
         function.left(entry.period);
-        let next = function.observe(&Observation { opens: 0, closes: 1000, limit: 10, weight: 1.0 }, |_, _| {});
+        let next =
+            function.observe(&Observation { opens: 0, closes: 1000, limit: 10, weight: 1.0 }, |_, _| {});
         assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
         assert_eq!(next, entry.observation + 1);
         assert!(function.has_on(ProbeType::Exit));

@@ -9,13 +9,15 @@ const TABLE: usize = 40;
 
 /// Two-sided 95 % of Student's distribution for 1, 2, ... degrees of freedom; the last is for infinitely many.
 static STUDENT: LazyLock<[f64; TABLE]> = LazyLock::new(|| {
-    let limit = |degrees: f64| StudentsT::new(0.0, 1.0, degrees).map_or(1.96, |student| student.inverse_cdf(0.975));
+    let limit =
+        |degrees: f64| StudentsT::new(0.0, 1.0, degrees).map_or(1.96, |student| student.inverse_cdf(0.975));
     std::array::from_fn(|index| if index + 1 < TABLE { limit(index as f64 + 1.0) } else { 1.96 })
 });
 
 /// For 0, 1, 2, ... events.
 static MOST_FOR: LazyLock<[f64; TABLE]> = LazyLock::new(|| {
-    let limit = |seen: f64| Gamma::new(seen + 1.0, 1.0).map_or(f64::INFINITY, |gamma| gamma.inverse_cdf(0.975));
+    let limit =
+        |seen: f64| Gamma::new(seen + 1.0, 1.0).map_or(f64::INFINITY, |gamma| gamma.inverse_cdf(0.975));
     std::array::from_fn(|index| limit(index as f64))
 });
 

@@ -115,7 +115,7 @@ impl Measured {
             self.callers.call(sample.caller, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
             if is_usual {
-                self.quantiles.add(ON_GROUP | self.on_samples / GROUP, ticks, 1.0, kept);
+                self.quantiles.add(ON_GROUP | (self.on_samples / GROUP), ticks, 1.0, kept);
             }
         } else {
             self.strata.timed_in_window(sample.observation, weight, ticks);
@@ -134,7 +134,13 @@ impl Measured {
     fn latency(&self, times: &Times, is_exact: bool, units: &Units) -> Option<Latency> {
         let ns = |ticks: f64| ticks / units.ticks_per_ns;
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
-        let [p50, p90, p99] = self.quantiles.at([0.5, 0.9, 0.99], is_exact)?;
+        // They are kept with less precision.
+        let seen = |ticks: f64| ticks.clamp(self.min as f64, self.max as f64);
+        let [p50, p90, p99] = self.quantiles.at([0.5, 0.9, 0.99], is_exact)?.map(|quantile| Estimate {
+            value: seen(quantile.value),
+            low: seen(quantile.low),
+            high: quantile.high.map(seen),
+        });
         // Two readings of the clock cannot tell less apart than what lies between them for nothing.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
@@ -172,7 +178,11 @@ impl Measured {
             address: self.address as u64,
             location: None,
             samples: self.samples,
-            calls: Estimate { value: calls.value.round(), low: calls.low.floor(), high: calls.high.map(f64::ceil) },
+            calls: Estimate {
+                value: calls.value.round(),
+                low: calls.low.floor(),
+                high: calls.high.map(f64::ceil),
+            },
             total_ns: total,
             self_ns: None,
             recursive: false,

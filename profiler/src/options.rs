@@ -19,8 +19,8 @@ pub use crate::report::Format;
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
 /// Every key in the order of the help text.
-const KEYS: [&str; 10] =
-    ["output", "merge", "budget", "counts", "only", "skip", "tool", "text", "run", "help"];
+const KEYS: [&str; 11] =
+    ["output", "merge", "budget", "counts", "only", "skip", "tool", "text", "run", "begun", "help"];
 
 /// The settings of one profiled process.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +41,8 @@ pub struct Options {
     pub text: TextAccess,
     /// The run that this process is part of. Default: one that begins with this process.
     pub run: Option<RunId>,
+    /// Whether the first process of the run has been started. Set by it, for those that come after it.
+    pub begun: bool,
     /// Whether to print [`HELP`] at start.
     pub help: bool,
 }
@@ -151,6 +153,8 @@ keys:
                        where memfd_create is refused.
   run=NANOSECONDS.PID  The run: when it began, since 1970, and its first process. fastinst record and the library set
                        it, for all programs that the program starts. Reports of older runs are replaced.
+  begun=0|1            1 says that the run has its first process, which is the one that says why there is nothing to
+                       report (default 0). The library sets it, for all programs that the program starts.
   help=0|1             1 prints this text when the program starts (default 0).
 "#;
 
@@ -165,6 +169,7 @@ impl Default for Options {
             tool: Tool::Profiler,
             text: TextAccess::Alias,
             run: None,
+            begun: false,
             help: false,
         }
     }
@@ -232,6 +237,9 @@ impl Options {
         if let Some(run) = self.run {
             items.push(format!("run={run}"));
         }
+        if self.begun {
+            items.push("begun=1".to_owned());
+        }
         if self.help {
             items.push("help=1".to_owned());
         }
@@ -262,6 +270,7 @@ impl Options {
             "tool" => self.tool = value.parse()?,
             "text" => self.text = value.parse()?,
             "run" => self.run = Some(value.parse()?),
+            "begun" => self.begun = choice("begun", value, &[("0", false), ("1", true)])?,
             "help" => self.help = choice("help", value, &[("0", false), ("1", true)])?,
             _ => return Err(Error::UnknownKey { key: key.to_owned(), allowed: KEYS.join(", ") }),
         }
@@ -527,6 +536,7 @@ mod tests {
             Options { merge: true, output: file("a.json", Format::Json), ..default() },
             "output=a.json:merge=1",
         );
+        check("begun=1:merge=0", Options { begun: true, ..default() }, "begun=1");
         check("tool=none", Options { tool: Tool::None, ..default() }, "tool=none");
         check(
             "text=mprotect:help=1",
@@ -559,7 +569,7 @@ mod tests {
         }
         check(
             "bugdet=3%",
-            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, run, help",
+            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, run, begun, help",
         );
         check("budget", "option `budget` has no value; write key=value, and a colon in a value as `\\:`");
         const BUDGET: &str = "expected a percentage above 0% and up to 100%, such as 1%, or none";

@@ -218,7 +218,8 @@ mod tests {
     }
 
     fn stack(entries: &[(u32, u32, usize, usize)]) -> EntryStack {
-        let stack = EntryStack { slots: std::array::from_fn(|_| Slot::default()), height: AtomicUsize::new(0) };
+        let stack =
+            EntryStack { slots: std::array::from_fn(|_| Slot::default()), height: AtomicUsize::new(0) };
         for (function, observation, call_site, stack_pointer) in entries.iter().copied() {
             assert!(push(&stack, exit(function, observation, call_site, stack_pointer), |_| true));
         }
@@ -254,7 +255,10 @@ mod tests {
         let outer = stack(&[(1, 1, 0xa, 0x90)]);
         assert!(pop(&outer, exit(1, 2, 0xa, 0x60)).is_none(), "an inner exit of a later observation");
         assert!(pop(&outer, exit(1, 2, 0xb, 0x90)).is_none(), "called from elsewhere");
-        assert!(pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(), "a long call, met again in a later observation");
+        assert!(
+            pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(),
+            "a long call, met again in a later observation"
+        );
     }
 
     #[test]

@@ -7,12 +7,11 @@
 //!
 //! 1. `rseq_cs` is pointed to a critical section that no thread is ever in: the thread is *armed*.
 //! 2. A probe that finds the pointer unchanged knows that the thread has run ever since. That is one load and one comparison.
-//! 3. One that finds it changed arms the thread again and asks getrusage(2) for the thread's processor time and its context
-//!    switches. Time that passed and was not processor time was spent off the processor: waiting (a voluntary switch: a
+//! 3. One that finds it changed arms the thread again and asks for the thread's processor time (clock_gettime(2)) and its context
+//!    switches (getrusage(2)). Time that passed and was not processor time was spent off the processor: waiting (a voluntary switch: a
 //!    lock, a read), which belongs to the calls that were open, or preempted (an involuntary one), which does not.
 //!
-//! If both kinds of switches happened since the last look, the time is divided by their numbers. The kernel gives processor time in
-//! microseconds. A program with critical sections of its own overwrites the pointer: then step 3 is made more often, to no effect.
+//! If both kinds of switches happened since the last look, the time is divided by their numbers. A program with critical sections of its own overwrites the pointer: then step 3 is made more often, to no effect.
 //!
 //! # What it does not tell
 //! A virtual processor that the host takes away looks like a slow one, and so do interrupts and minor page faults. Where the C
@@ -21,6 +20,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
 
+use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
 
 /// No `rseq` area.
@@ -155,13 +155,15 @@ impl Preemption {
             }
             usage.assume_init()
         };
-        let microseconds = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
-        let processor = (microseconds(usage.ru_utime) + microseconds(usage.ru_stime)) * rate;
+        // Not from `usage`: those figures are as old as the last timer tick.
+        let Ok(processor) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
+        let processor = (processor.tv_sec() as f64 * 1e6 + processor.tv_nsec() as f64 / 1e3) * rate;
         let off = tsc::now().wrapping_sub(processor as u64);
         let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
         let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
         let off = since(&self.off, off) as i64;
-        let (voluntary, involuntary) = (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
+        let (voluntary, involuntary) =
+            (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
         if self.has_looked.swap(true, Relaxed) && off > 0 && involuntary > 0 {
             let share = involuntary as f64 / (involuntary + voluntary) as f64;
             self.time.fetch_add((off as f64 * share) as u64, Relaxed);
@@ -225,7 +227,8 @@ mod tests {
             let start = Instant::now();
             let mut most = 0;
             // Until it has lost its processor for ten milliseconds, for which a minute is plenty.
-            while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60) {
+            while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60)
+            {
                 most = preemption.time() - before;
             }
             done.store(true, Relaxed);

@@ -12,7 +12,7 @@
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
 
@@ -31,9 +31,45 @@ pub fn is_followed() -> bool {
     PROCESS.load(Ordering::Relaxed) != 0
 }
 
+/// Set when this process forks.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Page faults of children that this process had waited for when [`follow`] was called, and whether it had others: a program that becomes
+/// another keeps its children.
+static FAULTS_BEFORE: AtomicI64 = AtomicI64::new(0);
+static HAD_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Page faults of the children that were waited for; no process goes without.
+fn faults_of_children() -> i64 {
+    // SAFETY: all zero is a valid value, and the call writes nothing else.
+    unsafe {
+        let mut used: libc::rusage = MaybeUninit::zeroed().assume_init();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut used);
+        used.ru_minflt + used.ru_majflt
+    }
+}
+
+/// Whether there are children that were not waited for.
+fn has_children() -> bool {
+    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT leaves every child as it is.
+    unsafe {
+        let mut child: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
+        libc::waitid(libc::P_ALL, 0, &mut child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0
+    }
+}
+
+/// Whether this program has started other processes, in any way: they may have reports of their own.
+pub(crate) fn has_made_children() -> bool {
+    HAS_FORKED.load(Ordering::Relaxed)
+        || faults_of_children() > FAULTS_BEFORE.load(Ordering::Relaxed)
+        || has_children() && !HAD_CHILDREN.load(Ordering::Relaxed)
+}
+
 /// Follows this process from now on: fork handlers and fatal signals. Once, after [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    FAULTS_BEFORE.store(faults_of_children(), Ordering::Relaxed);
+    HAD_CHILDREN.store(has_children(), Ordering::Relaxed);
     // First, so that its handlers hold nothing while ours wait for the service thread.
     wordpatch::text::follow_forks();
     // SAFETY: the three functions are never unloaded, and keep to what may be done around a fork.
@@ -81,6 +117,7 @@ fn release() {
 }
 
 extern "C" fn in_parent() {
+    HAS_FORKED.store(true, Ordering::Relaxed);
     release();
 }
 

@@ -272,7 +272,12 @@ impl Schedule {
             }
             None => {
                 let length = (open.closes.min(now) - open.opens).max(1.0);
-                Closed { entries: counted.entries, rate: counted.entries as f64 / length, cut_off: 0.0, uncertain }
+                Closed {
+                    entries: counted.entries,
+                    rate: counted.entries as f64 / length,
+                    cut_off: 0.0,
+                    uncertain,
+                }
             }
         }
     }

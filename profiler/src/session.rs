@@ -57,12 +57,22 @@ struct Session {
     written: Option<PathBuf>,
     /// Where diagnostics and the text report go.
     stderr: Stderr,
+    /// Why no code can be found or patched in this process, if so.
+    refusal: Option<String>,
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
 /// Set in a forked child until its text is its own.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Set in the process that the user has started: only that one says that there is nothing to report.
+static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
+
+/// This process is the first of its run.
+pub fn speak_for_the_run() {
+    SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
+}
 
 /// No more bursts: the last report is written.
 static OVER: AtomicBool = AtomicBool::new(false);
@@ -126,6 +136,7 @@ impl Session {
             toggles_before: 0,
             written: None,
             stderr: Stderr::now(),
+            refusal: refusal(),
         }
     }
 
@@ -231,15 +242,7 @@ impl Session {
     /// Writes the report where the options say. What cannot be written there is not lost: it goes to a file beside.
     fn write(&mut self) {
         if fastinst::probe_count() == 0 {
-            let notes = notes();
-            let reason = if notes.is_empty() {
-                "no function of it was compiled with -finstrument-functions".to_owned()
-            } else {
-                notes.join("; ")
-            };
-            let (pid, executable) = (self.identity.pid, self.identity.executable.display());
-            let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-            self.stderr.write(&why);
+            self.write_why_there_is_none();
             return;
         }
         let report = self.report();
@@ -254,7 +257,9 @@ impl Session {
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
                     self.stderr.write(&format!("fastinst: {error}\n"));
-                    self.write_file(&report, RESCUE, *format)
+                    let rescued = self.write_file(&report, RESCUE, *format)?;
+                    self.stderr.write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    Ok(rescued)
                 })
             }
         };
@@ -263,8 +268,28 @@ impl Session {
         }
         match written {
             Ok(path) => self.written = Some(path),
-            Err(error) => _ = self.stderr.write(&format!("fastinst: {error}\n")),
+            // No file can be made: all that is left is the stream.
+            Err(error) => {
+                self.stderr.write(&format!("fastinst: {error}\n"));
+                self.stderr.write(&text::render(&report, &on_stderr()));
+            }
         }
+    }
+
+    /// One line, from the process that the user has started, unless its children may have had something to report.
+    fn write_why_there_is_none(&self) {
+        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
+            return;
+        }
+        let notes = notes();
+        let reason = match (&self.refusal, notes.is_empty()) {
+            (Some(refusal), _) => refusal.clone(),
+            (None, true) => "no function of it was compiled with -finstrument-functions".to_owned(),
+            (None, false) => notes.join("; "),
+        };
+        let (pid, executable) = (self.identity.pid, self.identity.executable.display());
+        let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
+        self.stderr.write(&why);
     }
 
     fn write_file(
@@ -282,6 +307,17 @@ impl Session {
 fn on_stderr() -> View {
     let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
+}
+
+/// What finding and patching code cannot do without, if it is missing.
+fn refusal() -> Option<String> {
+    const MAPS: &str = "/proc/self/maps";
+    let error = std::fs::File::open(MAPS).err()?;
+    let remedy = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "allow more open files (ulimit -n)",
+        _ => "mount /proc",
+    };
+    Some(format!("{MAPS} cannot be read ({error}), and code cannot be found without it; {remedy}"))
 }
 
 /// Where a report goes that has no other place.
@@ -397,6 +433,7 @@ pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
     OVER.store(false, Ordering::Relaxed);
+    SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {
         session.clock = Clock::start();

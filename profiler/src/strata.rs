@@ -167,7 +167,16 @@ impl Strata {
         {
             self.fold(&window);
         }
-        let window = Window { observation, weight, length, entries: 0.0, timed: 0.0, ticks: 0.0, cut_off: 0.0, uncertain: 0.0 };
+        let window = Window {
+            observation,
+            weight,
+            length,
+            entries: 0.0,
+            timed: 0.0,
+            ticks: 0.0,
+            cut_off: 0.0,
+            uncertain: 0.0,
+        };
         self.pending.push_back(window);
     }
 
@@ -279,7 +288,8 @@ impl Strata {
         let error = error + self.calls_systematic;
         let mut high = value + error + self.missed;
         if self.windows > 0.0 && self.seen < 30.0 {
-            high = high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
+            high =
+                high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
         limited(value, value - error, high, self.observed())
@@ -289,9 +299,11 @@ impl Strata {
     fn is_hardly_observed(&self) -> bool {
         // Calls so short that most of the time between two of them is that of probes.
         let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
-        let has_long_gaps =
-            self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
-        is_too_fast || has_long_gaps || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
+        let has_long_gaps = self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved)
+            && self.unobserved > SHORT_GAP;
+        is_too_fast
+            || has_long_gaps
+            || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
     /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata. Calls that have not returned, and
@@ -337,8 +349,8 @@ pub(crate) struct Times {
 
 /// An estimate that is not below what was seen, and has no upper limit where it is hardly more than a guess.
 fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
-    let is_guess = !(high - value <= value);
-    Estimate { value, low: low.max(seen).min(value), high: (!is_guess).then_some(high) }
+    let is_known = high - value <= value;
+    Estimate { value, low: low.max(seen).min(value), high: is_known.then_some(high) }
 }
 
 #[cfg(test)]

@@ -111,7 +111,9 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
         let (row, sum) = (by_index.get(callee)?, &sums[callee]);
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
-        let total = row.all.map(|all| part(&all, share(from.ticks, sum.ticks), row.windows).at_most(units.thread_time));
+        let total = row
+            .all
+            .map(|all| part(&all, share(from.ticks, sum.ticks), row.windows).at_most(units.thread_time));
         Some(Edge { caller: *caller, callee: *callee, calls, total })
     };
     arcs.arcs.iter().filter_map(edge).collect()
@@ -168,7 +170,8 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
         let below = (all.value - all.low).hypot(called.above.unwrap_or(0.0));
         let low = if called.is_open { 0.0 } else { own - below };
         let above = all.high.map_or(f64::INFINITY, |high| (high - all.value).hypot(called.below));
-        row.report.self_ns = Some(Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time));
+        row.report.self_ns =
+            Some(Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time));
         if let Some(circle) = circle_of(row.index) {
             row.report.recursive = true;
             let from = from_others.get(&row.index).copied().unwrap_or_default();

@@ -208,7 +208,11 @@ impl Thread {
     #[inline(always)]
     pub(crate) fn overhead(&self) -> u64 {
         let overhead = self.overhead.load(Ordering::Relaxed);
-        if preemption::is_available() { overhead.wrapping_sub(self.paused.load(Ordering::Relaxed)) } else { overhead }
+        if preemption::is_available() {
+            overhead.wrapping_sub(self.paused.load(Ordering::Relaxed))
+        } else {
+            overhead
+        }
     }
 
     /// How long the thread was preempted since some moment, in ticks.

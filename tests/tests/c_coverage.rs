@@ -18,6 +18,9 @@ enum InC {
 
 use InC::{Call, Left};
 
+/// Why a function is left out that keeps many sites in order.
+const FOR_FASTINST: &str = "for fastinst, which knows when the loader maps and unmaps the text of its sites";
+
 /// File, or file and function.
 const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/batch.rs::patch", Call("wordpatch_patch")),
@@ -59,6 +62,10 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::forget", Call("wordpatch_forget_text")),
     ("wordpatch/src/text/mod.rs::release", Call("wordpatch_release_text")),
     ("wordpatch/src/text/mod.rs::resolve", Left(SINGLE_STORES)),
+    ("wordpatch/src/text/mod.rs::staying_mapped", Left(SINGLE_STORES)),
+    ("wordpatch/src/text/mod.rs::copied_pages", Left(FOR_FASTINST)),
+    ("wordpatch/src/text/mod.rs::preparing", Left(FOR_FASTINST)),
+    ("wordpatch/src/text/mod.rs::revive", Left(FOR_FASTINST)),
     ("wordpatch/src/text/mod.rs::address", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::writable_view", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::read", Left(SINGLE_STORES)),
@@ -82,6 +89,10 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/by_address.rs::deactivate_call", Call("callpatch_deactivate_call")),
     ("callpatch/src/site.rs::decode", Call("callpatch_decode")),
     ("callpatch/src/site.rs::at_nop", Call("callpatch_decode_nop")),
+    ("callpatch/src/site.rs::staying_mapped", Left(FOR_FASTINST)),
+    ("callpatch/src/site.rs::settle", Left(FOR_FASTINST)),
+    ("callpatch/src/site.rs::is_again", Left(FOR_FASTINST)),
+    ("callpatch/src/site.rs::revive", Left(FOR_FASTINST)),
     ("callpatch/src/site.rs::address", Call("callpatch_describe")),
     ("callpatch/src/site.rs::shape", Call("callpatch_describe")),
     ("callpatch/src/site.rs::strategy", Call("callpatch_describe")),

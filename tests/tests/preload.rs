@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tests::Compiler::{Clang, Gcc};
@@ -591,4 +591,151 @@ fn record_runs_the_program_and_passes_its_exit_code_through() {
     run(&mut record).assert_same(&without, "fastinst record");
     let reports = reports_in(folder.path());
     assert!(reports.len() == 1 && reports[0].samples("work_outer") > 0, "{reports:?}");
+}
+
+/// For what is about addresses.
+const FIXED: &[Build] =
+    &[(Gcc, &["-O2", "-no-pie"]), (Clang, &["-O2", "-no-pie"]), (Gcc, &["-O0", "-no-pie"])];
+
+#[test]
+fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
+    check("debugger.c", &[], FIXED, Expect::Report, &["stopped_work", "other_work"]);
+}
+
+#[test]
+fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
+    let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!("output={}", folder.path().join("report.json").display());
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set environment FASTINST_OPTIONS", "-ex"])
+        .arg(format!("set environment FASTINST_OPTIONS {options}"))
+        .arg("-ex")
+        .arg(format!("set environment LD_PRELOAD {}", ensure_preload().display()))
+        .args(["-ex", "handle SIGSTOP stop nopass", "-ex", "break stopped_work", "-ex", "run"])
+        // Stopped before the first probe, and again while probes are toggled.
+        .args(["-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "continue"])
+        .args(["-ex", "break stopped_work", "-ex", "break other_work", "-ex", "continue", "-ex", "continue"])
+        .args(["-ex", "delete", "-ex", "continue", "-ex", "print $_exitcode", "--args"])
+        .arg(&binary)
+        .arg("program")
+        .env_remove("LD_PRELOAD");
+    let run = run(&mut gdb);
+    let output = String::from_utf8_lossy(&run.stdout);
+    let hits = |name: &str| output.lines().filter(|line| line.contains(name)).count();
+    assert_eq!(hits("Breakpoint 1, "), 2, "{output}{}", run.stderr);
+    assert_eq!((hits("Breakpoint 2, "), hits("Breakpoint 3, ")), (1, 1), "{output}{}", run.stderr);
+    assert!(output.contains("$1 = 42") || output.contains("$1 = 052"), "{output}{}", run.stderr);
+    let reports = reports_in(folder.path());
+    let sampled = |name| reports.iter().any(|report| report.samples(name) > 0);
+    assert!(sampled("stopped_work") && sampled("other_work"), "{output}{}", run.stderr);
+}
+
+#[test]
+fn a_sandbox_that_comes_first_in_main_does_not_meet_a_thread_that_is_starting() {
+    for _ in 0..30 {
+        check("sandbox.c", &[], &USUAL[..1], Expect::Report, &["sandboxed_work"]);
+    }
+}
+
+/// Runs a command line of a shell under the preload.
+fn shell(line: &str, options: &str) -> tests::Run {
+    run(&mut preloaded(Path::new("/bin/sh"), &["-c", line], options))
+}
+
+#[test]
+fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_report() {
+    let alone = run(&mut preloaded(Path::new("/bin/true"), &[], ""));
+    let lines: Vec<_> = alone.own_lines().collect();
+    let [line] = lines[..] else { panic!("{lines:?}") };
+    assert!(line.contains("nothing to report") && line.contains("-finstrument-functions"), "{line}");
+    // In the place of the first, of a child that is waited for, of one that is not; a child of a child.
+    for line in
+        ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"]
+    {
+        let run = shell(line, "");
+        assert!(run.status.success(), "{line}: {}", run.status);
+        assert_eq!(run.stderr, "", "{line}");
+    }
+}
+
+#[test]
+fn a_program_that_a_shell_starts_is_all_that_is_reported() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    for line in [format!("{0}; sed -n 1p /dev/null", binary.display()), format!("exec {}", binary.display())]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let run = shell(&line, &format!("output={}", folder.path().join("report.json").display()));
+        assert_eq!((run.status.success(), run.stderr.as_str()), (true, ""), "{line}");
+        assert_eq!(reports_in(folder.path()).len(), 1, "{line}");
+    }
+}
+
+#[test]
+fn a_report_that_no_file_can_be_opened_for_goes_to_standard_error() {
+    let binary = compile("fixtures/few_descriptors.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!("output={}", folder.path().join("report.txt").display());
+    let run = run(&mut preloaded(&binary, &[], &options));
+    assert!(run.status.success(), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("closed_work") && run.stderr.contains("Too many open files"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_report_that_goes_elsewhere_says_where() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing").join("report.txt");
+    let run = run(&mut preloaded(&binary, &[], &format!("output={}", missing.display())));
+    let places: Vec<_> =
+        run.own_lines().filter_map(|line| line.strip_prefix("fastinst: the report is in ")).collect();
+    let [place] = places[..] else { panic!("{}", run.stderr) };
+    let report = fs::read_to_string(place).unwrap();
+    fs::remove_file(place).unwrap();
+    assert!(place.starts_with("/tmp/") && report.starts_with("fastinst: "), "{place}: {report}");
+}
+
+#[test]
+fn without_proc_the_line_says_so() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--map-root-user", "--mount", "sh", "-c"])
+        .env_remove("LD_PRELOAD")
+        .env_remove("FASTINST_OPTIONS");
+    let hide = "mount -t tmpfs none /proc || exit 77; LD_PRELOAD=$0 exec $1";
+    let run = run(command.arg(hide).arg(ensure_preload()).arg(&binary));
+    if matches!(run.status.code(), Some(1 | 77)) {
+        eprintln!("skipped: this system lets nobody mount anything: {}", run.stderr);
+        return;
+    }
+    let lines: Vec<_> = run.own_lines().collect();
+    assert!(run.status.success() && lines.len() == 1 && lines[0].contains("/proc"), "{}", run.stderr);
+}
+
+#[test]
+fn a_program_with_an_address_sanitizer_is_recorded() {
+    let binary = compile("fixtures/recursion.c", &["-O1", "-fsanitize=address"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    let folder = tempfile::tempdir().unwrap();
+    ensure_preload();
+    let mut record = bare(&target_release_dir().join("fastinst"), &["record", "-o"]);
+    record.arg(folder.path().join("report.json")).arg("--").arg(&binary);
+    let with = run(&mut record);
+    with.assert_same(&without, "with a sanitizer");
+    assert_eq!(reports_in(folder.path()).len(), 1, "{}", with.stderr);
+}
+
+#[test]
+fn a_library_that_comes_and_goes_leaves_nothing_behind() {
+    let plugin = compile("fixtures/plugin_a.c", &["-O2", "-shared", "-fPIC"], Gcc);
+    let plugin = plugin.to_str().expect("a path in UTF-8");
+    let profiled =
+        check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
+    // Four functions, entry and exit, and one set of ids for all comings.
+    assert!(profiled.report().json["probes"].as_u64() <= Some(8), "{}", profiled.report().json["probes"]);
 }

@@ -111,7 +111,7 @@ fn store(protection: Protection) -> Result<u64, Error> {
     let range = page.as_ptr_range::<u8>();
     let range = range.start as usize..range.end as usize;
     // SAFETY: a page of our own, which nobody else knows, mapped until the end of this function.
-    let place = unsafe { TextRef::resolve(range.start, 8)? };
+    let place = unsafe { TextRef::resolve(range.start, 8)?.staying_mapped() };
     let forms = [[0; 5], [1; 5]].map(|form| Bytes::new(&form).expect("five bytes"));
     let ticks = median(|| {
         let all = ticks(|| {

@@ -106,10 +106,16 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>>
 /// # Safety
 /// The obligations of [`patch`], for each.
 unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) {
+    // SAFETY: the caller's obligations, which hold until both are finished.
+    let stay = |ways: &mut [Result<Way, Error>]| unsafe {
+        ways.iter_mut().flatten().for_each(|way| way.stay_mapped());
+    };
+    stay(ways);
     take_all(ways);
     run(ways);
     // SAFETY: the caller's obligations.
     if unsafe { renew_stale(patches, ways) } {
+        stay(ways);
         take_all(ways);
         run(ways);
     }

@@ -120,7 +120,7 @@ impl Page {
         let near = original.address..original.address + original.length;
         let sealed = NearBlock::allocate(&near, PAGE_OF_COPIES, 0)?.seal()?;
         // SAFETY: the block is mapped for ever, and only this module writes it.
-        let text = unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES)? };
+        let text = unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES)?.staying_mapped() };
         Ok(Self { text, used: 0 })
     }
 

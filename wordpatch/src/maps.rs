@@ -1,8 +1,8 @@
 //! What is mapped in this process, as the kernel tells it: `/proc/thread-self/maps`. `/proc/self` means the main thread, which
 //! knows of nothing any more once it has ended, while others live on.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 
 /// One mapping.
@@ -15,11 +15,22 @@ pub(crate) struct Mapping {
     pub(crate) shared: bool,
 }
 
+/// A file of this process in `/proc`.
+pub(crate) fn open(name: &str) -> io::Result<File> {
+    // Kernels before 3.17 have only the second.
+    File::open(format!("/proc/thread-self/{name}")).or_else(|_| File::open(format!("/proc/self/{name}")))
+}
+
+/// The kernel's table of mappings, ascending, a line for each: `START-END ACCESS OFFSET DEVICE INODE PATH`.
+pub(crate) fn table() -> io::Result<String> {
+    let mut table = Vec::new();
+    open("maps")?.read_to_end(&mut table)?;
+    Ok(String::from_utf8_lossy(&table).into_owned())
+}
+
 /// All mappings, ascending.
 pub(crate) fn mappings() -> io::Result<Vec<Mapping>> {
-    // Kernels before 3.17 have only the second.
-    let text = fs::read("/proc/thread-self/maps").or_else(|_| fs::read("/proc/self/maps"))?;
-    Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+    Ok(table()?.lines().filter_map(mapping).collect())
 }
 
 /// The mapping that holds this address.

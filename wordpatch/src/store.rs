@@ -68,6 +68,24 @@ impl Quadword {
         Bytes::new(&(word >> self.shift()).to_le_bytes()[..self.length()]).expect("1 to 8 bytes")
     }
 
+    /// The patch's bytes of any eight.
+    #[inline(always)]
+    pub(crate) fn masked(&self, word: u64) -> u64 {
+        word & self.mask()
+    }
+
+    /// The patch's bytes of the eight at `base`, in their place.
+    ///
+    /// # Safety
+    /// The eight bytes must be mapped readable, and lie in one cache line.
+    #[inline(always)]
+    pub(crate) unsafe fn load(&self, base: *const u64) -> u64 {
+        let word: u64;
+        // SAFETY: as in `exchange`.
+        unsafe { asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) base, options(nostack, readonly)) };
+        self.masked(word)
+    }
+
     /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what does. One atomic store.
     ///
     /// # Safety

@@ -81,6 +81,15 @@ impl Way {
         self.protocol.waits()
     }
 
+    /// Promises that the text stays mapped until the way's end: see [`TextRef::staying_mapped`].
+    ///
+    /// # Safety
+    /// As [`TextRef::staying_mapped`].
+    pub(crate) unsafe fn stay_mapped(&mut self) {
+        // SAFETY: the caller's obligation.
+        self.place = unsafe { self.place.staying_mapped() };
+    }
+
     /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand there.
     ///
     /// # Errors
@@ -99,6 +108,10 @@ impl Way {
             let instruction = &change.original.bytes[..change.original.length];
             if !code[..readable].starts_with(instruction) {
                 return Err(Error::Contended { address: self.address() });
+            }
+            // It would be taken for our own, and be overwritten with it.
+            if self.place.has_breakpoint() {
+                return Err(Error::ForeignBreakpoint { address: self.address() });
             }
             owned.lock(copies::copy_of(&change.original)?, &change.old);
         }
@@ -138,12 +151,17 @@ impl Way {
     /// Obligation 1 of [`Way::check`].
     unsafe fn explain(&self, offset: usize, old: &Bytes, error: Error) -> Error {
         match error {
-            Error::Mismatch { .. } if offset == 0 => {
+            Error::Mismatch { found: seen, .. } if offset == 0 => {
                 let named = self.change.map_or(0, |change| change.named).min(old.len());
                 // SAFETY: the caller's obligation.
                 let found = unsafe { check_old(&self.place, old, named) }.err();
-                // Expected bytes that are back again were another patch's.
-                found.unwrap_or(Error::Contended { address: self.address() })
+                // Expected bytes that are back again were another patch's; or a debugger's breakpoint is in the text alone.
+                let address = self.address();
+                found.unwrap_or(if seen[0] == INT3 && old[0] != INT3 {
+                    Error::ForeignBreakpoint { address }
+                } else {
+                    Error::Contended { address }
+                })
             }
             other => other,
         }

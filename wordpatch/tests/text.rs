@@ -186,3 +186,62 @@ fn forms_of_different_lengths_are_refused() {
     let [long, short] = [5, 4].map(|length| Bytes::new(&mov_eax(A)[..length]).unwrap());
     TwoForms::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
+
+/// A library that is unloaded and loaded again at the same place, a hundred times: places of the first time are good each time, and
+/// neither mappings nor addresses pile up.
+#[test]
+fn text_that_comes_back_is_written_through_the_view_that_it_had() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(2);
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: also below: the text is mapped whenever it is executed, and nobody else knows it.
+    let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+    let mut view_of_now = 0;
+    for _ in 0..100 {
+        // SAFETY: as above.
+        unsafe { first.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
+        assert_eq!(call(start), B);
+        unmap(start, 2);
+        // SAFETY: as above.
+        unsafe { text::release(&(start..start + 2 * PAGE)) };
+        // SAFETY: as above.
+        assert_eq!(*unsafe { first.read(0, 5) }, [0; 5], "the memory was not given back");
+        // SAFETY: the addresses are the test's own.
+        unsafe { common::generated::map_over(start, &[&mov_eax(A)[..], &[common::RET]].concat()) };
+        // SAFETY: as above.
+        unsafe { common::generated::map_over(start + PAGE, &[common::RET]) };
+        // SAFETY: as above.
+        let now = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+        let view = now.writable_view().unwrap() as usize;
+        assert!(view_of_now == 0 || view_of_now == view, "addresses pile up");
+        view_of_now = view;
+        // SAFETY: as above.
+        assert!(unsafe { text::revive(&first) });
+        assert!(mappings(&(view..view + PAGE)).is_empty(), "the second view is still there");
+        // SAFETY: as above.
+        assert!(!unsafe { text::revive(&first) }, "nothing was released since");
+    }
+}
+
+/// Its places are in use: they would write to nowhere.
+#[test]
+fn text_in_which_others_have_resolved_places_is_not_revived() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let start = pages(1);
+    // SAFETY: also below: the text is mapped whenever it is used, and nobody else knows it.
+    let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
+    unmap(start, 1);
+    // SAFETY: as above.
+    unsafe { text::release(&(start..start + PAGE)) };
+    // SAFETY: as above.
+    unsafe { common::generated::map_over(start, &mov_eax(A)) };
+    // SAFETY: as above.
+    let now = unsafe { TextRef::resolve(start, 5) }.unwrap();
+    // SAFETY: as above.
+    assert!(!unsafe { text::revive(&first) });
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    // SAFETY: as above.
+    unsafe { now.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
+    // SAFETY: as above.
+    assert_eq!(*unsafe { first.read(0, 5) }, [0; 5]);
+}

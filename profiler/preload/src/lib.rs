@@ -51,19 +51,26 @@ extern "C" fn construct() {
 }
 
 fn start(mut options: Options) -> Result<(), Error> {
+    // The command that records begins a run too, and becomes this process.
+    let is_own = options.run.is_none_or(|run| run.pid == std::process::id());
+    let begins_the_run = is_own && !options.begun;
     if let Output::File { .. } = &options.output {
         // The program may change its directory before the report is written.
         if let Ok(directory) = std::env::current_dir() {
             options.output = options.output.absolute(&directory)?;
         }
-        // Programs that it starts must not take its report, or each other's, for one of an earlier run.
-        if options.run.is_none() {
-            options.run = Some(RunId::begins_here());
-            // SAFETY: in the constructor of a preloaded library, before the program's first thread is made.
-            unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
-        }
+    }
+    // Programs that it starts must not take its report, or each other's, for one of an earlier run, and do not speak for the run.
+    if begins_the_run {
+        options.run.get_or_insert_with(RunId::begins_here);
+        options.begun = true;
+        // SAFETY: in the constructor of a preloaded library, before the program's first thread is made.
+        unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
     }
     session::start(options)?;
+    if begins_the_run {
+        session::speak_for_the_run();
+    }
     process::follow();
     Ok(())
 }

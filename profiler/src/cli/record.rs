@@ -6,7 +6,8 @@
 //!
 //! 1. The options of the command line are put over those of FASTINST_OPTIONS; a relative output becomes absolute.
 //! 2. The program is looked up as the shell does, and inspected: what cannot be preloaded is refused.
-//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there.
+//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there; only an address sanitizer that the program needs comes
+//!    before it, and insists on that.
 //! 4. The program is executed.
 
 use std::convert::Infallible;
@@ -20,7 +21,7 @@ use std::process::Command;
 
 use clap::Args;
 use nix::unistd::{AccessFlags, access};
-use profiler::elf_check::{Kind, Program, inspect};
+use profiler::elf_check::{Kind, Program, inspect, needed_sanitizer};
 use profiler::error::Error;
 use profiler::filter::Patterns;
 use profiler::options::{Budget, Counts, Options, Output, RunId, TextAccess, Tool, VARIABLE};
@@ -137,7 +138,7 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     let source = Command::new(&path)
         .arg0(program)
         .args(rest)
-        .env("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD").as_deref()))
+        .env("LD_PRELOAD", preload(needed_sanitizer(&path), &library, env::var_os("LD_PRELOAD").as_deref()))
         .env(VARIABLE, options.to_options_string())
         .exec();
     Err(Error::Execute { path, source })
@@ -281,9 +282,14 @@ fn usual_library() -> Result<PathBuf, Error> {
     }
 }
 
-/// The value of LD_PRELOAD: the library, then what is there.
-fn preload(library: &Path, present: Option<&OsStr>) -> OsString {
-    let mut value = library.as_os_str().to_owned();
+/// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds it for the program; the library;
+/// then what is there.
+fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = sanitizer.unwrap_or_default();
+    if !value.is_empty() {
+        value.push(":");
+    }
+    value.push(library);
     if let Some(present) = present.filter(|present| !present.is_empty()) {
         value.push(":");
         value.push(present);
@@ -408,7 +414,9 @@ mod tests {
     fn the_library_is_the_first_to_be_preloaded() {
         #[track_caller]
         fn check(present: Option<&str>, expected: &str) {
-            assert_eq!(preload(Path::new("/l.so"), present.map(OsStr::new)), OsStr::new(expected));
+            assert_eq!(preload(None, Path::new("/l.so"), present.map(OsStr::new)), OsStr::new(expected));
+            let behind = preload(Some("asan.so".into()), Path::new("/l.so"), present.map(OsStr::new));
+            assert_eq!(behind, OsString::from(format!("asan.so:{expected}")));
         }
         check(None, "/l.so");
         check(Some(""), "/l.so");

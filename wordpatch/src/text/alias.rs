@@ -3,14 +3,21 @@
 //! # Write order of [`replace_by_memory_file`]
 //! 1. A memory file of the mapping's size is made and mapped read-write: the alias.
 //! 2. The text is copied into it.
-//! 3. The file is mapped with the text's own protection somewhere, and its pages are faulted in.
+//! 3. The file is mapped *privately*, with the text's own protection, somewhere, and its pages are faulted in.
 //! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock for the whole step, so
 //!    a thread that faults in between waits and then finds the new pages, which hold the same bytes.
+//!
+//! # Debuggers
+//! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses for a shared mapping of a file. In
+//! a private one, a page shows the stores through the alias until somebody copies it; `shown` has what is done then. A breakpoint
+//! that was set before step 1 is in a page that was copied already: it stays out of the file, which is what forked children and
+//! decoders see, and is put into the new text before step 4.
 //!
 //! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to writable without execute
 //! (executing threads would fault).
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -19,7 +26,9 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap, munmap};
 
-use crate::{Bytes, Error, MAX_PATCH, site_table};
+use super::debugger;
+use crate::protocol::INT3;
+use crate::{Bytes, Error, MAX_PATCH, maps, site_table};
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 const READ_EXECUTE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_EXEC);
@@ -39,16 +48,50 @@ fn memory_file(length: usize) -> nix::Result<OwnedFd> {
 }
 
 /// Maps `length` bytes of the file, from `offset` on, somewhere.
+fn map(
+    file: &OwnedFd,
+    offset: usize,
+    length: usize,
+    protection: ProtFlags,
+    flags: MapFlags,
+) -> nix::Result<NonNull<libc::c_void>> {
+    let length = length.try_into().map_err(|_| Errno::EINVAL)?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
+}
+
 fn map_shared(
     file: &OwnedFd,
     offset: usize,
     length: usize,
     protection: ProtFlags,
 ) -> nix::Result<NonNull<libc::c_void>> {
-    let length = length.try_into().map_err(|_| Errno::EINVAL)?;
-    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    unsafe { mmap(None, length, protection, flags, file.as_fd(), offset as libc::off_t) }
+    map(file, offset, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE)
+}
+
+/// The text of `file` from `offset` on: a private mapping, read-execute, with these breakpoints (distances from its start) in
+/// pages of its own.
+fn map_text(
+    file: &OwnedFd,
+    offset: usize,
+    length: usize,
+    breakpoints: &[usize],
+) -> nix::Result<NonNull<libc::c_void>> {
+    if breakpoints.is_empty() {
+        return map(file, offset, length, READ_EXECUTE, MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE);
+    }
+    let text = map(file, offset, length, READ_WRITE, MapFlags::MAP_PRIVATE)?;
+    for at in breakpoints {
+        // SAFETY: inside the mapping, which is ours and which nobody knows.
+        unsafe { text.cast::<u8>().as_ptr().add(*at).write(INT3) };
+    }
+    // SAFETY: as above; whole pages.
+    if let Err(errno) = unsafe { mprotect(text, length, READ_EXECUTE) } {
+        // SAFETY: as above.
+        let _ = unsafe { munmap(text, length) };
+        return Err(errno);
+    }
+    Ok(text)
 }
 
 /// Read-write memory whose pages [`map_executable`] can map once more. Pages come when they are written.
@@ -70,12 +113,18 @@ pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix
     unsafe { duplicate(writable.cast(), length, READ_EXECUTE) }
 }
 
-/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`.
+/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`, with a debugger's `breakpoints` (addresses).
 ///
 /// # Safety
 /// `file` must hold the bytes that threads may execute at `range`.
-unsafe fn map_over_text(file: &OwnedFd, offset: usize, range: &Range<usize>) -> nix::Result<()> {
-    let executable = map_shared(file, offset, range.len(), READ_EXECUTE)?;
+unsafe fn map_over_text(
+    file: &OwnedFd,
+    offset: usize,
+    range: &Range<usize>,
+    breakpoints: &[usize],
+) -> nix::Result<()> {
+    let inside = breakpoints.iter().filter(|at| range.contains(at)).map(|at| at - range.start);
+    let executable = map_text(file, offset, range.len(), &inside.collect::<Vec<_>>())?;
     let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
     // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's obligation.
     let moved = unsafe {
@@ -155,8 +204,14 @@ pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonN
     unsafe {
         copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
     };
+    let breakpoints = debugger::breakpoints_in_file_text(range);
+    for (at, byte) in &breakpoints {
+        // SAFETY: inside the writable view, which nobody knows yet.
+        unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
+    }
+    let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
     // SAFETY: the file holds a copy of the text, which nobody changed meanwhile.
-    if let Err(errno) = unsafe { map_over_text(&file, 0, range) } {
+    if let Err(errno) = unsafe { map_over_text(&file, 0, range, &addresses) } {
         // SAFETY: the mapping is ours and nobody knows it.
         let _ = unsafe { munmap(writable, range.len()) };
         return Err(refused(errno));
@@ -185,14 +240,20 @@ pub(super) unsafe fn replace_in_child(
         // SAFETY: a patched site lies in its mapping as a whole.
         unsafe { read_settled(start, length) }
     };
+    let mut sites = Vec::new();
     site_table::settled(range, shared, |site, bytes| {
+        sites.push(site);
         let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
         // SAFETY: as above; nobody knows the copy yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     });
     for part in shown {
+        let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
+        // SAFETY: this part of the text is mapped, and the view as long.
+        let mut breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
+        breakpoints.retain(|at| !sites.contains(at));
         // SAFETY: the file holds the text as it was executed at one moment.
-        unsafe { map_over_text(&file, part.start - range.start, part) }.map_err(refused)?;
+        unsafe { map_over_text(&file, part.start - range.start, part, &breakpoints) }.map_err(refused)?;
     }
     // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.
     let moved = unsafe {
@@ -207,14 +268,37 @@ pub(super) unsafe fn replace_in_child(
     moved.map(drop).map_err(refused)
 }
 
+/// Replaces a writable view by empty memory.
+///
+/// # Safety
+/// The view is ours, `length` bytes long, and may lose its content.
+pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
+    let (Some(address), Ok(size)) = (NonZeroUsize::new(view.addr().get()), length.try_into()) else { return };
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+    // SAFETY: the caller's obligation.
+    if unsafe { mmap_anonymous(Some(address), size, READ_WRITE, flags) }.is_err() {
+        // SAFETY: as above. At least its memory is given back.
+        unsafe { libc::madvise(view.as_ptr().cast(), length, libc::MADV_REMOVE) };
+    }
+}
+
+/// Moves a writable view over another.
+///
+/// # Safety
+/// Both are ours, `length` bytes long, and nobody uses the first.
+pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize) -> nix::Result<()> {
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: the caller's obligation.
+    unsafe { mremap(from.cast(), length, length, flags, Some(to.cast())) }.map(drop)
+}
+
 /// Which file is mapped where.
 pub(super) struct Files(Vec<(Range<usize>, String)>);
 
 impl Files {
     /// As the kernel tells it now; none where it does not.
     pub(super) fn now() -> Option<Self> {
-        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-        // START-END ACCESS OFFSET DEVICE INODE NAME
+        let table = maps::table().ok()?;
         let parse = |line: &str| {
             let mut fields = line.split(' ');
             let (start, end) = fields.next()?.split_once('-')?;
@@ -222,7 +306,7 @@ impl Files {
             let (device, inode) = (fields.nth(2)?, fields.next()?);
             Some((range, format!("{device} {inode}")))
         };
-        Some(Self(maps.lines().filter_map(parse).collect()))
+        Some(Self(table.lines().filter_map(parse).collect()))
     }
 
     /// The parts of `range` that are of the file which the writable view shows, and not of something that was mapped there since.

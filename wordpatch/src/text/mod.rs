@@ -4,7 +4,8 @@
 //! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its bytes are copied into a memory
 //! file, the file is mapped writable somewhere, and mapped read-execute over the text, which replaces the old pages in
 //! one step. From then on a store through the alias changes the text, with no system call, and no page is ever
-//! writable where it is executable. Memory that the caller mapped writable and executable by itself is written directly.
+//! writable where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a store. Memory that the
+//! caller mapped writable and executable by itself is written directly.
 //!
 //! Where the system refuses memory files, [`TextAccess::Mprotect`] makes the pages writable *and* executable for the
 //! moment of each store. It is never chosen silently.
@@ -21,17 +22,23 @@
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
+mod debugger;
 pub(crate) mod fork;
 mod protect;
+mod shown;
 mod two_forms;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, TryLockError};
 
+use crate::protocol::INT3;
+use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
 pub use atfork::follow as follow_forks;
+use shown::Place;
 pub use two_forms::TwoForms;
 #[cfg(model)]
 use wordpatch_model::environment;
@@ -73,8 +80,25 @@ pub(crate) struct TextMapping {
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
+    /// Whether the text is a private mapping of that file.
+    is_private: bool,
     /// Whether a forked child has its own copy of the pages from the first.
     private: bool,
+    /// Whether places in it were resolved by others than who [prepares](preparing) it.
+    is_given_out: bool,
+}
+
+thread_local! {
+    static IS_PREPARING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `act`, of which all places that it resolves are its own affair: a text in which nobody else has resolved any can be
+/// [revived](revive).
+pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
+    let before = IS_PREPARING.replace(true);
+    let result = act();
+    IS_PREPARING.set(before);
+    result
 }
 
 /// Every mapping that was made writable and not forgotten.
@@ -89,6 +113,8 @@ pub struct TextRef {
     address: usize,
     writable: Option<NonNull<u8>>,
     copied: bool,
+    is_private: bool,
+    stays_mapped: bool,
 }
 
 // SAFETY: a `TextRef` gives access through atomic stores only.
@@ -110,11 +136,18 @@ impl TextRef {
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {
-            return Ok(Self { address, writable: None, copied: false });
+            return Ok(Self {
+                address,
+                writable: None,
+                copied: false,
+                is_private: false,
+                stays_mapped: false,
+            });
         }
         let wanted = address..address + length;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) {
+        if let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) {
+            mapping.is_given_out |= !IS_PREPARING.get();
             return Ok(mapping.at(address));
         }
         // SAFETY: the caller's obligation.
@@ -127,7 +160,17 @@ impl TextRef {
     /// The place `offset` bytes behind, in the same mapping.
     pub(crate) fn behind(&self, offset: usize) -> Self {
         let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
-        Self { address: self.address + offset, writable, copied: self.copied }
+        Self { address: self.address + offset, writable, ..*self }
+    }
+
+    /// The same place, with the caller's promise that its text stays mapped. Where a debugger has copied a page, stores
+    /// are then seen to at once, for the price of a load.
+    ///
+    /// # Safety
+    /// The text must stay mapped, and nothing else be mapped there, for as long as the result, or what is made of it, is used.
+    #[must_use]
+    pub unsafe fn staying_mapped(self) -> Self {
+        Self { stays_mapped: true, ..self }
     }
 
     /// The address at which the bytes are executed.
@@ -163,7 +206,7 @@ impl TextRef {
         Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
     }
 
-    /// Whether the `length` bytes of text differ from what the writable view shows: something else was mapped there since.
+    /// Whether the `length` bytes of text differ from what the writable view shows, and something else was mapped there since.
     ///
     /// # Safety
     /// The bytes must be mapped readable at the address where they are executed.
@@ -177,15 +220,25 @@ impl TextRef {
         (0..LOOKS).all(|_| {
             // SAFETY: the caller's obligation; the view outlives the text.
             (0..length).any(|i| unsafe { text.add(i).read_volatile() != view.add(i).read_volatile() })
-        })
+        }) && !self.is_copied_page(length)
+    }
+
+    /// Whether the text is still that of the view, of which somebody has copied a page.
+    fn is_copied_page(&self, length: usize) -> bool {
+        let wanted = self.address..self.address + length;
+        self.is_private
+            && self.writable.is_some_and(|view| {
+                alias::Files::now().is_some_and(|files| files.shown(&wanted, view).contains(&wanted))
+            })
     }
 
     /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
-    /// never blocks, allocates or enters the kernel: a probe function or a signal handler may call it.
+    /// never blocks or allocates: a probe function or a signal handler may call it. Enters the kernel to look at text that may be
+    /// unmapped ([`TextRef::staying_mapped`]), and where a debugger has copied the page.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
-    /// with [`TextAccess::Mprotect`] also [`Error::Contended`] and [`Error::ProtectRefused`].
+    /// with [`TextAccess::Mprotect`], or on a copied page, also [`Error::Contended`] and [`Error::ProtectRefused`].
     ///
     /// # Panics
     /// When the bytes cross a boundary of `window`, or `old` and `new` differ in length.
@@ -213,7 +266,12 @@ impl TextRef {
         match self.writable {
             // SAFETY: obligation 1; a writable view begins at a page boundary like the text it shows.
             Some(writable) => unsafe {
-                store::compare_exchange(window, writable.as_ptr().wrapping_add(offset), old, new)
+                let view = writable.as_ptr().wrapping_add(offset);
+                let stored = store::compare_exchange(window, view, old, new);
+                if stored.is_ok() && self.is_private {
+                    self.show(window, offset, view, old, new)?;
+                }
+                stored
             },
             None => {
                 let _writable = protect::PageGuard::new(address)?;
@@ -227,6 +285,55 @@ impl TextRef {
 }
 
 impl TextRef {
+    /// Sees to it that a store through the view, which was made, shows in the text.
+    ///
+    /// # Safety
+    /// As [`TextRef::compare_exchange`].
+    unsafe fn show(
+        &self,
+        window: FetchWindow,
+        offset: usize,
+        view: *mut u8,
+        old: &Bytes,
+        new: &Bytes,
+    ) -> Result<(), Error> {
+        let quadword = Quadword::of(window, self.address + offset, old.len());
+        let view = view.wrapping_sub(quadword.back()).cast();
+        let place = Place::new(quadword, view, self.address + offset);
+        let (old, new) = (quadword.word(old), quadword.word(new));
+        let shown = if self.stays_mapped {
+            // SAFETY: promised to `staying_mapped`.
+            Some(unsafe { place.text_word() })
+        } else {
+            place.text_word_if_mapped()
+        };
+        let is_ours = || self.stays_mapped || self.behind(offset).is_copied_page(1);
+        if shown.is_none_or(|shown| shown == new) || !is_ours() {
+            return Ok(());
+        }
+        // SAFETY: the text is mapped; the rest is the caller's obligation.
+        unsafe { place.follow_store(old, new) }
+    }
+
+    /// Whether the text has an INT3 at the place that the view has not: a debugger's.
+    pub(crate) fn has_breakpoint(&self) -> bool {
+        let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
+        let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
+        let place = Place::new(quadword, view.as_ptr().wrapping_sub(quadword.back()).cast(), self.address);
+        let is_int3 = |_| {
+            let shown = if self.stays_mapped {
+                // SAFETY: promised to `staying_mapped`.
+                Some(unsafe { place.text_word() })
+            } else {
+                place.text_word_if_mapped()
+            };
+            // SAFETY: the view outlives the text.
+            let written = unsafe { quadword.load(place.view) };
+            quadword.bytes(written)[0] != INT3 && shown.is_some_and(|word| quadword.bytes(word)[0] == INT3)
+        };
+        (0..LOOKS).all(is_int3)
+    }
+
     /// Writes `bytes` at the place, with no atomicity at all.
     ///
     /// # Safety
@@ -263,6 +370,7 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
+        let is_private = !mapping.writable && private && access() == TextAccess::Alias;
         let (writable, copied) = if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
@@ -279,7 +387,8 @@ impl TextMapping {
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
         };
-        Ok(Self { range, writable, copied, private: private && !copied })
+        let is_given_out = !IS_PREPARING.get();
+        Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
     }
 
     fn contains(&self, wanted: &Range<usize>) -> bool {
@@ -292,13 +401,17 @@ impl TextMapping {
             address,
             writable: self.writable.and_then(|w| NonNull::new(w.as_ptr().wrapping_add(offset))),
             copied: self.copied,
+            is_private: self.is_private,
+            stays_mapped: false,
         }
     }
 }
 
 /// Notes a text that has a writable view from the first: a memory file of ours.
 pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
-    let mapping = TextMapping { range, writable: Some(writable), copied: true, private: false };
+    let writable = Some(writable);
+    let mapping =
+        TextMapping { range, writable, copied: true, is_private: false, private: false, is_given_out: true };
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
@@ -309,8 +422,18 @@ pub fn forget(range: &Range<usize>) {
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
 }
 
-/// Does what [`forget`] does for text that is gone as a whole, and gives the memory of its pages back. What is left is an empty
-/// mapping of the writable view, so that places resolved in it are still harmless to use.
+/// What is left of the writable views of texts that were released: where each text was, and its view.
+static RELEASED: Mutex<Vec<(Range<usize>, View)>> = Mutex::new(Vec::new());
+
+/// Start of a writable view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct View(NonNull<u8>);
+
+// SAFETY: an address; see `TextMapping`.
+unsafe impl Send for View {}
+
+/// Does what [`forget`] does for text that is gone as a whole, and gives its pages and their file back. What is left is
+/// address space, empty memory that places resolved in the text are still harmless to use with; [`revive`] makes use of it.
 ///
 /// # Safety
 /// Nothing of the mappings that overlap `range` is mapped at its old address any more.
@@ -319,9 +442,41 @@ pub unsafe fn release(range: &Range<usize>) {
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
     for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
         let view = mapping.writable.expect("a copied mapping has a writable view");
-        // SAFETY: the view is mapped, and the caller says that nobody executes its pages.
-        unsafe { libc::madvise(view.as_ptr().cast(), mapping.range.len(), libc::MADV_REMOVE) };
+        // SAFETY: the view is ours, and the caller says that nobody executes its pages.
+        unsafe { alias::empty(view, mapping.range.len()) };
+        RELEASED.lock().unwrap_or_else(|e| e.into_inner()).push((mapping.range, View(view)));
     }
+}
+
+/// For text that is mapped anew where the text of `old`, a place in it, was before it was released: moves its writable view to where
+/// the old one was. Places of then are good again, and those of now must not be used any more. Says whether there was such a text,
+/// of the same extent, and nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
+///
+/// # Safety
+/// 1. The text is mapped, and no [`TextRef`] or [`TwoForms`] that was resolved in it in [`preparing`] is in use or used afterwards.
+/// 2. What uses of the old places change must be right in the new text.
+pub unsafe fn revive(old: &TextRef) -> bool {
+    let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    let wanted = old.address..old.address + 1;
+    let Some(mapping) = mappings.iter_mut().find(|m| m.contains(&wanted)) else { return false };
+    let (Some(now), Some(before)) = (mapping.writable, old.writable) else {
+        return mapping.writable == old.writable;
+    };
+    let view = before.as_ptr().wrapping_sub(old.address - mapping.range.start);
+    let mut released = RELEASED.lock().unwrap_or_else(|e| e.into_inner());
+    let is_old = |(range, start): &(Range<usize>, View)| *range == mapping.range && start.0.as_ptr() == view;
+    let Some(index) = released.iter().position(is_old) else { return false };
+    let View(place) = released[index].1;
+    if !mapping.copied || mapping.is_given_out {
+        return false;
+    }
+    // SAFETY: both views are ours and so long; the caller's obligations.
+    if unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err() {
+        return false;
+    }
+    released.swap_remove(index);
+    mapping.writable = Some(place);
+    true
 }
 
 /// Gives a forked child text pages of its own, so that patches of parent and child no longer reach each other. To be called
@@ -428,11 +583,20 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
             let (text, behind) = rest.split_at(*length);
             rest = behind;
             // SAFETY: the view outlives the text.
-            text == &*unsafe { place.read(0, *length) }
+            text == &*unsafe { place.read(0, *length) } || place.is_copied_page(*length)
         };
         read == found.len() as isize && places.iter().all(is_same)
     };
     places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
+}
+
+/// The pages in `range` that a debugger has copied, by address: stores to text there show only after [`TwoForms::settle`], unless it was
+/// promised to stay mapped. Reads the page table: some microseconds for a megabyte.
+pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
+    let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+    let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);
+    let private = mappings.iter().filter(|m| m.is_private).map(overlap).filter(|range| !range.is_empty());
+    private.flat_map(|range| debugger::copied_pages(&range)).collect()
 }
 
 /// How many bytes [`unshare`] copies; 0 when it would not copy at all.

@@ -3,6 +3,7 @@
 
 use std::ptr::NonNull;
 
+use super::shown::Place;
 use super::{TextRef, fork};
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow};
@@ -19,6 +20,8 @@ pub struct TwoForms {
     address: usize,
     window: FetchWindow,
     copied: bool,
+    is_private: bool,
+    stays_mapped: bool,
 }
 
 // SAFETY: a `TwoForms` gives access through atomic stores only.
@@ -43,7 +46,18 @@ impl TwoForms {
             address: place.address,
             window,
             copied: place.copied,
+            is_private: place.is_private,
+            stays_mapped: place.stays_mapped,
         }
+    }
+
+    /// The same bytes, after the caller's promise of [`TextRef::staying_mapped`].
+    ///
+    /// # Safety
+    /// As [`TextRef::staying_mapped`].
+    #[must_use]
+    pub unsafe fn staying_mapped(self) -> Self {
+        Self { stays_mapped: true, ..self }
     }
 
     /// Puts form `to` (0 or 1) in the place of the other one. Gives `false` when it stands there already. One atomic store; like
@@ -64,7 +78,17 @@ impl TwoForms {
             // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the window, and the view begins at a
             // page boundary like the text.
             match unsafe { self.quadword.exchange(base.as_ptr(), old, new) } {
-                Ok(()) => return Ok(true),
+                Ok(()) => {
+                    if self.is_private && self.stays_mapped {
+                        let place = Place::new(self.quadword, base.as_ptr(), self.address);
+                        // SAFETY: the text is mapped, as was promised to `staying_mapped`.
+                        if unsafe { place.text_word() } != new {
+                            // SAFETY: as above, and the caller's obligations.
+                            unsafe { place.follow_store(old, new)? };
+                        }
+                    }
+                    return Ok(true);
+                }
                 Err(found) if found == new => return Ok(false),
                 Err(_) => {}
             }
@@ -97,15 +121,59 @@ impl TwoForms {
         let place = self.place();
         let view =
             |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_add(address.wrapping_sub(self.address)));
-        let place = TextRef { address, writable: place.writable.and_then(view), copied: place.copied };
+        let place = TextRef { address, writable: place.writable.and_then(view), ..place };
         // SAFETY: the caller's obligation.
         unsafe { place.is_stale(length) }
+    }
+
+    /// Makes the text show what was stored, where a debugger has copied its page. For text that may be unmapped, and
+    /// was not promised to stay ([`TextRef::staying_mapped`]): [`TwoForms::exchange`] does not look at it.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where a breakpoint stands in these bytes, [`Error::Contended`], [`Error::ProtectRefused`].
+    ///
+    /// # Safety
+    /// The text must be mapped, where it was when this was made.
+    pub unsafe fn settle(&self) -> Result<(), Error> {
+        match self.base {
+            Some(base) if self.is_private && !fork::is_unprepared_child() => {
+                let place = Place::new(self.quadword, base.as_ptr(), self.address);
+                // SAFETY: the caller's obligation; the forms are valid code.
+                unsafe { place.follow(self.words[0], self.words[1]) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether these forms, of text that was unmapped, are those of `now` in the text that was mapped in its place.
+    pub fn is_again(&self, now: &Self) -> bool {
+        let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
+        of(self) == of(now)
+    }
+
+    /// Whether both lie in one mapping, of one time.
+    pub fn is_of_one_text_with(&self, other: &Self) -> bool {
+        let distance = |forms: &Self| {
+            let view = forms.place().writable.map(|view| view.as_ptr().addr());
+            view.map(|view| view.wrapping_sub(forms.address))
+        };
+        distance(self) == distance(other)
+    }
+
+    /// [`revive`](super::revive) for the text that these forms are of.
+    ///
+    /// # Safety
+    /// As [`revive`](super::revive).
+    pub unsafe fn revive(&self) -> bool {
+        // SAFETY: the caller's obligations.
+        unsafe { super::revive(&self.place()) }
     }
 
     fn place(&self) -> TextRef {
         let view =
             |base: NonNull<u64>| NonNull::new(base.as_ptr().cast::<u8>().wrapping_add(self.quadword.back()));
-        TextRef { address: self.address, writable: self.base.and_then(view), copied: self.copied }
+        let Self { address, copied, is_private, stays_mapped, .. } = *self;
+        TextRef { address, writable: self.base.and_then(view), copied, is_private, stays_mapped }
     }
 
     /// The same in the ordinary way, for text that has no writable view, and for its errors.
@@ -115,6 +183,8 @@ impl TwoForms {
     #[cold]
     unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
         let place = self.place();
+        // Text that may be gone is not looked at here either.
+        let place = TextRef { is_private: place.is_private && place.stays_mapped, ..place };
         let (old, new) = (self.quadword.bytes(old), self.quadword.bytes(new));
         // SAFETY: the caller's obligations.
         match unsafe { place.compare_exchange(self.window, 0, &old, &new) } {

@@ -20,6 +20,8 @@ pub(super) struct LoadedObject {
     pub(super) segments: Vec<Range<usize>>,
     /// Where its table for unwinding is, if it has one.
     pub(super) unwind: Option<usize>,
+    /// Whether it was loaded with the program, and is never unloaded.
+    pub(super) stays: bool,
 }
 
 /// How often the loader has loaded and unloaded objects.
@@ -57,12 +59,21 @@ pub(super) fn counters() -> Counters {
 }
 
 /// Every loaded object with a file.
+///
+/// The list begins with what the program was loaded with, to which the loader itself belongs; what was opened later comes last.
 pub(super) fn objects() -> Vec<LoadedObject> {
-    let mut objects = Vec::new();
+    // SAFETY: reads the auxiliary vector.
+    let loader = unsafe { libc::getauxval(libc::AT_BASE) };
+    let mut objects: Vec<LoadedObject> = Vec::new();
+    let mut of_program = 0;
     visit(|info| {
+        if loader != 0 && info.dlpi_addr == loader {
+            of_program = objects.len();
+        }
         objects.extend(object(info));
         0
     });
+    objects[..of_program].iter_mut().for_each(|object| object.stays = true);
     objects
 }
 
@@ -72,7 +83,8 @@ pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) ->
     let mut act = Some(act);
     let mut result = None;
     visit(|info| {
-        let is_wanted = info.dlpi_addr as usize == wanted.bias && object(info).as_ref() == Some(wanted);
+        let is_wanted = info.dlpi_addr as usize == wanted.bias
+            && object(info).is_some_and(|object| LoadedObject { stays: wanted.stays, ..object } == *wanted);
         if is_wanted && let Some(act) = act.take() {
             result = Some(act());
         }
@@ -118,5 +130,5 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     let segments = readable.map(filled).collect();
     let unwind = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
     let unwind = unwind.map(|header| bias + header.p_vaddr as usize);
-    Some(LoadedObject { path, bias, range, text, segments, unwind })
+    Some(LoadedObject { path, bias, range, text, segments, unwind, stays: false })
 }

@@ -23,7 +23,7 @@
 //!
 //! Libraries loaded later are found when one of their functions first arrives at the exported `__cyg_profile_func_*`
 //! functions, or at the service thread's next look. Sites of an unloaded library answer [`crate::Error::Unloaded`]; when it is loaded
-//! again at the same address, its probes get their old ids back.
+//! again at the same address, its probes get their old ids back, all at once: its code is marked where they were.
 //!
 //! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and [`notes`] says so.
 
@@ -38,7 +38,7 @@ mod scan;
 mod stubs;
 mod unwind;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::path::Path;
@@ -63,12 +63,17 @@ use unwind::Table;
 /// a shorter time, and need less memory meanwhile.
 const SITES_AT_ONCE: usize = 2048;
 
+/// How often toggles are made to show on pages that a debugger has copied, in objects that may be unloaded.
+const SETTLE_EVERY: Duration = Duration::from_millis(100);
+
 /// After having made probes lazily, the service thread lets marks gather: so many times the processor time that it took, within
 /// these bounds. Each time costs two `membarrier`, whatever the number of sites. A program that has used up less of the free time does not
 /// wait: its first functions, and all of a short run, are measured at once.
 const REST: u32 = 10;
 const FREE: Duration = Duration::from_millis(5);
 const REST_BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+
+const PAGE: usize = 4096;
 
 /// How soon to look again where a forked child's text is still its parent's.
 const NOT_YET: Duration = Duration::from_millis(1);
@@ -116,6 +121,8 @@ struct Provider {
     places: BTreeMap<usize, &'static CStr>,
     /// For how long probes were made lazily.
     spent: Duration,
+    /// When [`Provider::settle`] was called last.
+    settled: Option<Instant>,
     /// Until when marks gather.
     rests_until: Option<Instant>,
     notes: Vec<String>,
@@ -210,6 +217,7 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
                 discovery.announce(probe);
             }
         });
+        provider.settle();
         let now = Instant::now();
         if let Some(until) = provider.rests_until.filter(|until| *until > now) {
             return Some(until);
@@ -244,6 +252,39 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
 }
 
 impl Provider {
+    /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In the others, they do at once.)
+    fn settle(&mut self) {
+        if self.settled.is_some_and(|at| at.elapsed() < SETTLE_EVERY) {
+            return;
+        }
+        self.settled = Some(Instant::now());
+        for object in self.objects.iter().filter(|object| !object.loaded.stays) {
+            let Some(instrumented) = &object.instrumented else { continue };
+            if instrumented.probes.is_empty() {
+                continue;
+            }
+            loaded::while_loaded(&object.loaded, || {
+                let pages: BTreeSet<_> =
+                    wordpatch::text::copied_pages(&object.loaded.range).into_iter().collect();
+                if pages.is_empty() {
+                    return;
+                }
+                let is_on_one = |probe: &&Probe| {
+                    let site = probe.site_address();
+                    [site, site + callpatch::Shape::IndirectCall.len() - 1]
+                        .iter()
+                        .any(|at| pages.contains(&(at & !(PAGE - 1))))
+                };
+                for site in instrumented.all_probes().filter(is_on_one).filter_map(|probe| probe.site().ok())
+                {
+                    // A refusal: the breakpoint stands in the very bytes. The debugger's look at them is what matters.
+                    // SAFETY: the object is loaded meanwhile. One that was loaded anew at this place has no copied pages of ours.
+                    let _ = unsafe { site.settle() };
+                }
+            });
+        }
+    }
+
     /// Takes in the objects that were loaded, and takes out those that were unloaded.
     fn follow_the_loader(&mut self) {
         let counters = loaded::counters();
@@ -272,7 +313,7 @@ impl Provider {
             let Some(instrumented) = &mut object.instrumented else { continue };
             instrumented.known.alive.store(false, Ordering::Relaxed);
             for probe in instrumented.all_probes() {
-                probe.site.store(std::ptr::null_mut(), Ordering::Release);
+                probe.unload();
             }
             for (function, calls) in instrumented.known.index.reset() {
                 arrivals::keep(function, calls);
@@ -328,6 +369,10 @@ impl Provider {
         let starts = starts(loaded, &view, table.as_ref(), names_now);
         if let Some(mut old) = old.filter(|old| old.known.index.has_starts(&starts)) {
             old.back = old.all_probes().map(|probe| (probe.site_address(), probe)).collect();
+            // Before arrivals can: so all of them are found by the next look.
+            for number in old.back.keys().filter_map(|site| old.known.index.find(*site)) {
+                old.known.index.queue(number);
+            }
             old.known.arrivals.store(0, Ordering::Relaxed);
             old.unsupported = 0;
             old.known.alive.store(true, Ordering::Release);
@@ -373,7 +418,8 @@ impl Provider {
         let first = PROBES.len();
         while !work.is_over() {
             let Some(instrumented) = &mut self.objects[at].instrumented else { break };
-            let step = || instrumented.make_probes(&loaded, &mut work, is_lazy);
+            let step =
+                || wordpatch::text::preparing(|| instrumented.make_probes(&loaded, &mut work, is_lazy));
             let Some(step) = loaded::while_loaded(&loaded, step) else { break };
             step.refused.iter().for_each(|error| self.note(error.to_string()));
             let new = || step.new.clone().filter_map(|id| PROBES.get(id as usize));
@@ -512,7 +558,8 @@ impl Instrumented {
         let mut scanner = Scanner::new(loaded, view);
         let mut found = Found::default();
         let first = work.done;
-        while work.done < work.intervals.len() && found.sites.len() < SITES_AT_ONCE {
+        // All that comes back does so together.
+        while !work.is_over() && (found.sites.len() < SITES_AT_ONCE || !back.is_empty()) {
             let number = work.intervals[work.done];
             for body in bodies(&known.index, number, loaded, view, table.as_ref(), names) {
                 if scanner.is_of_interest(&body) {
@@ -533,21 +580,43 @@ impl Instrumented {
             work.done += 1;
         }
         *unsupported += found.unsupported;
+        drop(scanner);
         let memory = stubs.memory();
         let of_before = |site: &scan::Site| {
             let old = back.get(&site.address).copied()?;
             (old.is_exit == (site.kind == crate::ProbeType::Exit)).then_some(old)
         };
-        let made = stubs.make(loaded, info, &found.sites, of_before, lazily);
-        let step = match made {
-            Ok(made) => Step { new: made.new, refused: made.refused },
-            Err(error) => Step { new: 0..0, refused: vec![error] },
-        };
+        let sites = std::mem::take(&mut found.sites).into_iter().map(|site| (of_before(&site), site));
+        let (mut come_back, mut new) = (Vec::new(), Vec::new());
+        for (probe, site) in sites {
+            match probe {
+                Some(probe) => come_back.push((site, probe)),
+                None => new.push(site),
+            }
+        }
+        let mut step = Step { new: 0..0, refused: Vec::new() };
+        let mut switches = 0;
+        // First: it may move the text's writable view.
+        if !come_back.is_empty() {
+            let is_all = come_back.len() == back.len();
+            let made = stubs.bring_back(loaded, &come_back, is_all);
+            switches += made.switches;
+            step.refused.extend(made.refused);
+            back.retain(|_, probe| probe.site().is_err());
+        }
+        match stubs.make(loaded, info, &new, lazily) {
+            Ok(made) => {
+                switches += made.switches;
+                step.refused.extend(made.refused);
+                step.new = made.new;
+            }
+            Err(error) => step.refused.push(error),
+        }
         for number in &work.intervals[first..work.done] {
             arrivals::keep(known.index.start(*number), known.index.finish(*number).into());
         }
         HELD.fetch_add(
-            stubs.memory() - memory + found.sites.len() * size_of::<callpatch::Switch>(),
+            stubs.memory() - memory + switches * size_of::<callpatch::Switch>(),
             Ordering::Relaxed,
         );
         match probes.last_mut() {

@@ -54,14 +54,40 @@ pub(super) struct Scanner<'a> {
 /// The instrumentation functions as an object's code reaches them.
 struct Callees<'a> {
     view: &'a View,
-    text: &'a [Range<usize>],
+    code: Text<'a>,
 }
 
-/// The bytes of `range`, which must be text of a loaded object.
-fn code(range: &Range<usize>) -> &'static [u8] {
-    // SAFETY: the loader keeps the object's text mapped and readable; it is only read here, under discovery's right, while no
-    // store to it is made by us. The reference is dropped before that.
-    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) }
+/// An object's text as it was written, without the breakpoints of a debugger.
+struct Text<'a> {
+    text: &'a [Range<usize>],
+    /// For each, where its writable view is.
+    views: Vec<Option<*const u8>>,
+}
+
+/// Where the bytes of `range` can be read: in the writable view there are no breakpoints. The range must be text of a loaded object.
+fn view(range: &Range<usize>) -> Option<*const u8> {
+    // SAFETY: the loader keeps the object's text mapped, under discovery's right.
+    let place = unsafe { wordpatch::TextRef::resolve(range.start, range.len()) };
+    Some(place.ok()?.writable_view()?.cast_const())
+}
+
+impl<'a> Text<'a> {
+    fn of(text: &'a [Range<usize>]) -> Self {
+        Self { text, views: text.iter().map(view).collect() }
+    }
+
+    /// The bytes of `range`, which must be text of the object. They must not be used once the view has moved.
+    fn bytes(&self, range: &Range<usize>) -> &[u8] {
+        let holder = self.text.iter().position(|text| text.start <= range.start && range.end <= text.end);
+        let known =
+            holder.and_then(|at| Some(self.views[at]?.wrapping_add(range.start - self.text[at].start)));
+        // A text of several mappings has no view as a whole.
+        let start =
+            known.or_else(|| view(range)).unwrap_or_else(|| std::ptr::with_exposed_provenance(range.start));
+        // SAFETY: the loader keeps the object's text mapped and readable, under discovery's right, and the view is as long; it is only
+        // read here, while no store to it is made by us. The reference is dropped before that.
+        unsafe { std::slice::from_raw_parts(start, range.len()) }
+    }
 }
 
 /// The longest form of a PLT entry up to its pointer.
@@ -70,8 +96,8 @@ const PLT_ENTRY: usize = 16;
 impl Callees<'_> {
     /// What a direct call or jump to `target` ends up in: a PLT entry is `[endbr64] [bnd] jmp *pointer(%rip)`.
     fn of_stub(&self, target: usize) -> Option<ProbeType> {
-        let text = self.text.iter().find(|range| range.contains(&target))?;
-        let entry = code(&(target..text.end.min(target + PLT_ENTRY)));
+        let text = self.code.text.iter().find(|range| range.contains(&target))?;
+        let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
         let opcode = Shape::IndirectJump.opcode();
         // Most targets are something else, and need no decoding to tell.
         entry[..entry.len().min(7)].windows(opcode.len()).find(|bytes| *bytes == opcode)?;
@@ -97,7 +123,7 @@ impl Callees<'_> {
 
     /// Whether any four bytes of `body` are a displacement to an instrumentation function.
     fn may_be_called_in(&self, body: &Range<usize>) -> bool {
-        let code = code(body);
+        let code = self.code.bytes(body);
         code.windows(5).enumerate().any(|(at, bytes)| {
             let operand = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
             let target = (body.start + at + 5).wrapping_add_signed(operand as isize);
@@ -118,7 +144,7 @@ fn is_through_rip(instruction: &Instruction) -> bool {
 impl<'a> Scanner<'a> {
     pub(super) fn new(loaded: &'a LoadedObject, view: &'a View) -> Self {
         Self {
-            callees: Callees { view, text: &loaded.text },
+            callees: Callees { view, code: Text::of(&loaded.text) },
             instructions: Vec::new(),
             sites: Vec::new(),
             analysis: Analysis::new(),
@@ -127,8 +153,8 @@ impl<'a> Scanner<'a> {
 
     /// Whether a body lies in the text, and may hold a call of an instrumentation function.
     pub(super) fn is_of_interest(&self, body: &Range<usize>) -> bool {
-        let Callees { view, text } = self.callees;
-        text.iter().any(|text| text.start <= body.start && body.end <= text.end)
+        let Callees { view, code } = &self.callees;
+        code.text.iter().any(|text| text.start <= body.start && body.end <= text.end)
             && !view.linkage.iter().any(|section| section.contains(&body.start))
             && self.callees.may_be_called_in(body)
     }
@@ -138,7 +164,8 @@ impl<'a> Scanner<'a> {
         let Self { callees, instructions, sites, analysis } = self;
         instructions.clear();
         sites.clear();
-        let mut decoder = Decoder::with_ip(64, code(body), body.start as u64, DecoderOptions::NONE);
+        let mut decoder =
+            Decoder::with_ip(64, callees.code.bytes(body), body.start as u64, DecoderOptions::NONE);
         let (mut loads_pointer, mut is_valid) = (false, true);
         while decoder.can_decode() {
             let instruction = decoder.decode();

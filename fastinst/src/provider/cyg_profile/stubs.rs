@@ -92,11 +92,12 @@ pub(super) struct Stubs {
     blocks: Vec<Block>,
 }
 
-/// What [`Stubs::make`] has made.
-#[derive(Default)]
+/// What [`Stubs::make`] or [`Stubs::bring_back`] has made.
 pub(super) struct Made {
     /// Ids that are new.
     pub(super) new: Range<u32>,
+    /// How many switches were made for it.
+    pub(super) switches: usize,
     /// Why sites, if any, were left as they are.
     pub(super) refused: Vec<Error>,
 }
@@ -114,15 +115,10 @@ fn stub_cell(place: Place) -> &'static AtomicUsize {
 }
 
 impl Stubs {
-    /// Sees to it that there is room for these sites, of which `is_known` have their stubs.
-    fn reserve(
-        &mut self,
-        near: &Range<usize>,
-        sites: &[Site],
-        is_known: impl Fn(&Site) -> bool,
-    ) -> Result<(), Error> {
+    /// Sees to it that there is room for these sites.
+    fn reserve(&mut self, near: &Range<usize>, sites: &[Site]) -> Result<(), Error> {
         for through_pointers in [false, true] {
-            let wants = |site: &&Site| is_through_pointer(site.shape) == through_pointers && !is_known(site);
+            let wants = |site: &&Site| is_through_pointer(site.shape) == through_pointers;
             let wanted = sites.iter().filter(wants).count();
             let room: usize = self.with_room(through_pointers).map(|block| block.capacity - block.used).sum();
             if wanted > room {
@@ -155,72 +151,129 @@ impl Stubs {
         self.blocks.iter().map(Block::memory).sum()
     }
 
-    /// Makes a probe of each site of an object, or gives the site back to the probe that `back` says it had when the object was
-    /// loaded before. New probes are switched off, but for those whose function is not known, to find it out; with `lazily`,
-    /// also but for entries, which are counted until [`settle`] is called. A probe that had its site before is switched as it
-    /// was.
+    /// Makes a probe of each site of an object. They are switched off, but for those whose function is not known, to find it out;
+    /// with `lazily`, also but for entries, which are counted until [`settle`] is called.
     pub(super) fn make(
         &mut self,
         loaded: &LoadedObject,
         object: &'static ObjectInfo,
         sites: &[Site],
-        back: impl Fn(&Site) -> Option<&'static Probe>,
         lazily: bool,
     ) -> Result<Made, Error> {
         let first = PROBES.len();
         if first + sites.len() > crate::Segments::<Probe>::LIMIT {
             return Err(Error::TooManyProbes { limit: crate::Segments::<Probe>::LIMIT });
         }
-        self.reserve(&loaded.range, sites, |site| back(site).is_some())?;
-        let mut made = Made { new: first as u32..first as u32, refused: Vec::new() };
-        let mut batch = Vec::with_capacity(sites.len());
-        let mut owners = Vec::with_capacity(sites.len());
-        for site in sites {
-            let old = back(site);
-            let place = match old {
-                Some(probe) => self.of_cell(std::ptr::from_ref(probe.cell).addr()),
-                None => None,
-            };
+        self.reserve(&loaded.range, sites)?;
+        let mut led = Led::default();
+        // A stub for each that is decoded.
+        led.lead(loaded, sites.iter().map(|site| (site, site)), |site| self.take(site.shape));
+        let mut made =
+            Made { new: first as u32..first as u32, switches: led.owners.len(), refused: led.refused };
+        let switches: &'static [Switch] = Box::leak(led.switches.into_boxed_slice());
+        for (switch, (site, place)) in switches.iter().zip(led.owners) {
+            let probe = new_probe(object, site, switch, place, lazily);
+            made.new.end = probe.id().0 + 1;
+        }
+        Ok(made)
+    }
+
+    /// Gives sites of an object that was loaded again to the probes that they had, which are switched as they were. `is_all` says that
+    /// the object has no other probes.
+    pub(super) fn bring_back(
+        &mut self,
+        loaded: &LoadedObject,
+        sites: &[(Site, &'static Probe)],
+        is_all: bool,
+    ) -> Made {
+        let mut led = Led::default();
+        led.lead(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe| {
+            self.of_cell(std::ptr::from_ref(probe.cell).addr())
+                .expect("a probe's stub is one of its object's")
+        });
+        let probes = led.owners.iter().map(|(probe, _)| *probe);
+        let mut made = Made { new: 0..0, switches: 0, refused: led.refused };
+        let is_all = is_all && made.refused.is_empty();
+        if let Some(previous) = is_all.then(|| revived(&led.switches, probes.clone())).flatten() {
+            probes.zip(previous).for_each(|(probe, switch)| probe.come_back(switch));
+        } else {
+            made.switches = led.switches.len();
+            let switches: &'static [Switch] = Box::leak(led.switches.into_boxed_slice());
+            probes.zip(switches).for_each(|(probe, switch)| probe.come_back(switch));
+        }
+        made
+    }
+}
+
+/// Sites that lead to their stubs, switched off.
+struct Led<O> {
+    switches: Vec<Switch>,
+    /// Whose they are, in the same order.
+    owners: Vec<(O, Place)>,
+    /// Why sites, if any, were left as they are.
+    refused: Vec<Error>,
+}
+
+impl<O> Default for Led<O> {
+    fn default() -> Self {
+        Self { switches: Vec::new(), owners: Vec::new(), refused: Vec::new() }
+    }
+}
+
+impl<O> Led<O> {
+    /// Leads these sites of an object, each to the stub that it gets.
+    fn lead<'a>(
+        &mut self,
+        loaded: &LoadedObject,
+        sites: impl Iterator<Item = (&'a Site, O)>,
+        mut place: impl FnMut(&O) -> Place,
+    ) {
+        let mut batch = Vec::with_capacity(sites.size_hint().0);
+        let mut owners = Vec::with_capacity(sites.size_hint().0);
+        for (site, owner) in sites {
             // SAFETY: the scan found an instruction there, in text that the loader keeps mapped under discovery's right. A
             // compiler placed the call, of a function without result, so that the program is right without it and with the
             // caller-saved registers changed.
             match unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) } {
                 Ok(decoded) => {
-                    let place = place.unwrap_or_else(|| self.take(site.shape));
+                    let place = place(&owner);
                     if is_through_pointer(site.shape) {
                         stub_cell(place).store(place.stub, Ordering::Relaxed);
                     }
                     batch.push((decoded, place.operand(site.shape)));
-                    owners.push((site, old, place));
+                    owners.push((owner, place));
                 }
-                Err(error) => made.refused.push(error.into()),
+                Err(error) => self.refused.push(error.into()),
             }
         }
         // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live as long as the process.
         let led = unsafe { callpatch::retarget(&batch) };
-        let mut switches = Vec::with_capacity(led.len());
-        let mut owned = Vec::with_capacity(led.len());
         for (led, owner) in led.into_iter().zip(owners) {
             match led {
                 Ok(led) => {
-                    switches.push(led.switch());
-                    owned.push(owner);
+                    // SAFETY: the loader never unloads such an object.
+                    let led = if loaded.stays { unsafe { led.staying_mapped() } } else { led };
+                    self.switches.push(led.switch());
+                    self.owners.push(owner);
                 }
-                Err(error) => made.refused.push(error.into()),
+                Err(error) => self.refused.push(error.into()),
             }
         }
-        let switches: &'static [Switch] = Box::leak(switches.into_boxed_slice());
-        for (switch, (site, old, place)) in switches.iter().zip(owned) {
-            match old {
-                Some(probe) => probe.come_back(switch),
-                None => {
-                    let probe = new_probe(object, site, switch, place, lazily);
-                    made.new.end = probe.id().0 + 1;
-                }
-            }
-        }
-        Ok(made)
     }
+}
+
+/// The switches that these probes of an object had before it was unloaded, if they are the same as `led` in all, so that each coming
+/// back costs no memory. Then those of `led` must not be used any more.
+///
+/// A thread may have been about to toggle one of the old ones since before the object was unloaded. Until all sites lead to their
+/// stubs, it reaches memory that nobody executes; after that, its toggle is as good as any other.
+fn revived(led: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
+    let previous: Vec<_> = probes.map(Probe::previous_site).collect::<Option<_>>()?;
+    let first = *previous.first()?;
+    let are_again =
+        previous.iter().zip(led).all(|(old, now)| old.is_again(now) && old.is_of_one_text_with(first));
+    // SAFETY: the new switches are known to our caller only, who drops them. The old ones are the same calls, in text that is mapped.
+    (are_again && unsafe { first.revive() }).then_some(previous)
 }
 
 fn new_probe(
@@ -306,7 +359,7 @@ mod tests {
             let site =
                 Site { address: near, body: near..near + 1, kind: ProbeType::Entry, shape, function: None };
             let sites = vec![site; PAGE_OF_STUBS - 1];
-            stubs.reserve(&(near..near + 1), &sites, |_| false).unwrap();
+            stubs.reserve(&(near..near + 1), &sites).unwrap();
             for site in &sites {
                 let place = stubs.take(site.shape);
                 assert!(given.insert(place.stub) && given.insert(place.cell));

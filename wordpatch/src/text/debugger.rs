@@ -1,0 +1,111 @@
+//! Breakpoints that a debugger has in text, and the pages that it has copied to put them there.
+//!
+//! A debugger's write to read-only text gives the process a page of its own, which no longer shows what is stored in the file behind.
+//! `/proc/thread-self/pagemap` says of each page whether it is one of a file. Without it, no page counts as copied.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::maps;
+use crate::protocol::INT3;
+
+const PAGE: usize = 4096;
+
+/// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it is a file's, or shared.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const OF_FILE: u64 = 1 << 61;
+
+/// The pages in `range` of which this process has a copy of its own, by address. `range` is of whole pages of private mappings.
+pub(super) fn copied_pages(range: &Range<usize>) -> Vec<usize> {
+    let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
+    let position = (range.start / PAGE * size_of::<u64>()) as u64;
+    let read = maps::open("pagemap").and_then(|map| map.read_exact_at(&mut entries, position));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let is_copied = |entry: &[u8]| {
+        let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
+        entry & (PRESENT | SWAPPED) != 0 && entry & OF_FILE == 0
+    };
+    let pages = entries.chunks_exact(size_of::<u64>()).zip(range.clone().step_by(PAGE));
+    pages.filter(|(entry, _)| is_copied(entry)).map(|(_, page)| page).collect()
+}
+
+/// The bytes of a page.
+///
+/// # Safety
+/// It must be mapped readable.
+unsafe fn read_page(page: *const u8) -> [u8; PAGE] {
+    // SAFETY: the caller's obligation.
+    std::array::from_fn(|at| unsafe { page.add(at).read_volatile() })
+}
+
+/// Where `text` has an INT3 that `original` has not.
+fn differences<'a>(
+    page: usize,
+    text: &'a [u8; PAGE],
+    original: &'a [u8; PAGE],
+) -> impl Iterator<Item = (usize, u8)> + 'a {
+    let bytes = text.iter().zip(original).enumerate();
+    bytes
+        .filter(|(_, (found, original))| **found == INT3 && **original != INT3)
+        .map(move |(at, (_, original))| (page + at, *original))
+}
+
+/// The breakpoints in text at `part` that was mapped from a memory file of ours, whose writable `view` is given.
+///
+/// # Safety
+/// Both must be mapped readable, and as long as each other.
+pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8) -> Vec<usize> {
+    let in_page = |page: usize| {
+        // SAFETY: a page of the part, and the same one of the view.
+        let (text, original) = unsafe {
+            (
+                read_page(std::ptr::with_exposed_provenance(page)),
+                read_page(view.wrapping_add(page - part.start)),
+            )
+        };
+        differences(page, &text, &original).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    copied_pages(part).into_iter().flat_map(in_page).collect()
+}
+
+/// The breakpoints in text that was mapped from a file, each with the byte that the file has in its place. None where the file cannot
+/// be read any more. The text must be mapped readable as a whole.
+pub(super) fn breakpoints_in_file_text(range: &Range<usize>) -> Vec<(usize, u8)> {
+    let copied = copied_pages(range);
+    let Some(first) = copied.first() else { return Vec::new() };
+    let Some((file, mapped, offset)) = file_of(*first) else { return Vec::new() };
+    let in_page = |page: usize| {
+        let mut original = [0; PAGE];
+        let position = page.checked_sub(mapped).map(|distance| offset + distance as u64);
+        // The last page of a file may be short.
+        if position.is_none_or(|position| file.read_at(&mut original, position).is_err()) {
+            return Vec::new();
+        }
+        // SAFETY: a page of the range.
+        let text = unsafe { read_page(std::ptr::with_exposed_provenance(page)) };
+        differences(page, &text, &original).collect()
+    };
+    copied.into_iter().flat_map(in_page).collect()
+}
+
+/// The file that is mapped at `address`, with the start of the mapping and its offset in the file.
+fn file_of(address: usize) -> Option<(File, usize, u64)> {
+    let table = maps::table().ok()?;
+    table.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let start = usize::from_str_radix(start, 16).ok()?;
+        if !(start..usize::from_str_radix(end, 16).ok()?).contains(&address) {
+            return None;
+        }
+        let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+        let inode: u64 = fields.nth(1)?.parse().ok()?;
+        let path = line.get(line.find('/')?..)?;
+        let file = File::open(path).ok()?;
+        (file.metadata().ok()?.ino() == inode).then_some((file, start, offset))
+    })
+}

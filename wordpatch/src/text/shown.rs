@@ -1,0 +1,122 @@
+//! Whether a store through the writable view shows where the text is executed.
+//!
+//! The text is a private mapping of the view's file. A page of it shows every store until somebody else writes to it: a debugger that
+//! sets a breakpoint gives the process a copy of that page, once and for all. So a store has a second half:
+//!
+//! 1. The store through the view.
+//! 2. A load of the same bytes from the text. They are the new ones, unless the page is a copy or another thread has stored since.
+//! 3. On a copy, the page is made writable for a moment, and the text follows the view ([`follow`]).
+//!
+//! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an error. The debugger will put the
+//! byte back that it has found, so nothing else may stand there meanwhile.
+//!
+//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]), or
+//! nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
+//! [`TwoForms::settle`](super::TwoForms::settle) from time to time.
+
+use super::protect::PageGuard;
+use crate::Error;
+use crate::protocol::INT3;
+use crate::store::Quadword;
+
+/// The eight bytes of a store, in the view and in the text.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) quadword: Quadword,
+    /// In the writable view.
+    pub(super) view: *mut u64,
+    /// Where they are executed.
+    pub(super) text: *mut u64,
+}
+
+impl Place {
+    pub(super) fn new(quadword: Quadword, view: *mut u64, address: usize) -> Self {
+        let text = std::ptr::with_exposed_provenance_mut(address - quadword.back());
+        Self { quadword, view, text }
+    }
+
+    fn address(&self) -> usize {
+        self.text.addr() + self.quadword.back()
+    }
+
+    /// What the text shows.
+    ///
+    /// # Safety
+    /// The text must be mapped.
+    #[inline(always)]
+    pub(super) unsafe fn text_word(&self) -> u64 {
+        // SAFETY: the caller's obligation.
+        unsafe { self.quadword.load(self.text) }
+    }
+
+    /// What the text shows, none if it is not mapped or the kernel does not tell.
+    pub(super) fn text_word_if_mapped(&self) -> Option<u64> {
+        let mut word = 0_u64;
+        let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+        let remote = libc::iovec { iov_base: self.text.cast(), iov_len: size_of::<u64>() };
+        // SAFETY: writes at most eight bytes into `word`; an address that is not mapped is refused.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        (read == size_of::<u64>() as isize).then(|| self.quadword.masked(word))
+    }
+
+    /// After a store of `new` over `old` through the view: makes it show in the text. `shown` is what the text showed after it.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] with what the text shows where a breakpoint stands in these bytes, [`Error::Contended`],
+    /// [`Error::ProtectRefused`]. The store is taken back then.
+    ///
+    /// # Safety
+    /// The text must be mapped, and the obligations of [`TextRef::compare_exchange`](super::TextRef::compare_exchange) hold.
+    #[cold]
+    pub(super) unsafe fn follow_store(&self, old: u64, new: u64) -> Result<(), Error> {
+        // SAFETY: the caller's obligations.
+        let followed = unsafe { self.follow(old, new) };
+        if followed.is_err() {
+            // SAFETY: as above. Refused where another thread has stored since; then it is that thread's to take back.
+            let _ = unsafe { self.quadword.exchange(self.view, new, old) };
+        }
+        followed
+    }
+
+    /// Makes the text show what the view holds, which is one of the two words at most times.
+    ///
+    /// # Errors
+    /// As [`Place::follow_store`].
+    ///
+    /// # Safety
+    /// As [`Place::follow_store`].
+    pub(super) unsafe fn follow(&self, old: u64, new: u64) -> Result<(), Error> {
+        // A store of another thread between the two loads is no copy.
+        // SAFETY: text and view are mapped by the caller's obligation.
+        let differ = |_| unsafe { self.text_word() != self.quadword.load(self.view) };
+        if !(0..super::LOOKS).all(differ) {
+            return Ok(());
+        }
+        let _writable = PageGuard::new(self.address())?;
+        // Only the holder of the guard stores into copied pages; the view may change at any time.
+        loop {
+            // SAFETY: as above.
+            let (shown, wanted) = unsafe { (self.text_word(), self.quadword.load(self.view)) };
+            if shown == wanted {
+                return Ok(());
+            }
+            if shown != old && shown != new && has_breakpoint(shown, [wanted, old]) {
+                let bytes = |word| self.quadword.bytes(word);
+                return Err(Error::Mismatch {
+                    address: self.address(),
+                    expected: bytes(old),
+                    found: bytes(shown),
+                });
+            }
+            // SAFETY: as above; the guard makes the page writable. A debugger has stopped every thread when it stores.
+            let _ = unsafe { self.quadword.exchange(self.text, shown, wanted) };
+        }
+    }
+}
+
+/// Whether `shown` has an INT3 where neither of the others has one.
+fn has_breakpoint(shown: u64, others: [u64; 2]) -> bool {
+    let [one, other] = others.map(u64::to_le_bytes);
+    let mut bytes = shown.to_le_bytes().into_iter().zip(one.into_iter().zip(other));
+    bytes.any(|(shown, (one, other))| shown == INT3 && one != INT3 && other != INT3)
+}

@@ -1,0 +1,247 @@
+//! A debugger on patched text: breakpoints go in and out, stores show in the pages that it has copied, and neither undoes the
+//! other. A debugger writes as these tests do, through `/proc/PID/mem`, which forces a page of its own for the process.
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use common::generated::{PAGE, mappings};
+use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_window};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::wait::{WaitStatus, waitpid};
+use wordpatch::text::{self, TwoForms};
+use wordpatch::{Bytes, Error, FetchWindow, TextRef, finish_patch, patch, start_patch};
+
+const INT3: u8 = 0xcc;
+
+/// Writes as a debugger does.
+fn poke(address: usize, byte: u8) {
+    let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+    memory.write_all_at(&[byte], address as u64).expect("a debugger can write text");
+}
+
+/// What is executed there.
+fn shown(address: usize) -> u8 {
+    // SAFETY: text of the test, which stays mapped.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn forms() -> [Bytes; 2] {
+    [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap())
+}
+
+/// A place in text that stays mapped, and its two forms.
+fn toggled(site: usize) -> (TextRef, TwoForms) {
+    let [a, b] = forms();
+    // SAFETY: the tests' text is never unmapped.
+    let place = unsafe { TextRef::resolve(site, 5).unwrap().staying_mapped() };
+    (place, TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]))
+}
+
+fn exchange(forms: &TwoForms, to: usize) -> Result<bool, Error> {
+    // SAFETY: both forms are one instruction, in text that stays mapped.
+    unsafe { forms.exchange(to) }
+}
+
+fn assert_nothing_is_writable_and_executable(address: usize) {
+    let page = address & !(PAGE - 1);
+    let lines = mappings(&(page - 64 * PAGE..page + 64 * PAGE));
+    assert!(!lines.iter().any(|line| line.contains("rwx")), "{lines:?}");
+}
+
+#[test]
+fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let sites = functions(4, INSIDE);
+    let (place, forms) = toggled(sites[0]);
+    let [a, b] = self::forms();
+    exchange(&forms, 1).unwrap();
+    assert_eq!(call(sites[0]), B);
+    poke(sites[3], INT3);
+    for (to, value) in [(0, A), (1, B), (1, B), (0, A)] {
+        exchange(&forms, to).unwrap();
+        assert_eq!((call(sites[0]), shown(sites[3])), (value, INT3));
+    }
+    // SAFETY: as in `exchange`.
+    unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
+    assert_eq!(call(sites[0]), B);
+    // SAFETY: the kernel is asked whether the text is there.
+    unsafe { TextRef::resolve(sites[0], 5).unwrap().compare_exchange(FetchWindow::Bytes8, 0, &b, &a) }
+        .unwrap();
+    assert_eq!(call(sites[0]), A);
+    poke(sites[3], mov_eax(A)[0]);
+    exchange(&forms, 1).unwrap();
+    assert_eq!((call(sites[0]), call(sites[3])), (B, A));
+    assert_nothing_is_writable_and_executable(sites[0]);
+}
+
+#[test]
+fn patches_of_any_kind_show_on_a_page_with_a_breakpoint() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for offset in [INSIDE, STRADDLING] {
+        let sites = functions(4, offset);
+        // SAFETY: also below: the sites are one instruction each, and stay mapped.
+        unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();
+        poke(sites[3], INT3);
+        // SAFETY: as above.
+        unsafe { patch(sites[0], &mov_eax(B), &mov_eax(A)) }.unwrap();
+        assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
+        // SAFETY: as above.
+        unsafe { start_patch(sites[1], &mov_eax(A), &mov_eax(B)) }.unwrap().detach();
+        while !finish_patch(sites[1]).unwrap() {}
+        assert_eq!((call(sites[1]), shown(sites[3])), (B, INT3));
+        poke(sites[3], mov_eax(A)[0]);
+        // SAFETY: as above.
+        unsafe { patch(sites[3], &mov_eax(A), &mov_eax(B)) }.unwrap();
+        assert_eq!((call(sites[3]), call(sites[0])), (B, A));
+    }
+}
+
+#[test]
+fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for offset in [INSIDE, STRADDLING] {
+        let site = functions(1, offset)[0];
+        // SAFETY: also below: the site is one instruction, and stays mapped.
+        unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
+        poke(site, INT3);
+        // SAFETY: as above.
+        let refused = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) };
+        assert!(
+            matches!(refused, Err(Error::ForeignBreakpoint { address }) if address == site),
+            "{refused:?}"
+        );
+        assert_eq!(shown(site), INT3);
+        if offset == INSIDE {
+            let [a, b] = forms();
+            // SAFETY: as above. Forms that differ in their first byte, where the breakpoint is.
+            let place = unsafe { TextRef::resolve(site, 5).unwrap().staying_mapped() };
+            let refused = exchange(&TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]), 0);
+            let Err(Error::Mismatch { address, found, .. }) = refused else { panic!("{refused:?}") };
+            assert_eq!((address, found[0], shown(site)), (site, INT3, INT3));
+        }
+        // The debugger puts back what it has found: the rest of the instruction must still be that one's.
+        poke(site, mov_eax(B)[0]);
+        assert_eq!(call(site), B);
+        // SAFETY: as above.
+        unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap();
+        assert_eq!(call(site), A);
+    }
+}
+
+#[test]
+fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let sites = functions(4, INSIDE);
+    let [a, b] = forms();
+    // SAFETY: also below: the text is mapped all the time, though this is not promised.
+    let place = unsafe { TextRef::resolve(sites[0], 5) }.unwrap();
+    let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let page = sites[0] & !(PAGE - 1);
+    let around = page..page + PAGE;
+    assert_eq!(text::copied_pages(&around), []);
+    poke(sites[3], INT3);
+    assert_eq!(text::copied_pages(&around), [page]);
+    exchange(&forms, 1).unwrap();
+    assert_eq!(call(sites[0]), A, "nobody has looked");
+    // SAFETY: as above.
+    assert!(!unsafe { place.is_stale(5) }, "a copied page is no other text");
+    // SAFETY: as above.
+    unsafe { forms.settle() }.unwrap();
+    assert_eq!((call(sites[0]), shown(sites[3])), (B, INT3));
+}
+
+#[test]
+fn threads_that_toggle_neighbours_on_a_copied_page_lose_nothing() {
+    const ROUNDS: usize = 2_000;
+    let _model = with_window(FetchWindow::Bytes8);
+    let sites = functions(3, INSIDE);
+    poke(sites[2], shown(sites[2]));
+    let all = [sites[0], sites[1]].map(|site| toggled(site).1);
+    poke(sites[2], INT3);
+    std::thread::scope(|scope| {
+        // Two threads on one site, one on its neighbour.
+        for number in 0..3 {
+            let (site, forms) = (sites[number / 2], all[number / 2]);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    exchange(&forms, (round + number) % 2).unwrap();
+                    let value = call(site);
+                    assert!(value == A || value == B, "{value:#x}");
+                }
+            });
+        }
+    });
+    for (site, forms) in sites.iter().zip(&all) {
+        for (to, value) in [(1, B), (0, A)] {
+            exchange(forms, to).unwrap();
+            assert_eq!(call(*site), value);
+        }
+    }
+    assert_eq!(shown(sites[2]), INT3);
+    assert_nothing_is_writable_and_executable(sites[0]);
+}
+
+/// Text as the loader maps it: `mov eax, A; ret` every 64 bytes of a file.
+fn text_of_a_file() -> (File, usize) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let mut line = [0x90; 64];
+    line[..5].copy_from_slice(&mov_eax(A));
+    line[5] = RET;
+    file.write_all(&line.repeat(2 * PAGE / 64)).unwrap();
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    let length = (2 * PAGE).try_into().unwrap();
+    // SAFETY: a new mapping at an address that the kernel chooses. The file stays for as long as the test.
+    let start = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, file.as_fd(), 0) }.unwrap();
+    let (file, _) = file.keep().unwrap();
+    (file, start.addr().get())
+}
+
+#[test]
+fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let (_file, start) = text_of_a_file();
+    let (site, other) = (start + PAGE, start + PAGE + 64);
+    poke(other, INT3);
+    let (_, forms) = toggled(site);
+    assert_eq!(shown(other), INT3, "the breakpoint was lost");
+    // SAFETY: the text is mapped.
+    let decoded = unsafe { TextRef::resolve(other, 5).unwrap().read(0, 5) };
+    assert_eq!(*decoded, mov_eax(A), "the breakpoint is taken for code");
+    exchange(&forms, 1).unwrap();
+    assert_eq!((call(site), shown(other)), (B, INT3));
+    poke(other, mov_eax(A)[0]);
+    assert_eq!((call(site), call(other)), (B, A));
+    exchange(&forms, 0).unwrap();
+    assert_eq!(call(site), A);
+    assert_nothing_is_writable_and_executable(start);
+}
+
+/// A child has the breakpoints of its parent, as after any fork, until its debugger takes them out; and none that are gone.
+#[test]
+fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let sites = functions(4, INSIDE);
+    let (_, forms) = toggled(sites[0]);
+    poke(sites[3], INT3);
+    poke(sites[2], INT3);
+    poke(sites[2], mov_eax(A)[0]);
+    // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Child => {
+            // SAFETY: the child has one thread; also below: it ends the child.
+            let unshared = unsafe { text::unshare() }.is_ok();
+            let kept = shown(sites[3]) == INT3 && shown(sites[2]) != INT3;
+            let works = exchange(&forms, 1).is_ok() && call(sites[0]) == B && call(sites[2]) == A;
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!unshared) | i32::from(!kept) << 1 | i32::from(!works) << 2) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
+}
