@@ -91,8 +91,6 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::at_nop", Call("callpatch_decode_nop")),
     ("callpatch/src/site.rs::staying_mapped", Left(FOR_FASTINST)),
     ("callpatch/src/site.rs::settle", Left(FOR_FASTINST)),
-    ("callpatch/src/site.rs::is_again", Left(FOR_FASTINST)),
-    ("callpatch/src/site.rs::revive", Left(FOR_FASTINST)),
     ("callpatch/src/site.rs::address", Call("callpatch_describe")),
     ("callpatch/src/site.rs::shape", Call("callpatch_describe")),
     ("callpatch/src/site.rs::strategy", Call("callpatch_describe")),
