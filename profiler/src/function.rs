@@ -20,12 +20,12 @@ use fastinst::{ProbeId, ProbeType, Segments};
 use crate::governor;
 use crate::policy::Allowance;
 
-/// Exits of calls that were not observed, as a multiple of the entries that an observation may have, after which the exit probes are
-/// switched off, whatever is still open: the outer calls of a recursive function are not waited for at any price.
-const STRAY_EXITS: u64 = 4;
+/// Exits of calls that were not observed, after which the exit probes are switched off, whatever is still open: the outer calls of a
+/// recursive function are not waited for at any price. Some tenths of a millisecond, while a function is on.
+const STRAY_EXITS: i64 = 20_000;
 
 /// The same for a window, in which few entries are expected.
-const STRAY_EXITS_IN_WINDOW: u64 = 200;
+const STRAY_EXITS_IN_WINDOW: i64 = 200;
 
 /// A probe's function, and the next probe of the same function and kind.
 #[derive(Default)]
@@ -297,7 +297,7 @@ impl Function {
                 self.refilled.store(now, Relaxed);
                 self.chunk.store(calls.into(), Relaxed);
                 self.middle.store(number + u64::from(calls) / 2, Relaxed);
-                self.strays_left.store((STRAY_EXITS * u64::from(calls)) as i64, Relaxed);
+                self.strays_left.store(STRAY_EXITS, Relaxed);
                 self.limit.store(number + u64::from(calls), Relaxed);
                 return;
             }
@@ -416,9 +416,7 @@ impl Function {
         self.entries.store(0, Relaxed);
         self.limit.store(observation.limit, Relaxed);
         let is_on = observation.closes == u64::MAX;
-        let strays =
-            if is_on { observation.limit.saturating_mul(STRAY_EXITS) } else { STRAY_EXITS_IN_WINDOW };
-        self.strays_left.store(i64::try_from(strays).unwrap_or(i64::MAX), Relaxed);
+        self.strays_left.store(if is_on { STRAY_EXITS } else { STRAY_EXITS_IN_WINDOW }, Relaxed);
         self.is_on.store(is_on, Relaxed);
         self.refilled.store(observation.opens, Relaxed);
         self.chunk.store(observation.limit, Relaxed);

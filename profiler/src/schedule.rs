@@ -32,6 +32,9 @@ const SPREAD: f64 = 1.0;
 /// is not the same everywhere.
 const OVERHEAD_ERROR: f64 = 0.3;
 
+/// What a pair of probes takes at least, in ticks.
+const LEAST_OVERHEAD: u64 = 100;
+
 /// Ticks between two looks at which functions matter most.
 const LOOK_EVERY: u32 = 64;
 
@@ -262,8 +265,10 @@ impl Schedule {
     /// What the function's window has counted by `now`.
     fn closed(&self, function: &Function, open: &crate::policy::Open, now: f64) -> Closed {
         let counted = function.counted();
-        let overhead = governor::nanoseconds(counted.overhead);
-        let uncertain = OVERHEAD_ERROR * overhead / (open.closes - open.opens);
+        // What other threads have spent in the window is not known, and not made up for.
+        let error = if thread::are_many() { 1.0 } else { OVERHEAD_ERROR };
+        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * LEAST_OVERHEAD));
+        let uncertain = error * overhead / (open.closes - open.opens);
         match counted.exceeded {
             Some(exceeded) => {
                 let rate = exceeded.rate * governor::ticks_per_ns();

@@ -316,6 +316,11 @@ pub(crate) fn spent() -> u64 {
     blocks().map(spent).sum()
 }
 
+/// Whether more than one thread has met a probe and is still there.
+pub(crate) fn are_many() -> bool {
+    blocks().filter(|block| block.owner.load(Ordering::Relaxed) != 0).nth(1).is_some()
+}
+
 /// How long all threads were preempted, as far as probes have seen, in ticks.
 pub(crate) fn preempted() -> u64 {
     blocks().map(|block| block.preemption.known()).sum()

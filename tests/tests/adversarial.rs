@@ -202,7 +202,7 @@ impl Verdict {
                 "{what}: {missed} of {} intervals miss, {allowed} may; {} are open",
                 pairs.pairs, pairs.open
             );
-            if 2 * pairs.open > pairs.pairs {
+            if 3 * pairs.open > 2 * pairs.pairs {
                 let _ =
                     writeln!(self.faults, "{} of {} intervals of {what} are open", pairs.open, pairs.pairs);
             }
