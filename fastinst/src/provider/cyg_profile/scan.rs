@@ -220,3 +220,32 @@ fn shape(instruction: &Instruction) -> Option<Shape> {
     };
     (instruction.len() == shape.len()).then_some(shape)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_debuggers_breakpoint_is_not_taken_for_code() {
+        const INT3: u8 = 0xcc;
+        extern "C" fn never_executed() -> u32 {
+            std::hint::black_box(42)
+        }
+        let address = never_executed as *const () as usize;
+        let range = address..address + 1;
+        let texts = [range.clone()];
+        let text = Text::of(&texts);
+        let written = text.bytes(&range)[0];
+        assert_ne!(written, INT3);
+        // As a debugger writes.
+        let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        memory.write_all_at(&[INT3], address as u64).unwrap();
+        // SAFETY: text of the test, which is mapped and readable.
+        let shown = unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+        assert_eq!((shown, text.bytes(&range)[0]), (INT3, written));
+        memory.write_all_at(&[written], address as u64).unwrap();
+    }
+}
