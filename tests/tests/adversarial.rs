@@ -6,7 +6,7 @@
 //! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the truth in at least 93 %. A test that
 //!   misses this by chance is no test: so many misses are allowed that, were the coverage 93 % and the pairs independent, more would
 //!   happen in one of 10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
-//! - at least half of these pairs have an interval with both ends: "at least one call" is never wrong;
+//! - at least a third of these pairs have an interval with both ends: "at least one call" is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 
