@@ -57,6 +57,10 @@ fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled:
     builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
 }
 
+/// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a processor in that time on a busy
+/// machine; then there are no samples, and the run is repeated. Whatever else is wrong is so every time.
+const ATTEMPTS: usize = 5;
+
 fn check_build(
     source: &str,
     args: &[&str],
@@ -68,23 +72,25 @@ fn check_build(
     let binary = compile(&format!("fixtures/{source}"), flags, compiler);
     let without = run(&mut bare(&binary, args));
     assert!(without.status.code() != Some(99), "{what}: the fixture itself failed: {}", without.stderr);
-    let with = profiled(&binary, args, "");
-    with.run.assert_same(&without, &what);
-    let excused = match expect {
-        Expect::Report => false,
-        Expect::ReportOrLine => with.run.own_lines().count() == 1,
-        Expect::Nothing => true,
-    };
-    for name in sampled {
-        let found = with.with_samples_of(name).next().is_some();
-        assert!(
-            found || excused,
-            "{what}: no samples of {name} in {:?}; stderr:\n{}",
-            summary(&with),
-            with.run.stderr
-        );
+    let mut faults = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let with = profiled(&binary, args, "");
+        with.run.assert_same(&without, &what);
+        let excused = match expect {
+            Expect::Report => false,
+            Expect::ReportOrLine => with.run.own_lines().count() == 1,
+            Expect::Nothing => true,
+        };
+        let missing = sampled.iter().find(|name| with.with_samples_of(name).next().is_none());
+        match missing {
+            Some(name) if !excused => {
+                let (summary, stderr) = (summary(&with), &with.run.stderr);
+                faults.push(format!("{what}: no samples of {name} in {summary:?}; stderr:\n{stderr}"));
+            }
+            _ => return with,
+        }
     }
-    with
+    panic!("{faults:#?}");
 }
 
 /// Every report with its functions and their samples: what a failed test needs to show.
