@@ -19,6 +19,9 @@ const GROUP: u32 = 8;
 /// Groups of samples that were taken while the function was on have this bit.
 const ON_GROUP: u32 = 1 << 31;
 
+/// The percentiles of the report.
+const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
+
 /// A call of so many ticks is not noticeably longer for rewritten code: some tens of microseconds.
 const LONG: u64 = 100_000;
 
@@ -50,6 +53,8 @@ pub(crate) struct Measured {
     pub(crate) strata: Strata,
     pub(crate) callers: Callers,
     quantiles: Quantiles,
+    /// Of calls that took longer for rewritten code: better than nothing where there are no others.
+    cold: Quantiles,
     samples: u64,
     on_samples: u32,
     min: u64,
@@ -89,6 +94,7 @@ impl Measured {
             strata: Strata::default(),
             callers: Callers::default(),
             quantiles: Quantiles::default(),
+            cold: Quantiles::default(),
             samples: 0,
             on_samples: 0,
             min: u64::MAX,
@@ -114,21 +120,22 @@ impl Measured {
             self.strata.timed(ticks);
             self.callers.call(sample.caller, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
-            if is_usual {
-                self.quantiles.add(ON_GROUP | (self.on_samples / GROUP), ticks, 1.0, kept);
-            }
+            let group = ON_GROUP | (self.on_samples / GROUP);
+            self.percentiles(is_usual).add(group, ticks, 1.0, kept);
         } else {
             self.strata.timed_in_window(sample.observation, weight, ticks);
             self.callers.call(sample.caller, weight, ticks * weight);
-            if is_usual {
-                self.quantiles.add(sample.observation & !ON_GROUP, ticks, weight, kept);
-            }
+            self.percentiles(is_usual).add(sample.observation & !ON_GROUP, ticks, weight, kept);
         }
+    }
+
+    fn percentiles(&mut self, is_usual: bool) -> &mut Quantiles {
+        if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
     /// Memory that it takes beyond its own size, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.quantiles.memory() + self.callers.memory()
+        self.quantiles.memory() + self.cold.memory() + self.callers.memory()
     }
 
     fn latency(&self, times: &Times, is_exact: bool, units: &Units) -> Option<Latency> {
@@ -136,11 +143,15 @@ impl Measured {
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
         // They are kept with less precision.
         let seen = |ticks: f64| ticks.clamp(self.min as f64, self.max as f64);
-        let [p50, p90, p99] = self.quantiles.at([0.5, 0.9, 0.99], is_exact)?.map(|quantile| Estimate {
-            value: seen(quantile.value),
-            low: seen(quantile.low),
-            high: quantile.high.map(seen),
-        });
+        let [p50, p90, p99] = self
+            .quantiles
+            .at(SHARES, is_exact && self.cold.memory() == 0)
+            .or_else(|| self.cold.at(SHARES, false))?
+            .map(|quantile| Estimate {
+                value: seen(quantile.value),
+                low: seen(quantile.low),
+                high: quantile.high.map(seen),
+            });
         // Two readings of the clock cannot tell less apart than what lies between them for nothing.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
