@@ -8,7 +8,7 @@
 //! # How
 //! The paper's profiler (section 9) switches a function off after 10 calls and on again every 10 ms. Here, what is observed does not
 //! depend on what the program does: functions that are called rarely stay on, the others are observed in windows at random instants
-//! ([`policy`], with the proof), as many as the budget allows ([`governor`]).
+//! (`policy`, with the proof), as many as the budget allows (`governor`).
 //!
 //! # Parts
 //! * [`session`]: starting and the report. [`process`]: the life of the process around it: fork, exec, exit, fatal signals.

@@ -15,7 +15,7 @@
 //!
 //! # What it does not tell
 //! A virtual processor that the host takes away looks like a slow one, and so do interrupts and minor page faults. Where the C
-//! library has no `rseq`, or the program has installed a system call filter, nothing is known ([`is_available`]).
+//! library has no `rseq`, or the program has installed a system call filter, nothing is known (`is_available`).
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
