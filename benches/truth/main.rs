@@ -40,7 +40,7 @@ const COMPARABLE_NS: f64 = 100.0;
 /// Rows of a program that are listed as wrong.
 const WORST: usize = 5;
 /// The programs of a quick run that names none.
-const QUICK: [&str; 3] = ["zstd", "nginx", "lua"];
+const QUICK: [&str; 1] = ["zstd"];
 /// Functions of the application that start-up is measured with: each has two probes and more.
 const STARTUP_FUNCTIONS: usize = 9_000;
 
@@ -331,7 +331,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
     let alone = order.iter().take(options.either(TIMED_ALONE, 4)).map(|&(&address, _)| {
-        let link_address = format!("{:#x}", address - everything.base);
+        let link_address = format!("{address:#x}");
         let once = || {
             let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
             oracle.functions.get(&address).copied().unwrap_or_default()

@@ -216,7 +216,7 @@ pub struct Oracle {
     pub base: u64,
     /// Time without callees, of all functions: the time of all threads in instrumented code.
     pub time: f64,
-    /// By address.
+    /// By place in the executable.
     pub functions: HashMap<u64, Truth>,
 }
 
@@ -240,10 +240,12 @@ impl Oracle {
             }
         };
         let functions = list(&value, "functions")?;
-        let entries =
-            functions.iter().map(|function| Ok((address_of(&function["address"])?, truth(function))));
+        let base = address_of(&value["base"])?;
+        let entries = functions
+            .iter()
+            .map(|function| Ok((address_of(&function["address"])?.wrapping_sub(base), truth(function))));
         Ok(Self {
-            base: address_of(&value["base"])?,
+            base,
             time: functions.iter().filter_map(|function| function["self_ns"].as_f64()).sum(),
             functions: entries.collect::<Result<_, String>>()?,
         })
