@@ -13,8 +13,8 @@
 //! # Parts
 //! * [`session`]: starting and the report. [`process`]: the life of the process around it: fork, exec, exit, fatal signals.
 //! * `policy`: when a function is observed. `schedule`: the daemon that does it. `governor`: how much, for the budget.
-//! * `fire`: what runs when a probe fires: no locks, no allocation; a system call for a thread's first, and where the thread was off
-//!   its processor (`preemption`). `thread`: its per-thread memory. `function`: what all threads share about a function.
+//! * `fire`: what runs when a probe fires: no locks, no allocation; a system call for a thread's first, where the thread was off
+//!   its processor (`preemption`), and to wake the daemon. `thread`: its per-thread memory. `function`: what all threads share about a function.
 //! * `pairing`: which exit belongs to which entry.
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`: their limits. `measured`: all that is known of
 //!   one function; `callers`, `cycles` and `summary`: of all of them together.
