@@ -15,7 +15,8 @@
 //!
 //! # What it does not tell
 //! A virtual processor that the host takes away looks like a slow one, and so do interrupts and minor page faults. Where the C
-//! library has no `rseq`, or the program has installed a system call filter, nothing is known (`is_available`).
+//! library has no `rseq`, or a system call filter refuses one of the two calls, nothing is known. A filter that kills the process for
+//! one of them does so.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
@@ -34,9 +35,6 @@ const POINTER: isize = 8;
 
 /// The TSC's rate in ticks per microsecond, as the bits of an f64; 0 while it is not known.
 static RATE: AtomicU64 = AtomicU64::new(0);
-
-/// Set when the program installs a system call filter: it may kill threads for what they do not do otherwise.
-static FILTERED: AtomicBool = AtomicBool::new(false);
 
 // A critical section of one byte, after the signature that the kernel asks for in front of the abort handler
 // (RSEQ_SIG of glibc). Nothing ever jumps there.
@@ -78,14 +76,9 @@ pub(crate) fn set_rate(ticks_per_ns: f64) {
     RATE.store((ticks_per_ns * 1000.0).to_bits(), Relaxed);
 }
 
-/// The program installs, or is about to install, a system call filter: from now on probes make no system call.
-pub fn system_calls_are_filtered() {
-    FILTERED.store(true, Relaxed);
-}
-
 /// Whether preemption is known of.
 pub(crate) fn is_available() -> bool {
-    AREA.load(Relaxed) != NONE && !FILTERED.load(Relaxed)
+    AREA.load(Relaxed) != NONE
 }
 
 /// `rseq_cs` of the calling thread.
@@ -142,7 +135,7 @@ impl Preemption {
     fn look(&self) {
         let rate = f64::from_bits(RATE.load(Relaxed));
         let Some(pointer) = pointer() else { return };
-        if rate == 0.0 || FILTERED.load(Relaxed) {
+        if rate == 0.0 {
             return;
         }
         // Before the look: a switch after it is seen next time.

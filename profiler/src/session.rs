@@ -74,7 +74,7 @@ pub fn speak_for_the_run() {
     SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
 }
 
-/// No more bursts: the last report is written.
+/// Nothing is observed any more: the last report is written.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {

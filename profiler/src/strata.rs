@@ -132,7 +132,7 @@ impl Strata {
         self.gap_deviation += (most * most / 12.0 + most).sqrt();
     }
 
-    /// For `length` nanoseconds nothing was observed, because the run ended before the window opened. Unlike after a burst,
+    /// For `length` nanoseconds nothing was observed, because the run ended before the window opened. Unlike in a gap,
     /// there is no reason to expect fewer calls than before: as many are estimated, give or take all of them.
     pub(crate) fn unobserved(&mut self, length: f64, rate: f64) {
         let calls = length.max(0.0) * rate;
