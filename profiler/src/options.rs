@@ -19,8 +19,20 @@ pub use crate::report::Format;
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
 /// Every key in the order of the help text.
-const KEYS: [&str; 11] =
-    ["output", "merge", "budget", "counts", "only", "skip", "tool", "text", "run", "begun", "help"];
+const KEYS: [&str; 12] = [
+    "output",
+    "merge",
+    "budget",
+    "counts",
+    "only",
+    "skip",
+    "tool",
+    "discovery",
+    "text",
+    "run",
+    "begun",
+    "help",
+];
 
 /// The settings of one profiled process.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +51,8 @@ pub struct Options {
     pub tool: Tool,
     /// How text is written. Default: through a writable alias.
     pub text: TextAccess,
+    /// When probes are made. Default: by the size of the program.
+    pub discovery: Discovery,
     /// The run that this process is part of. Default: one that begins with this process.
     pub run: Option<RunId>,
     /// Whether the first process of the run has been started. Set by it, for those that come after it.
@@ -106,6 +120,17 @@ pub enum Tool {
     None,
 }
 
+/// When probes are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discovery {
+    /// At the start, unless the program has very many functions.
+    Auto,
+    /// At the start.
+    Eager,
+    /// Those of a function when it is first executed.
+    Lazy,
+}
+
 /// How instructions in executable pages are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextAccess {
@@ -148,6 +173,11 @@ keys:
   skip=PATTERN,...     Functions not to measure, whatever only= says. What is left out has no probes and costs least.
   tool=profiler|none   What runs on the probes (default profiler). With none, nothing is measured and there is
                        no report; the program toggles its probes itself through fastinst.h.
+  discovery=auto|eager|lazy
+                       When probes are made (default auto). eager makes all of them at the start: some 2 us for each,
+                       and every call from the first on is seen. lazy makes those of a function when it is first
+                       executed: calls that begin before are counted, not timed, so main and other functions that
+                       are called once have no latency. auto is eager for programs of up to 8000 functions.
   text=alias|mprotect  How code is written (default alias). alias writes through a second mapping, so that no page
                        is writable and executable. mprotect makes the page so for the moment of a write; use it
                        where memfd_create is refused.
@@ -168,6 +198,7 @@ impl Default for Options {
             filter: Filter::default(),
             tool: Tool::Profiler,
             text: TextAccess::Alias,
+            discovery: Discovery::Auto,
             run: None,
             begun: false,
             help: false,
@@ -234,6 +265,9 @@ impl Options {
         if self.text != default.text {
             items.push(format!("text={}", self.text.name()));
         }
+        if self.discovery != default.discovery {
+            items.push(format!("discovery={}", self.discovery.name()));
+        }
         if let Some(run) = self.run {
             items.push(format!("run={run}"));
         }
@@ -269,6 +303,7 @@ impl Options {
             "samples" | "epoch_ms" => return Err(Error::RemovedKey { key: key.to_owned() }),
             "tool" => self.tool = value.parse()?,
             "text" => self.text = value.parse()?,
+            "discovery" => self.discovery = value.parse()?,
             "run" => self.run = Some(value.parse()?),
             "begun" => self.begun = choice("begun", value, &[("0", false), ("1", true)])?,
             "help" => self.help = choice("help", value, &[("0", false), ("1", true)])?,
@@ -428,6 +463,23 @@ impl FromStr for Tool {
     }
 }
 
+impl Discovery {
+    const NAMES: [(&'static str, Discovery); 3] =
+        [("auto", Discovery::Auto), ("eager", Discovery::Eager), ("lazy", Discovery::Lazy)];
+
+    fn name(self) -> &'static str {
+        name_of(self, &Discovery::NAMES)
+    }
+}
+
+impl FromStr for Discovery {
+    type Err = Error;
+
+    fn from_str(value: &str) -> Result<Discovery, Error> {
+        choice("discovery", value, &Discovery::NAMES)
+    }
+}
+
 impl TextAccess {
     const NAMES: [(&'static str, TextAccess); 2] =
         [("alias", TextAccess::Alias), ("mprotect", TextAccess::Mprotect)];
@@ -539,9 +591,9 @@ mod tests {
         check("begun=1:merge=0", Options { begun: true, ..default() }, "begun=1");
         check("tool=none", Options { tool: Tool::None, ..default() }, "tool=none");
         check(
-            "text=mprotect:help=1",
-            Options { text: TextAccess::Mprotect, help: true, ..default() },
-            "text=mprotect:help=1",
+            "text=mprotect:discovery=lazy:help=1",
+            Options { text: TextAccess::Mprotect, discovery: Discovery::Lazy, help: true, ..default() },
+            "text=mprotect:discovery=lazy:help=1",
         );
         check(
             "output=%e.%p.json",
@@ -569,7 +621,8 @@ mod tests {
         }
         check(
             "bugdet=3%",
-            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, run, begun, help",
+            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, discovery, text, \
+             run, begun, help",
         );
         check("budget", "option `budget` has no value; write key=value, and a colon in a value as `\\:`");
         const BUDGET: &str = "expected a percentage above 0% and up to 100%, such as 1%, or none";

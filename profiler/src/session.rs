@@ -21,7 +21,7 @@ use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
 use crate::locations::{Locations, tell_apart};
 use crate::measured::{Measured, Units};
-use crate::options::{Counts, Options, Output, RunId};
+use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
 use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
@@ -30,6 +30,9 @@ use crate::{fire, governor, preemption, summary, thread};
 
 /// Time between two looks for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
+
+/// Probes of programs with no more functions than this are made at the start, in some 50 ms at the most.
+const SMALL: usize = 8000;
 
 /// Between the start and the first tick.
 const FIRST_TICK: Duration = Duration::from_millis(2);
@@ -90,12 +93,18 @@ pub fn start(options: Options) -> Result<(), Error> {
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
     preemption::start();
+    let discovery = options.discovery;
     let session = Session::new(options);
     if let Some(index) = FUNCTIONS.push_with(|_| Function::default()) {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
-    cyg_profile::start_lazily().map_err(failed)?;
+    let discovered_now = match discovery {
+        Discovery::Auto => cyg_profile::start_eagerly_up_to(SMALL),
+        Discovery::Eager => cyg_profile::start(),
+        Discovery::Lazy => cyg_profile::start_lazily(),
+    };
+    discovered_now.map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_daemon().map_err(failed)

@@ -86,7 +86,6 @@ pub(crate) struct Strata {
     largest_weight: f64,
     /// Calls and time per nanosecond in the last one.
     last: Option<[f64; 2]>,
-    last_has_ticks: bool,
     differences: Differences,
     /// What windows that were cut short and late calls add to the variances.
     calls_variance: f64,
@@ -124,8 +123,8 @@ impl Strata {
     /// shows is compared with that rate.
     pub(crate) fn gap(&mut self, length: f64, rate: f64) {
         self.fold_all();
+        // Of the time of these calls nothing is known: the next window's is an outlier until others agree with it.
         self.last = Some([rate, 0.0]);
-        self.last_has_ticks = false;
         let most = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
         self.gap_calls += most / 2.0;
@@ -212,7 +211,6 @@ impl Strata {
         let rates = [calls / length, ticks / length];
         if let Some(last) = self.last {
             let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
-            let ticks = if self.last_has_ticks { ticks } else { 0.0 };
             let differences = &mut self.differences;
             differences.calls += calls * calls / 2.0;
             differences.calls_fourth += (calls * calls / 2.0).powi(2);
@@ -226,7 +224,6 @@ impl Strata {
         self.calls_systematic += window.uncertain * calls;
         self.ticks_systematic += window.uncertain * ticks;
         self.last = Some(rates);
-        self.last_has_ticks = true;
         self.windows += 1.0;
         self.calls += calls;
         self.timed += weight * window.timed;
@@ -386,6 +383,21 @@ mod tests {
         }
         let calls = strata.finished().calls();
         assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
+    }
+
+    #[test]
+    fn one_long_call_in_the_first_window_is_no_lower_bound() {
+        let mut strata = Strata::default();
+        strata.counted(40);
+        (0..40).for_each(|_| strata.timed(10.0));
+        strata.gap(1e5, 1e-4);
+        for number in 0..10 {
+            strata.opened(number, 1000.0, 1e6);
+            strata.closed(1, 0.0, 0.0);
+            strata.timed_in_window(number, 1000.0, if number == 0 { 1e9 } else { 10.0 });
+        }
+        let total = strata.finished().ticks(0.0).unwrap().total;
+        assert_eq!((total.low, total.high), (400.0, None));
     }
 
     #[test]

@@ -120,6 +120,10 @@ const TABLE: &[(&str, InC)] = &[
         "fastinst/src/provider/cyg_profile/mod.rs::start_lazily",
         Left("for the profiler; fastinst_register_callback promises every probe"),
     ),
+    (
+        "fastinst/src/provider/cyg_profile/mod.rs::start_eagerly_up_to",
+        Left("for the profiler; fastinst_register_callback promises every probe"),
+    ),
     ("fastinst/src/provider/cyg_profile/mod.rs::memory_bytes", Left("for the profiler's report")),
     (
         "fastinst/src/provider/cyg_profile/arrivals.rs",

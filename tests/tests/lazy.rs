@@ -17,7 +17,7 @@ fn only_functions_that_are_executed_have_probes() {
         let what = format!("{compiler:?} {flags:?}");
         let binary = compile("fixtures/many_functions.c", flags, compiler);
         let without = run(&mut bare(&binary, &[]));
-        let with = profiled(&binary, &[], "");
+        let with = profiled(&binary, &[], "discovery=lazy");
         with.run.assert_same(&without, &what);
         let report = with.report();
         // An entry and an exit each; two of the inlined function, unless it is inlined into nothing.

@@ -353,8 +353,8 @@ mod tests {
         }
         check(
             b"bugdet=3%",
-            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, text, \
-             run, begun, help",
+            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, \
+             discovery, text, run, begun, help",
         );
         check(b"tool=\xff", "FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it");
         check(

@@ -52,8 +52,12 @@ impl Estimate {
     /// The figure, of which it is known that it is not above `limit`.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Estimate {
-        let limit = limit.max(self.low);
-        Estimate { value: self.value.min(limit), low: self.low, high: self.high.map(|high| high.min(limit)) }
+        let limit = sane(limit);
+        Estimate {
+            value: self.value.min(limit),
+            low: self.low.min(limit),
+            high: self.high.map(|high| high.min(limit)),
+        }
     }
 
     /// The sum of two figures that were estimated independently of each other: half-widths add up in quadrature.

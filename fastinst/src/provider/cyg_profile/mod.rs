@@ -156,6 +156,19 @@ pub fn start_lazily() -> Result<(), Error> {
     begin(false)
 }
 
+/// As [`start`] where the instrumented objects have no more functions than this, all together; otherwise as [`start_lazily`].
+///
+/// # Errors
+/// As [`start`].
+pub fn start_eagerly_up_to(functions: usize) -> Result<(), Error> {
+    begin(false)?;
+    let found: usize = with_provider(|provider| {
+        let instrumented = provider.objects.iter().filter_map(|object| object.instrumented.as_ref());
+        instrumented.map(|instrumented| instrumented.known.index.len()).sum()
+    });
+    if found <= functions { begin(true) } else { Ok(()) }
+}
+
 fn begin(eagerly: bool) -> Result<(), Error> {
     let discovery = Discovery::begin()?;
     STARTED.store(true, Ordering::Relaxed);
