@@ -304,7 +304,8 @@ impl Files {
             let (start, end) = fields.next()?.split_once('-')?;
             let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
             let (device, inode) = (fields.nth(2)?, fields.next()?);
-            Some((range, format!("{device} {inode}")))
+            // Memory of no file has the inode 0, wherever it is: an emptied view shows nothing.
+            (inode != "0").then(|| (range, format!("{device} {inode}")))
         };
         Some(Self(table.lines().filter_map(parse).collect()))
     }
