@@ -233,8 +233,8 @@ impl TextRef {
     }
 
     /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
-    /// never blocks or allocates: a probe function or a signal handler may call it. Enters the kernel to look at text that may be
-    /// unmapped ([`TextRef::staying_mapped`]), and where a debugger has copied the page.
+    /// never blocks or allocates: a probe function or a signal handler may call it. Enters the kernel where a debugger has copied the
+    /// page of text that [stays mapped](TextRef::staying_mapped); of other text, such a page keeps what it shows.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
@@ -297,18 +297,17 @@ impl TextRef {
         old: &Bytes,
         new: &Bytes,
     ) -> Result<(), Error> {
+        // Between a look at text that may be unmapped and a store to it, other text may have taken its place.
+        if !self.stays_mapped {
+            return Ok(());
+        }
         let quadword = Quadword::of(window, self.address + offset, old.len());
         let view = view.wrapping_sub(quadword.back()).cast();
         let place = Place::new(quadword, view, self.address + offset);
         let (old, new) = (quadword.word(old), quadword.word(new));
-        let shown = if self.stays_mapped {
-            // SAFETY: promised to `staying_mapped`.
-            Some(unsafe { place.text_word() })
-        } else {
-            place.text_word_if_mapped()
-        };
-        let is_ours = || self.stays_mapped || self.behind(offset).is_copied_page(1);
-        if shown.is_none_or(|shown| shown == new) || !is_ours() {
+        // SAFETY: promised to `staying_mapped`.
+        let shown = unsafe { place.text_word() };
+        if shown == new {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
