@@ -307,7 +307,8 @@ impl TextRef {
         let (old, new) = (quadword.word(old), quadword.word(new));
         // SAFETY: promised to `staying_mapped`.
         let shown = unsafe { place.text_word() };
-        if shown == new {
+        // Other text may have been mapped there before the call: then the place is stale, and its store shows nowhere.
+        if shown == new || !self.behind(offset).is_copied_page(1) {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
