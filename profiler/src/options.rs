@@ -66,6 +66,7 @@ impl From<TextAccess> for fastinst::TextAccess {
         match access {
             TextAccess::Alias => Self::Alias,
             TextAccess::Mprotect => Self::Mprotect,
+            TextAccess::Private => Self::Private,
         }
     }
 }
@@ -138,6 +139,8 @@ pub enum TextAccess {
     Alias,
     /// By making the page writable and executable for the moment of a write, for systems that refuse `memfd_create`.
     Mprotect,
+    /// As `Alias`, in text that a debugger can set breakpoints in.
+    Private,
 }
 
 /// All keys with unit, default and consequence, and examples; ends with a newline.
@@ -178,9 +181,11 @@ keys:
                        and every call from the first on is seen. lazy makes those of a function when it is first
                        executed: calls that begin before are counted, not timed, so main and other functions that
                        are called once have no latency. auto is eager for programs of up to 8000 functions.
-  text=alias|mprotect  How code is written (default alias). alias writes through a second mapping, so that no page
+  text=alias|mprotect|private
+                       How code is written (default alias). alias writes through a second mapping, so that no page
                        is writable and executable. mprotect makes the page so for the moment of a write; use it
-                       where memfd_create is refused.
+                       where memfd_create is refused. private lets a debugger set
+                       breakpoints in instrumented functions; not for programs that load libraries again and again.
   run=NANOSECONDS.PID  The run: when it began, since 1970, and its first process. fastinst record and the library set
                        it, for all programs that the program starts. Reports of older runs are replaced.
   begun=0|1            1 says that the run has its first process, which is the one that says why there is nothing to
@@ -481,8 +486,8 @@ impl FromStr for Discovery {
 }
 
 impl TextAccess {
-    const NAMES: [(&'static str, TextAccess); 2] =
-        [("alias", TextAccess::Alias), ("mprotect", TextAccess::Mprotect)];
+    const NAMES: [(&'static str, TextAccess); 3] =
+        [("alias", TextAccess::Alias), ("mprotect", TextAccess::Mprotect), ("private", TextAccess::Private)];
 
     fn name(self) -> &'static str {
         name_of(self, &TextAccess::NAMES)
@@ -643,7 +648,7 @@ mod tests {
         );
         check("run=17", "run=17: expected NANOSECONDS.PID, as fastinst record sets it");
         check("tool=gprof", "tool=gprof: expected profiler or none");
-        check("text=Alias", "text=Alias: expected alias or mprotect");
+        check("text=Alias", "text=Alias: expected alias or mprotect or private");
         check("help=yes", "help=yes: expected 0 or 1");
         check("help=1:tool=none:help=1", "option `help` is given twice; leave one");
         check(

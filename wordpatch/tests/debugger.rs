@@ -13,7 +13,7 @@ use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_windo
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{self, TwoForms};
-use wordpatch::{Bytes, Error, FetchWindow, TextRef, finish_patch, patch, start_patch};
+use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, finish_patch, patch, start_patch};
 
 const INT3: u8 = 0xcc;
 
@@ -54,6 +54,7 @@ fn assert_nothing_is_writable_and_executable(address: usize) {
 
 #[test]
 fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, INSIDE);
     let (place, forms) = toggled(sites[0]);
@@ -80,6 +81,7 @@ fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
 
 #[test]
 fn patches_of_any_kind_show_on_a_page_with_a_breakpoint() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     for offset in [INSIDE, STRADDLING] {
         let sites = functions(4, offset);
@@ -102,6 +104,7 @@ fn patches_of_any_kind_show_on_a_page_with_a_breakpoint() {
 
 #[test]
 fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     for offset in [INSIDE, STRADDLING] {
         let site = functions(1, offset)[0];
@@ -134,6 +137,7 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
 
 #[test]
 fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, INSIDE);
     let [a, b] = forms();
@@ -156,6 +160,7 @@ fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
 
 #[test]
 fn threads_that_toggle_neighbours_on_a_copied_page_lose_nothing() {
+    text::set_access(TextAccess::Private);
     const ROUNDS: usize = 2_000;
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(3, INSIDE);
@@ -202,6 +207,7 @@ fn text_of_a_file() -> (File, usize) {
 
 #[test]
 fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let (_file, start) = text_of_a_file();
     let (site, other) = (start + PAGE, start + PAGE + 64);
@@ -223,6 +229,7 @@ fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again(
 /// A child has the breakpoints of its parent, as after any fork, until its debugger takes them out; and none that are gone.
 #[test]
 fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
+    text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, INSIDE);
     let (_, forms) = toggled(sites[0]);

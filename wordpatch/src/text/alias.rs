@@ -69,14 +69,18 @@ fn map_shared(
     map(file, offset, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE)
 }
 
-/// The text of `file` from `offset` on: a private mapping, read-execute, with these breakpoints (distances from its start) in
+/// The text of `file` from `offset` on, read-execute; a private mapping with these breakpoints (distances from its start) in
 /// pages of its own.
 fn map_text(
     file: &OwnedFd,
     offset: usize,
     length: usize,
+    is_private: bool,
     breakpoints: &[usize],
 ) -> nix::Result<NonNull<libc::c_void>> {
+    if !is_private {
+        return map_shared(file, offset, length, READ_EXECUTE);
+    }
     if breakpoints.is_empty() {
         return map(file, offset, length, READ_EXECUTE, MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE);
     }
@@ -121,10 +125,11 @@ unsafe fn map_over_text(
     file: &OwnedFd,
     offset: usize,
     range: &Range<usize>,
+    is_private: bool,
     breakpoints: &[usize],
 ) -> nix::Result<()> {
     let inside = breakpoints.iter().filter(|at| range.contains(at)).map(|at| at - range.start);
-    let executable = map_text(file, offset, range.len(), &inside.collect::<Vec<_>>())?;
+    let executable = map_text(file, offset, range.len(), is_private, &inside.collect::<Vec<_>>())?;
     let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
     // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's obligation.
     let moved = unsafe {
@@ -196,7 +201,10 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
 ///
 /// # Safety
 /// `range` must be a whole mapping, readable, that nobody else writes or remaps during the call.
-pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonNull<u8>, Error> {
+pub(super) unsafe fn replace_by_memory_file(
+    range: &Range<usize>,
+    is_private: bool,
+) -> Result<NonNull<u8>, Error> {
     let refused = |errno| refused(range.start, errno);
     let file = memory_file(range.len()).map_err(refused)?;
     let writable = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
@@ -204,14 +212,14 @@ pub(super) unsafe fn replace_by_memory_file(range: &Range<usize>) -> Result<NonN
     unsafe {
         copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
     };
-    let breakpoints = debugger::breakpoints_in_file_text(range);
+    let breakpoints = if is_private { debugger::breakpoints_in_file_text(range) } else { Vec::new() };
     for (at, byte) in &breakpoints {
         // SAFETY: inside the writable view, which nobody knows yet.
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
     // SAFETY: the file holds a copy of the text, which nobody changed meanwhile.
-    if let Err(errno) = unsafe { map_over_text(&file, 0, range, &addresses) } {
+    if let Err(errno) = unsafe { map_over_text(&file, 0, range, is_private, &addresses) } {
         // SAFETY: the mapping is ours and nobody knows it.
         let _ = unsafe { munmap(writable, range.len()) };
         return Err(refused(errno));
@@ -228,6 +236,7 @@ pub(super) unsafe fn replace_in_child(
     range: &Range<usize>,
     writable: NonNull<u8>,
     shown: &[Range<usize>],
+    is_private: bool,
 ) -> Result<(), Error> {
     let refused = |errno| refused(range.start, errno);
     let file = memory_file(range.len()).map_err(refused)?;
@@ -250,10 +259,12 @@ pub(super) unsafe fn replace_in_child(
     for part in shown {
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
         // SAFETY: this part of the text is mapped, and the view as long.
-        let mut breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
+        let mut breakpoints =
+            if is_private { unsafe { debugger::breakpoints_in_copies(part, view) } } else { Vec::new() };
         breakpoints.retain(|at| !sites.contains(at));
         // SAFETY: the file holds the text as it was executed at one moment.
-        unsafe { map_over_text(&file, part.start - range.start, part, &breakpoints) }.map_err(refused)?;
+        unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
+            .map_err(refused)?;
     }
     // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.
     let moved = unsafe {

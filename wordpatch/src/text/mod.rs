@@ -51,6 +51,9 @@ pub enum TextAccess {
     Alias,
     /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
     Mprotect,
+    /// As [`TextAccess::Alias`], with text that a debugger can set breakpoints in: a private mapping, see `shown`. Not for text that other
+    /// text may take the place of.
+    Private,
 }
 
 static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Alias as u8);
@@ -62,10 +65,10 @@ pub fn set_access(access: TextAccess) {
 
 /// How text is made writable now.
 pub fn access() -> TextAccess {
-    if ACCESS.load(Ordering::Acquire) == TextAccess::Mprotect as u8 {
-        TextAccess::Mprotect
-    } else {
-        TextAccess::Alias
+    match ACCESS.load(Ordering::Acquire) {
+        access if access == TextAccess::Mprotect as u8 => TextAccess::Mprotect,
+        access if access == TextAccess::Private as u8 => TextAccess::Private,
+        _ => TextAccess::Alias,
     }
 }
 
@@ -233,8 +236,8 @@ impl TextRef {
     }
 
     /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
-    /// never blocks or allocates: a probe function or a signal handler may call it. Enters the kernel where a debugger has copied the
-    /// page of text that [stays mapped](TextRef::staying_mapped); of other text, such a page keeps what it shows.
+    /// never blocks or allocates: a probe function or a signal handler may call it. With [`TextAccess::Private`], enters the kernel to
+    /// look at text that may be unmapped ([`TextRef::staying_mapped`]), and where a debugger has copied the page.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
@@ -297,18 +300,18 @@ impl TextRef {
         old: &Bytes,
         new: &Bytes,
     ) -> Result<(), Error> {
-        // Between a look at text that may be unmapped and a store to it, other text may have taken its place.
-        if !self.stays_mapped {
-            return Ok(());
-        }
         let quadword = Quadword::of(window, self.address + offset, old.len());
         let view = view.wrapping_sub(quadword.back()).cast();
         let place = Place::new(quadword, view, self.address + offset);
         let (old, new) = (quadword.word(old), quadword.word(new));
-        // SAFETY: promised to `staying_mapped`.
-        let shown = unsafe { place.text_word() };
+        let shown = if self.stays_mapped {
+            // SAFETY: promised to `staying_mapped`.
+            Some(unsafe { place.text_word() })
+        } else {
+            place.text_word_if_mapped()
+        };
         // Other text may have been mapped there before the call: then the place is stale, and its store shows nowhere.
-        if shown == new || !self.behind(offset).is_copied_page(1) {
+        if shown.is_none_or(|shown| shown == new) || !self.behind(offset).is_copied_page(1) {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
@@ -370,7 +373,7 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
-        let is_private = !mapping.writable && private && access() == TextAccess::Alias;
+        let is_private = !mapping.writable && private && access() == TextAccess::Private;
         let (writable, copied) = if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
@@ -385,7 +388,7 @@ impl TextMapping {
             // Before a child can share this text, and with it the sites that will be locked.
             site_table::reserve()?;
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
-            (Some(unsafe { alias::replace_by_memory_file(&range)? }), true)
+            (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
         };
         let is_given_out = !IS_PREPARING.get();
         Ok(Self { range, writable, copied, is_private, private: private && !copied, is_given_out })
@@ -518,7 +521,7 @@ pub unsafe fn unshare() -> Result<(), Error> {
         }
         // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
         // obligation.
-        unsafe { alias::replace_in_child(&mapping.range, writable, &shown)? };
+        unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private)? };
     }
     // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
     site_table::renew_in_child()?;

@@ -10,9 +10,9 @@
 //! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an error. The debugger will put the
 //! byte back that it has found, so nothing else may stand there meanwhile.
 //!
-//! Step 2 needs text that is mapped. Of text that may be unmapped at any time nobody looks: it is done for places whose owner promises that
-//! the text stays ([`TextRef::staying_mapped`]), as [`patch_all`](crate::patch_all) does for its own time; the owner of a
-//! [`TwoForms`](super::TwoForms) in other text has to call [`TwoForms::settle`](super::TwoForms::settle) from time to time.
+//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]), or
+//! nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
+//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. All of this concerns [`TextAccess::Private`](super::TextAccess::Private) only.
 
 use super::protect::PageGuard;
 use crate::Error;
