@@ -189,10 +189,11 @@ impl Measured {
             address: self.address as u64,
             location: None,
             samples: self.samples,
+            // What was timed was called, also where the run ended in the middle of a window.
             calls: Estimate {
-                value: calls.value.round(),
-                low: calls.low.floor(),
-                high: calls.high.map(f64::ceil),
+                value: calls.value.round().max(self.samples as f64),
+                low: calls.low.floor().max(self.samples as f64),
+                high: calls.high.map(|high| high.ceil().max(self.samples as f64)),
             },
             total_ns: total,
             self_ns: None,

@@ -6,7 +6,7 @@
 //! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the truth in at least 93 %. A test that
 //!   misses this by chance is no test: so many misses are allowed that, were the coverage 93 % and the pairs independent, more would
 //!   happen in one of 10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
-//! - at least a third of these pairs have an interval with both ends: "at least one call" is never wrong;
+//! - at least a fifth of these pairs have an interval with both ends: "at least one call" is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 
@@ -19,6 +19,9 @@ use tests::Compiler::Gcc;
 use tests::{Profiled, compile, profiled};
 
 /// Each program, how often it runs, and whether others compete for the processors.
+/// The programs run for a second or two, on a machine that may be busy.
+const BUDGET: &str = "budget=5%";
+
 const PROGRAMS: [(&str, u32, bool); 8] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
@@ -202,7 +205,7 @@ impl Verdict {
                 "{what}: {missed} of {} intervals miss, {allowed} may; {} are open",
                 pairs.pairs, pairs.open
             );
-            if 3 * pairs.open > 2 * pairs.pairs {
+            if 5 * pairs.open > 4 * pairs.pairs {
                 let _ =
                     writeln!(self.faults, "{} of {} intervals of {what} are open", pairs.open, pairs.pairs);
             }
@@ -226,7 +229,7 @@ fn stated_intervals_hold_for_adversarial_programs() {
     for (variant, runs, is_busy) in PROGRAMS {
         for _ in 0..runs {
             let _competitors = Competitors::start(if is_busy { processors } else { 0 });
-            verdict.add(variant, &profiled(&binary, &[variant], ""));
+            verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
         }
     }
     verdict.check();
