@@ -258,9 +258,11 @@ pub(super) unsafe fn replace_in_child(
     });
     for part in shown {
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
-        // SAFETY: this part of the text is mapped, and the view as long.
-        let mut breakpoints =
-            if is_private { unsafe { debugger::breakpoints_in_copies(part, view) } } else { Vec::new() };
+        let mut breakpoints = Vec::new();
+        if is_private {
+            // SAFETY: this part of the text is mapped, and the view as long.
+            breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
+        }
         breakpoints.retain(|at| !sites.contains(at));
         // SAFETY: the file holds the text as it was executed at one moment.
         unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
