@@ -230,6 +230,7 @@ mod tests {
 
     #[test]
     fn a_debuggers_breakpoint_is_not_taken_for_code() {
+        wordpatch::text::set_access(wordpatch::TextAccess::Private);
         const INT3: u8 = 0xcc;
         extern "C" fn never_executed() -> u32 {
             std::hint::black_box(42)
