@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::function::{Entered, FUNCTIONS, Function, Observation};
+use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
@@ -72,7 +72,6 @@ fn enter(
         Entered::Early => {
             spend(thread, begin, tsc::now());
             function.begins_for(thread);
-            function.lands(tsc::now(), || thread.preempted_lately());
         }
         Entered::Not => spend(thread, begin, tsc::now()),
     });
@@ -96,7 +95,7 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, entries: &
 
 #[inline(always)]
 fn spend(thread: &Thread, begin: u64, end: u64) {
-    thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed));
+    thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed), end);
 }
 
 /// Whether the exit of an entry can still be seen, and known for its own.
@@ -164,12 +163,9 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
     let spent = || thread.overhead.load(Ordering::Relaxed);
     let mut empty = [0; ROUNDS];
     let mut unseen = [0; ROUNDS];
-    let observe = |limit| {
-        function.reset();
-        function.observe(&Observation { opens: 0, closes: u64::MAX - 1, limit, weight: 1.0 }, |_, _| {});
-    };
     for round in 0..ROUNDS {
-        observe(u64::MAX);
+        function.reset();
+        function.turn_on(0, u64::MAX, 1.0, |_, _| {});
         timed_entry(index, function, thread, stack_pointer);
         let left = tsc::now();
         thread.enter(stack_pointer, |entries| {

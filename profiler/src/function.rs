@@ -4,13 +4,16 @@
 //! window ([`crate::policy`]). Each step is made by whoever brings it about:
 //!
 //! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then the entry probes.
-//! 2. Entries before `opens` do not count. Each later one is numbered; the one with the number `limit` goes on with a refilled
+//! 2. The first entry after that decides where a window lies: a window is a span of the program's *own time*, which is time without
+//!    what probes take and without preemption. It begins [`Window::delay`] after the daemon's last store. If so much own time has
+//!    passed that the window is over, it had no calls.
+//! 3. Entries before `opens` do not count. Each later one is numbered; the one with the number `limit` goes on with a refilled
 //!    allowance, or ends the observation.
-//! 3. The first entry after `closes` switches the entry probes off. No timer is needed, and none that is late does harm. What
-//!    probes take is not the program's time: each thread's window is longer by what the thread has spent in probes since it opened.
-//! 4. The exit probes stay on until all entries of the observation have come out. The thread that sees the last exit switches them
+//! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time to probes or preemption
+//!    since the window opened: then the window is longer by that. No timer is needed, and none that is late does harm.
+//! 5. The exit probes stay on until all entries of the observation have come out. The thread that sees the last exit switches them
 //!    off; so does the one that sees too many exits of calls that were entered before.
-//! 5. The daemon reads the number of entries once the observation is over, and begins the next.
+//! 6. The daemon reads the number of entries once the observation is over, and begins the next.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
@@ -56,14 +59,17 @@ pub(crate) struct Function {
     limit: AtomicU64,
     /// Where the limit was reached.
     ended: AtomicU64,
-    /// A window that opens when the program is seen to run: from when on, or 0; and how long after that, and for how long.
-    floats_from: AtomicU64,
-    float_delay: AtomicU64,
-    float_length: AtomicU64,
-    /// A thread that is known to have spent so much in probes when the window opened, or nearly; and what it had spent since when the
-    /// window closed.
+    /// A window whose place is not decided: since when, or 0; how much own time after that it opens, and for how long.
+    pending_since: AtomicU64,
+    delay: AtomicU64,
+    length: AtomicU64,
+    /// What the program's only thread had spent in probes then.
+    spent_by_then: AtomicU64,
+    /// A thread, and what it had spent in probes and how long it had been preempted when the window opened, or shortly before; and what
+    /// it had spent since when the window closed.
     known: AtomicUsize,
     spent_before: AtomicU64,
+    preempted_before: AtomicU64,
     overhead: AtomicU64,
     /// Its number, and how many calls each of its own stands for, as the bits of an f32.
     observation: AtomicU32,
@@ -80,31 +86,39 @@ pub(crate) struct Function {
     is_closed: AtomicBool,
     is_listed: AtomicBool,
     next_listed: AtomicU32,
-    /// When the allowance was refilled, and with how many calls.
+    /// When the allowance was refilled.
     refilled: AtomicU64,
-    chunk: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, and when it was.
+    /// The entry in the middle between the last refill and the limit, and when it was; which thread it was on, and the time that
+    /// this thread had lost by then.
     middle: AtomicU64,
     middle_at: AtomicU64,
+    middle_by: AtomicUsize,
+    middle_lost: AtomicU64,
+    /// The time that the thread had lost between the middle and the limit, if both were on one thread.
+    lost: AtomicU64,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
 }
 
-/// A function whose windows take microseconds is called within so many ticks if the program runs, some 50 us, or is not in a busy
-/// phase.
-const AT_ONCE: u64 = 130_000;
-
 /// How much longer than its time a window may take, for threads that spend most of it in probes.
 const STRETCH: u64 = 8;
 
-/// What a window must know of the thread that enters: how much of its time is not the program's.
+/// What a window must know of the thread that enters: how much of its time is not the program's own. In ticks of the clock.
 pub(crate) trait OwnTime {
     /// A number for the thread, not 0.
     fn number(&self) -> usize;
-    /// What the thread has spent in probes so far, in ticks of the clock.
+    /// What the thread has spent in probes so far.
     fn spent(&self) -> u64;
+    /// How long it was preempted so far.
+    fn preempted(&self) -> u64;
+    /// How long it was preempted since it was asked last, by this or [`OwnTime::preempted`].
+    fn preempted_lately(&self) -> u64;
     /// Whether there is no other thread.
     fn is_alone(&self) -> bool;
+    /// All time that is not the program's own.
+    fn lost(&self) -> u64 {
+        self.spent() + self.preempted()
+    }
 }
 
 /// So many entries of a window run through code that was just rewritten.
@@ -130,14 +144,19 @@ pub(crate) struct Observed {
     pub(crate) is_cold: bool,
 }
 
-/// An observation to begin.
+/// A window to open. Times in ticks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Observation {
-    pub(crate) opens: u64,
-    /// `u64::MAX`: the function is on.
-    pub(crate) closes: u64,
+pub(crate) struct Window {
+    /// Own time from now until it opens.
+    pub(crate) delay: u64,
+    /// How much own time it takes.
+    pub(crate) length: u64,
+    /// How many entries count at most.
     pub(crate) limit: u64,
+    /// How many calls each observed one stands for.
     pub(crate) weight: f32,
+    /// What the program's threads have spent in probes so far.
+    pub(crate) spent: u64,
 }
 
 /// What an observation has counted.
@@ -155,8 +174,8 @@ pub(crate) struct Counted {
 pub(crate) struct Exceeded {
     /// When, in ticks.
     pub(crate) at: u64,
-    /// The rate at the end, in calls per tick: over the second half of what was allowed, since the first may have begun long before
-    /// the function became hot.
+    /// The rate at the end, in calls per tick of the program's own time: over the second half of what was allowed, since the first may
+    /// have begun long before the function became hot.
     pub(crate) rate: f64,
 }
 
@@ -214,8 +233,8 @@ impl Function {
     /// An entry at this moment: whether it is observed, and as what.
     #[inline]
     pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
-        // Acquire: pairs with the Release in `observe`, which sets the rest first.
-        if now < self.opens.load(Acquire) {
+        // Acquire: pairs with the Release in `begin`, which sets the rest first.
+        if now < self.opens.load(Acquire) && (self.pending_since.load(Acquire) == 0 || !self.place(now, thread)) {
             return Entered::Early;
         }
         let closes = self.closes.load(Relaxed);
@@ -226,12 +245,14 @@ impl Function {
         let limit = self.limit.load(Relaxed);
         if number == self.middle.load(Relaxed) {
             self.middle_at.store(now, Relaxed);
+            self.middle_by.store(thread.number(), Relaxed);
+            self.middle_lost.store(thread.lost(), Relaxed);
         }
         if number >= limit {
             if number > limit {
                 return Entered::Not;
             }
-            self.reached_limit(index, number, now);
+            self.reached_limit(index, number, now, thread);
         }
         if number == 1 && self.known.load(Relaxed) == 0 {
             self.begins_for(thread);
@@ -249,10 +270,34 @@ impl Function {
     /// counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
         self.spent_before.store(thread.spent(), Relaxed);
+        self.preempted_before.store(thread.preempted(), Relaxed);
         self.known.store(thread.number(), Relaxed);
     }
 
-    /// Whether the window is open for a thread that has spent time in probes since it opened. If it is over for all threads, closes it.
+    /// The first entry since the daemon has begun a window: decides where the window lies. Gives whether it is open already.
+    #[cold]
+    fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
+        let since = self.pending_since.load(Acquire);
+        if since == 0 || now < since || self.pending_since.compare_exchange(since, 0, SeqCst, Relaxed).is_err() {
+            return false;
+        }
+        let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
+        // Preemption that was not known at the last probe may have been before `since`: then the window begins later than it should.
+        let spent = if thread.is_alone() { thread.spent().saturating_sub(self.spent_by_then.load(Relaxed)) } else { 0 };
+        let own = (now - since).saturating_sub(thread.preempted_lately() + spent);
+        let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
+        if closes <= now {
+            self.closes.store(now, Relaxed);
+            self.close();
+            return false;
+        }
+        self.closes.store(closes, Relaxed);
+        self.opens.store(opens, Release);
+        self.begins_for(thread);
+        opens <= now
+    }
+
+    /// Whether the window is open for a thread that has lost time since it opened. If it is over for all threads, closes it.
     #[cold]
     fn is_still_open(&self, now: u64, closes: u64, thread: &impl OwnTime) -> bool {
         if self.is_closed.load(Relaxed) {
@@ -260,9 +305,10 @@ impl Function {
         }
         // Of other threads it is not known what they have spent since.
         let is_known = self.known.load(Relaxed) == thread.number();
-        let before = self.spent_before.load(Relaxed);
-        let overhead = if is_known { thread.spent().wrapping_sub(before) } else { 0 };
-        if now.saturating_sub(overhead) < closes {
+        let since = |now: u64, before: &AtomicU64| if is_known { now.wrapping_sub(before.load(Relaxed)) } else { 0 };
+        let overhead = since(thread.spent(), &self.spent_before);
+        let preempted = since(thread.preempted(), &self.preempted_before);
+        if now.saturating_sub(overhead + preempted) < closes {
             return true;
         }
         if is_known {
@@ -290,18 +336,20 @@ impl Function {
 
     /// The entry with the number of the limit.
     #[cold]
-    fn reached_limit(&self, index: u32, number: u64, now: u64) {
+    fn reached_limit(&self, index: u32, number: u64, now: u64, thread: &impl OwnTime) {
         if self.is_on.load(Relaxed) {
             let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
             if let Allowance::More(calls) = Allowance::refilled(elapsed, &governor::intensity()) {
                 self.refilled.store(now, Relaxed);
-                self.chunk.store(calls.into(), Relaxed);
                 self.middle.store(number + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
                 self.limit.store(number + u64::from(calls), Relaxed);
                 return;
             }
         }
+        let is_same = self.middle_by.load(Relaxed) == thread.number();
+        let lost = if is_same { thread.lost().saturating_sub(self.middle_lost.load(Relaxed)) } else { 0 };
+        self.lost.store(lost, Relaxed);
         // This entry is the last that counts.
         self.ended.store(now, SeqCst);
         self.opens.store(u64::MAX, SeqCst);
@@ -365,62 +413,40 @@ impl Function {
         governor::wake_daemon();
     }
 
-    /// Begins an observation, whose number it gives. For the daemon.
-    pub(crate) fn observe(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
-        let number = self.prepare(observation, switch_on);
-        self.release(observation.opens, observation.closes, observation.weight);
+    /// Switches the function on: every entry counts from now on, up to a limit. For the daemon.
+    pub(crate) fn turn_on(&self, now: u64, limit: u64, weight: f32, switch_on: impl Fn(ProbeId, ProbeType)) {
+        self.begin(limit, true, switch_on);
+        self.refilled.store(now, Relaxed);
+        self.weight.store(weight.to_bits(), Relaxed);
+        // Release: pairs with the Acquire in `enter`.
+        self.opens.store(now, Release);
+    }
+
+    /// Begins a window at `now`, and gives the number of the observation. For the daemon.
+    pub(crate) fn open(&self, now: u64, window: &Window, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+        let number = self.begin(window.limit, false, switch_on);
+        self.weight.store(window.weight.to_bits(), Relaxed);
+        self.delay.store(window.delay, Relaxed);
+        self.length.store(window.length, Relaxed);
+        self.spent_by_then.store(window.spent, Relaxed);
+        // Release: pairs with the Acquire in `enter` and `place`.
+        self.pending_since.store(now.max(1), Release);
         number
     }
 
-    /// The second half of [`Function::observe`]: from when to when entries count, and for how many. Stores only.
-    pub(crate) fn release(&self, opens: u64, closes: u64, weight: f32) {
-        self.weight.store(weight.to_bits(), Relaxed);
-        self.closes.store(closes, Relaxed);
-        // Release: pairs with the Acquire in `enter`.
-        self.opens.store(opens, Release);
-    }
-
-    /// As [`Function::release`], for a window of a few microseconds. The daemon may have taken the program's processor, or another
-    /// process has it: then the window would be over before the program runs again. It opens `delay` after the first entry from
-    /// `from` on, if that comes at once but for time in which its thread was preempted; otherwise no call is observed.
-    pub(crate) fn release_floating(&self, from: u64, delay: u64, length: u64, weight: f32) {
-        self.weight.store(weight.to_bits(), Relaxed);
-        self.float_delay.store(delay, Relaxed);
-        self.float_length.store(length, Relaxed);
-        // Release: pairs with the Acquire in `lands`.
-        self.floats_from.store(from, Release);
-    }
-
-    /// An early entry of a thread that was preempted for so long lately: a window that waits for it opens.
-    #[inline]
-    pub(crate) fn lands(&self, now: u64, preempted: impl Fn() -> u64) {
-        let from = self.floats_from.load(Acquire);
-        if from == 0 || now < from || self.floats_from.compare_exchange(from, 0, SeqCst, Relaxed).is_err() {
-            return;
-        }
-        let is_at_once = now - from <= AT_ONCE || now - from <= AT_ONCE + preempted();
-        let opens = if is_at_once { now + self.float_delay.load(Relaxed) } else { 0 };
-        let closes = if is_at_once { opens + self.float_length.load(Relaxed) } else { 0 };
-        self.closes.store(closes, Relaxed);
-        self.opens.store(opens, Release);
-    }
-
-    /// The first half of [`Function::observe`]: the probes are on, and nothing counts yet.
-    pub(crate) fn prepare(&self, observation: &Observation, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+    /// The probes are on, and nothing counts yet.
+    fn begin(&self, limit: u64, is_on: bool, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         self.opens.store(u64::MAX, SeqCst);
+        self.pending_since.store(0, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
         self.observation.store(number, Relaxed);
-        self.floats_from.store(0, Relaxed);
         self.known.store(0, Relaxed);
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
-        self.limit.store(observation.limit, Relaxed);
-        let is_on = observation.closes == u64::MAX;
+        self.limit.store(limit, Relaxed);
         self.strays_left.store(if is_on { STRAY_EXITS } else { STRAY_EXITS_IN_WINDOW }, Relaxed);
         self.is_on.store(is_on, Relaxed);
-        self.refilled.store(observation.opens, Relaxed);
-        self.chunk.store(observation.limit, Relaxed);
-        self.middle.store(observation.limit / 2, Relaxed);
+        self.middle.store(limit / 2, Relaxed);
         self.is_listed.store(false, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
         let period = self.exit_period();
@@ -436,13 +462,27 @@ impl Function {
         number
     }
 
+    /// Whether no entry has decided yet where the window lies.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending_since.load(Acquire) != 0
+    }
+
+    /// The part of the window that has passed by `now`.
+    pub(crate) fn passed(&self, now: u64) -> f64 {
+        let (opens, closes) = (self.opens.load(Acquire), self.closes.load(Relaxed));
+        if self.is_closed.load(Relaxed) || now >= closes {
+            return 1.0;
+        }
+        now.saturating_sub(opens) as f64 / closes.saturating_sub(opens).max(1) as f64
+    }
+
     /// What the observation has counted so far. For the daemon.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
             let at = self.ended.load(Relaxed);
             let calls = limit.saturating_sub(self.middle.load(Relaxed));
-            let ticks = at.saturating_sub(self.middle_at.load(Relaxed));
+            let ticks = at.saturating_sub(self.middle_at.load(Relaxed) + self.lost.load(Relaxed));
             Exceeded { at, rate: calls as f64 / ticks.max(1) as f64 }
         });
         Counted { entries: entries.min(limit), exceeded, overhead: self.overhead.load(Relaxed) }
@@ -452,6 +492,7 @@ impl Function {
     /// whatever state the parent had it in. The next observation switches them on.
     pub(crate) fn reset(&self) {
         self.opens.store(u64::MAX, Relaxed);
+        self.pending_since.store(0, Relaxed);
         self.open.store(0, Relaxed);
         self.exit_period.fetch_or(1, Relaxed);
         self.is_closed.store(true, Relaxed);
@@ -474,8 +515,8 @@ pub(crate) fn take_exhausted() -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// A thread that has spent this in probes.
-    struct Own(u64);
+    /// A thread that has spent this in probes, and was preempted for so long.
+    struct Own(u64, u64);
 
     impl OwnTime for Own {
         fn number(&self) -> usize {
@@ -486,10 +527,21 @@ mod tests {
             self.0
         }
 
+        fn preempted(&self) -> u64 {
+            self.1
+        }
+
+        fn preempted_lately(&self) -> u64 {
+            self.1
+        }
+
         fn is_alone(&self) -> bool {
             true
         }
     }
+
+    /// Has lost no time.
+    const IDEAL: Own = Own(0, 0);
 
     fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
         match function.enter(0, now, own) {
@@ -502,35 +554,64 @@ mod tests {
         }
     }
 
+    /// A window that opens at 100, placed by an entry at 50.
+    fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
+        function.reset();
+        let number = opened(function, limit, closes);
+        assert!(enter(function, 50, &IDEAL).is_none());
+        number
+    }
+
+    fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
+        let window = Window { delay: 60, length: closes - 100, limit, weight: 2.0, spent: 0 };
+        function.open(40, &window, |_, _| {})
+    }
+
     #[test]
-    fn time_in_probes_makes_a_window_longer() {
+    fn time_in_probes_and_preemption_make_a_window_longer() {
         let function = Function::default();
         observed(&function, 1000, 200);
-        assert!(enter(&function, 90, &Own(1000)).is_none());
-        assert!(enter(&function, 150, &Own(1030)).is_some());
-        assert!(enter(&function, 349, &Own(1150)).is_some(), "its own time is 199");
-        assert!(enter(&function, 350, &Own(1150)).is_none());
+        assert!(enter(&function, 90, &Own(1000, 70)).is_none());
+        assert!(enter(&function, 150, &Own(1030, 70)).is_some());
+        assert!(enter(&function, 349, &Own(1150, 70)).is_some(), "its own time is 199");
+        assert!(enter(&function, 419, &Own(1150, 140)).is_some(), "its own time is 199");
+        assert!(enter(&function, 420, &Own(1150, 140)).is_none());
         assert!(!function.has_on(ProbeType::Entry));
         assert_eq!(function.counted().overhead, 150);
     }
 
-    fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
-        function.reset();
-        function.observe(&Observation { opens: 100, closes, limit, weight: 2.0 }, |_, _| {})
+    #[test]
+    fn a_window_lies_in_the_programs_own_time() {
+        let place = |at: u64, own: &Own| {
+            let function = Function::default();
+            function.reset();
+            opened(&function, 1000, 150);
+            let is_counted = enter(&function, at, own).is_some();
+            let [opens, closes] = [&function.opens, &function.closes].map(|time| time.load(Relaxed));
+            let is_on = function.has_on(ProbeType::Entry);
+            (is_counted, is_on.then_some((opens, closes)))
+        };
+        // The daemon has begun it at 40, it opens 60 after that, for 50.
+        assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
+        assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
+        assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");
+        assert_eq!(place(150, &Own(0, 100)), (false, Some((200, 250))), "preempted in between");
+        assert_eq!(place(1150, &Own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
+        assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
     }
 
     #[test]
     fn entries_count_from_the_opening_to_the_closing() {
         let function = Function::default();
         let number = observed(&function, 1000, 200);
-        assert_eq!(enter(&function, 99, &Own(0)), None);
-        let first = enter(&function, 100, &Own(0)).unwrap();
+        assert_eq!(enter(&function, 99, &IDEAL), None);
+        let first = enter(&function, 100, &IDEAL).unwrap();
         assert_eq!((first.observation, first.weight, first.period % 2), (number, 2.0, 0));
-        assert!(enter(&function, 199, &Own(0)).is_some());
+        assert!(enter(&function, 199, &IDEAL).is_some());
         assert_eq!(function.counted().entries, 2);
-        assert_eq!(enter(&function, 200, &Own(0)), None);
+        assert_eq!(enter(&function, 200, &IDEAL), None);
         assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
-        assert_eq!(enter(&function, 201, &Own(0)), None);
+        assert_eq!(enter(&function, 201, &IDEAL), None);
         assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
         function.left(first.period);
         assert!(function.has_on(ProbeType::Exit));
@@ -544,43 +625,22 @@ mod tests {
     fn a_window_ends_with_its_limit_and_says_when() {
         let function = Function::default();
         observed(&function, 3, 1000);
-        (0..3).for_each(|at| assert!(enter(&function, 100 + at, &Own(0)).is_some()));
-        assert_eq!(enter(&function, 103, &Own(0)), None);
+        (0..3).for_each(|at| assert!(enter(&function, 100 + at, &IDEAL).is_some()));
+        assert_eq!(enter(&function, 103, &IDEAL), None);
         let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
         assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
         take_exhausted();
     }
 
     #[test]
-    fn a_floating_window_opens_when_the_program_runs() {
-        let function = Function::default();
-        let check = |at: u64, preempted: u64, expected: bool| {
-            observed(&function, 1000, 0);
-            function.opens.store(u64::MAX, Relaxed);
-            function.release_floating(1000, 10, 50, 2.0);
-            assert!(enter(&function, 900, &Own(0)).is_none());
-            function.lands(900, || 0);
-            assert!(enter(&function, at, &Own(0)).is_none());
-            function.lands(at, || preempted);
-            assert!(enter(&function, at + 9, &Own(0)).is_none());
-            assert_eq!(enter(&function, at + 10, &Own(0)).is_some(), expected);
-            assert!(enter(&function, at + 60, &Own(0)).is_none());
-        };
-        check(1100, 0, true);
-        check(1000 + 2 * AT_ONCE, 0, false);
-        check(1000 + 2 * AT_ONCE, AT_ONCE, true);
-    }
-
-    #[test]
     fn too_many_exits_of_other_calls_end_the_exit_period() {
         let function = Function::default();
         observed(&function, 1000, 1000);
-        let entry = enter(&function, 150, &Own(0)).unwrap();
+        let entry = enter(&function, 150, &IDEAL).unwrap();
         (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
         assert!(!function.has_on(ProbeType::Exit));
         function.left(entry.period);
-        let next =
-            function.observe(&Observation { opens: 0, closes: 1000, limit: 10, weight: 1.0 }, |_, _| {});
+        let next = opened(&function, 10, 1000);
         assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
         assert_eq!(next, entry.observation + 1);
         assert!(function.has_on(ProbeType::Exit));
@@ -590,9 +650,10 @@ mod tests {
     fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
         let function = Function::default();
         observed(&function, 1000, 200);
-        let outer = enter(&function, 150, &Own(0)).unwrap();
-        enter(&function, 300, &Own(0));
-        function.observe(&Observation { opens: 400, closes: 500, limit: 10, weight: 1.0 }, |_, kind| {
+        let outer = enter(&function, 150, &IDEAL).unwrap();
+        enter(&function, 300, &IDEAL);
+        let window = Window { delay: 0, length: 100, limit: 10, weight: 1.0, spent: 0 };
+        function.open(400, &window, |_, kind| {
             assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
         });
         assert_eq!(function.exit_period(), outer.period);

@@ -106,7 +106,8 @@ pub(crate) fn wake_daemon() {
     }
 }
 
-fn processor_time(clock: ClockId) -> f64 {
+/// Of a clock of processor time, in nanoseconds.
+pub(crate) fn processor_time(clock: ClockId) -> f64 {
     clock_gettime(clock).map_or(0.0, |time| time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
 }
 
@@ -157,7 +158,7 @@ pub(crate) struct Governor {
     in_ticks: f64,
     discovery_before: Duration,
     /// Processor time that the program takes in a nanosecond of time.
-    running: f64,
+    load: f64,
     last_change: Instant,
 }
 
@@ -175,7 +176,7 @@ impl Governor {
             ticks: 0.0,
             in_ticks: 0.0,
             discovery_before: fastinst::service::discovery_time(),
-            running: 1.0,
+            load: 1.0,
             last_change: Instant::now(),
         };
         if exact {
@@ -221,7 +222,7 @@ impl Governor {
         self.ticks += 1.0;
         self.in_ticks += now - begin;
         let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
-        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.running));
+        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.load));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
@@ -237,7 +238,7 @@ impl Governor {
         }
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
-        self.running = (own / elapsed.max(1.0)).max(LEAST_RUNNING);
+        self.load = (own / elapsed.max(1.0)).max(LEAST_RUNNING);
         self.scale = adapted(self.scale, budget, own, now.sum() - self.last.sum(), &now);
         self.last = now;
         self.publish();

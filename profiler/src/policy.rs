@@ -12,7 +12,10 @@
 //! # What is estimated, and why it is unbiased
 //! A call at time t, in a stratum of length L with a window of length w, is observed with probability w / L: neither the
 //! window's length nor its place depends on what the program does in the stratum. It therefore counts L / w times
-//! (Horvitz and Thompson, 1952), and so does its latency. Given the past, the expected value in each stratum is the true one, so it
+//! (Horvitz and Thompson, 1952), and so does its latency. Both lengths are those of the program's *own time*: time without that
+//! for which its threads were ready and had no processor, because other processes or the daemon had it
+//! ([`crate::own_time`], [`crate::preemption`]), and in windows without what probes took. Time in which the program waits is
+//! its own. Given the past, the expected value in each stratum is the true one, so it
 //! is for their sum, whatever the pattern of the calls: clusters and phases change the variance, not the mean. Time on is
 //! a stratum with w = L; it may end after a number of calls, because what it stands for ends with it.
 //!
@@ -23,20 +26,16 @@
 //!   nothing is observed. The calls of this *gap* are estimated as half of what the last rate would give, and the interval holds
 //!   everything from none to all of it.
 //! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of it is treated as a gap.
-//! * A window opens at the first tick of the daemon after the drawn instant, and [`WARM_UP`] later. A call in the first tick of a
-//!   stratum is therefore observed a little more rarely, one in the last a little more often. The length of strata varies, so that no
-//!   period of the program stays in step with them.
-//! * The daemon needs a processor to open a window. If it takes it from the program, the program stands still until the daemon
-//!   sleeps again, and the window begins before that if [`WARM_UP`] is not enough.
+//! * A window opens at the first tick of the daemon after the drawn instant. A call in the first tick of a stratum is therefore
+//!   observed a little more rarely, one in the last a little more often. The length of strata varies, so that no period of the program
+//!   stays in step with them.
+//! * How much of a stratum is the program's own time is taken from the last tenths of a second, for all threads together.
+//! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than they count.
 
 use rand::{Rng, RngExt};
 
 /// Calls in a window, as a multiple of the expected number, after which it is cut short.
 pub(crate) const CAP: u32 = 20;
-
-/// From the opening of a window to the first call that counts, in nanoseconds. Until then the daemon goes back to sleep, and
-/// the code that was rewritten gets into the caches.
-pub(crate) const WARM_UP: f64 = 8_000.0;
 
 /// The shortest window, in nanoseconds.
 const SHORTEST_WINDOW: f64 = 1_000.0;
@@ -107,23 +106,26 @@ pub(crate) struct Planned {
 pub(crate) struct Open {
     pub(crate) start: f64,
     pub(crate) end: f64,
-    pub(crate) opens: f64,
-    pub(crate) closes: f64,
+    /// Length of the window in the program's own time.
+    pub(crate) length: f64,
+    /// The part of the time that is the program's own.
+    pub(crate) running: f64,
+    /// The processor time that the program had taken when the window opened.
+    pub(crate) own_time: f64,
 }
 
 impl Planned {
     /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
-    pub(crate) fn open(&self, now: f64) -> Open {
-        let opens = self.opens.max(now);
-        let closes = opens + self.length;
-        Open { start: self.start, end: self.end.max(closes), opens, closes }
+    pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
+        let end = self.end.max(self.opens.max(now) + self.length / running);
+        Open { start: self.start, end, length: self.length, running, own_time }
     }
 }
 
 impl Open {
     /// How many calls each observed one stands for.
     pub(crate) fn weight(&self) -> f64 {
-        (self.end - self.start) / (self.closes - self.opens)
+        ((self.end - self.start) * self.running / self.length.max(1.0)).max(1.0)
     }
 }
 
@@ -204,7 +206,7 @@ mod tests {
             let Next::Window(planned) = pace.next(start, &INTENSITY, &mut random) else { panic!("on") };
             assert!(planned.start <= planned.opens && planned.opens + planned.length <= planned.end);
             assert_eq!(planned.length, 50_000.0);
-            let open = planned.open(0.0);
+            let open = planned.open(0.0, 1.0, 0.0);
             assert_eq!(open.weight(), (planned.end - planned.start) / planned.length);
             start = open.end;
         }
@@ -218,8 +220,12 @@ mod tests {
     #[test]
     fn a_window_that_opens_late_makes_its_stratum_longer() {
         let planned = Planned { start: 100.0, end: 200.0, opens: 150.0, length: 40.0 };
-        assert_eq!(planned.open(0.0), Open { start: 100.0, end: 200.0, opens: 150.0, closes: 190.0 });
-        assert_eq!(planned.open(180.0), Open { start: 100.0, end: 220.0, opens: 180.0, closes: 220.0 });
+        let at = |now: f64, running: f64| planned.open(now, running, 7.0);
+        let open = Open { start: 100.0, end: 200.0, length: 40.0, running: 1.0, own_time: 7.0 };
+        assert_eq!((at(0.0, 1.0), open.weight()), (open, 2.5));
+        assert_eq!(at(180.0, 1.0), Open { end: 220.0, ..open });
+        let half = Open { end: 260.0, running: 0.5, ..open };
+        assert_eq!((at(180.0, 0.5), half.weight()), (half, 2.0), "the program has a processor half of the time");
     }
 
     #[test]

@@ -13,20 +13,17 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
-use crate::function::{FUNCTIONS, Function, Observation, take_exhausted};
+use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor;
 use crate::measured::{Measured, ON, Stage};
-use crate::policy::{CAP, Next, Pace, Planned, WARM_UP};
+use crate::own_time::OwnPart;
+use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::strata::Strata;
-use crate::{fire, thread};
+use crate::{fire, own_time, thread};
 
-/// Shorter windows than this, in nanoseconds, do not overlap; and the time from the end of one to the next, for its probes.
-const HOT_WINDOW: f64 = 20_000.0;
-const HOT_PAUSE: f64 = 2_000.0;
-
-/// Longer ones open at random instants within this many times their length, so that fewer are open at the same time. Until then
-/// their probes are on, but do little.
-const SPREAD: f64 = 1.0;
+/// A window opens so much of the program's own time after the daemon has begun it, in nanoseconds: not in step with the call that
+/// is the first to see it.
+const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
 /// What probes take is known to this part of it: some nanoseconds for each, because what the processor would have done at the same time
 /// is not the same everywhere.
@@ -59,8 +56,9 @@ pub(crate) struct Schedule {
     /// Whether the program's end was seen: no more observations.
     is_over: bool,
     ticks: u32,
-    /// Windows that open at the end of this tick, with the number of the observation.
-    opening: Vec<(u32, Planned, u32)>,
+    own: OwnPart,
+    /// Windows that open at the end of this tick.
+    opening: Vec<(u32, Planned)>,
 }
 
 impl Schedule {
@@ -73,6 +71,7 @@ impl Schedule {
             start,
             is_over: false,
             ticks: 0,
+            own: OwnPart::default(),
             opening: Vec::new(),
         }
     }
@@ -84,10 +83,6 @@ impl Schedule {
 
     fn at(&self, ticks: u64) -> f64 {
         governor::nanoseconds(ticks.saturating_sub(self.start))
-    }
-
-    fn ticks_at(&self, nanoseconds: f64) -> u64 {
-        self.start + (nanoseconds * governor::ticks_per_ns()) as u64
     }
 
     /// Takes the samples that the threads have made.
@@ -110,8 +105,7 @@ impl Schedule {
 
     fn turn_on(&mut self, index: u32) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
-        let limit = governor::intensity().allowance as u64;
-        function.observe(&Observation { opens: tsc::now(), closes: u64::MAX, limit, weight: ON }, switch_on);
+        function.turn_on(tsc::now(), governor::intensity().allowance as u64, ON, switch_on);
         self.functions[index as usize].stage = Stage::On;
     }
 
@@ -121,6 +115,7 @@ impl Schedule {
         if self.is_over {
             return false;
         }
+        self.own.look(self.now(), thread::seen());
         self.ticks = self.ticks.wrapping_add(1).max(1);
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.weigh();
@@ -166,15 +161,20 @@ impl Schedule {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         let counted = function.counted();
         // A window that was cut short is looked at when its stratum is over.
-        if let (Stage::On, Some(at)) = (self.functions[index as usize].stage, counted.exceeded) {
+        if let (Stage::On, Some(exceeded)) = (self.functions[index as usize].stage, counted.exceeded) {
             let now = self.now();
-            let (at_ns, rate) = (self.at(at.at), at.rate * governor::ticks_per_ns());
+            let (gap, rate) = self.gap(&exceeded, now);
             let measured = &mut self.functions[index as usize];
             measured.strata.counted(counted.entries);
-            measured.strata.gap(now - at_ns, rate);
+            measured.strata.gap(gap, rate);
             measured.pace = Pace::new(rate);
             self.plan(index, now);
         }
+    }
+
+    /// How long a function that has used its allowance up is unobserved, and at which rate it was called before.
+    fn gap(&self, exceeded: &Exceeded, now: f64) -> (f64, f64) {
+        (now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns() * self.own.get())
     }
 
     fn plan(&mut self, index: u32, start: f64) {
@@ -197,46 +197,28 @@ impl Schedule {
         }
     }
 
-    /// The part of the threads' time in which they were not preempted.
-    fn running(&self) -> f64 {
-        let (preempted, lived) = (thread::preempted() as f64, thread::lived() as f64);
-        if lived > 0.0 { (1.0 - preempted / lived).clamp(0.05, 1.0) } else { 1.0 }
-    }
-
-    /// Prepares a window; it opens at the end of the tick.
+    /// A window opens at the end of the tick.
     fn open(&mut self, index: u32, planned: &Planned) {
-        let Some(function) = FUNCTIONS.get(index as usize) else { return };
-        let limit = u64::from(CAP) * governor::intensity().calls as u64;
-        let observation = Observation { opens: 0, closes: 0, limit, weight: ON };
-        let number = function.prepare(&observation, switch_on);
-        self.opening.push((index, *planned, number));
+        self.opening.push((index, *planned));
     }
 
-    /// Opens the windows of this tick, all at once and as the last thing that the daemon does before it sleeps: if it took its
-    /// processor from the program, the program runs again when they open.
+    /// Opens the windows of this tick.
     pub(crate) fn release(&mut self) {
         let mut opening = std::mem::take(&mut self.opening);
-        // Those of functions that are called most often first, one after the other: their own probes slow them down enough.
-        opening.sort_by(|(_, a, _), (_, b, _)| a.length.total_cmp(&b.length));
-        let mut now = self.now() + WARM_UP;
-        let running = self.running();
-        for (index, planned, number) in opening.drain(..) {
+        // Those that last longest first, so that fewer are open at the same time.
+        opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
+        let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
+        let limit = u64::from(CAP) * governor::intensity().calls as u64;
+        for (index, planned) in opening.drain(..) {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
-            let is_hot = planned.length < HOT_WINDOW;
-            let later = if is_hot { 0.0 } else { planned.length * self.random.random_range(0.0..SPREAD) };
-            let open = planned.open(now + later);
-            let (opens, closes) = (self.ticks_at(open.opens), self.ticks_at(open.closes));
-            // A floating window stands for the time in which the program was not preempted.
-            let weight = if is_hot { (open.weight() * running).max(1.0) } else { open.weight() };
-            if is_hot {
-                let delay = governor::ticks_per_ns() * self.random.random_range(0.2..1.0) * HOT_PAUSE;
-                function.release_floating(opens, delay as u64, closes - opens, weight as f32);
-                now += planned.length + HOT_PAUSE;
-            } else {
-                function.release(opens, closes, weight as f32);
-            }
+            let delay = self.random.random_range(DELAY);
+            let open = planned.open(self.now() + delay, running, own_time);
+            let weight = open.weight() as f32;
+            let [delay, length] = [delay, planned.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
+            let window = Window { delay, length, limit, weight, spent };
+            let number = function.open(tsc::now(), &window, switch_on);
             let measured = &mut self.functions[index as usize];
-            measured.strata.opened(number, weight, open.end - open.start);
+            measured.strata.opened(number, open.weight(), open.end - open.start);
             measured.stage = Stage::Open(open);
             self.due.push(Reverse((open.end as u64, index)));
         }
@@ -247,9 +229,16 @@ impl Schedule {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         match self.functions[index as usize].stage {
             Stage::Planned(planned) => self.open(index, &planned),
+            Stage::Open(open) if self.has_not_run(function, &open) => {
+                // The program has not had a processor for as long as the window takes: it is not known to be empty.
+                let open = Open { end: open.end.max(self.now()) + open.length, ..open };
+                self.functions[index as usize].stage = Stage::Open(open);
+                self.due.push(Reverse((open.end as u64, index)));
+            }
             Stage::Open(open) => {
-                let closed = self.closed(function, &open, open.closes);
+                let closed = self.closed(function, &open, open.length);
                 let measured = &mut self.functions[index as usize];
+                measured.strata.resize_last(open.end - open.start, open.weight());
                 closed.fill(&mut measured.strata);
                 if closed.cut_off > 0.0 {
                     measured.pace.exceeded(closed.rate);
@@ -262,28 +251,33 @@ impl Schedule {
         }
     }
 
-    /// What the function's window has counted by `now`.
-    fn closed(&self, function: &Function, open: &crate::policy::Open, now: f64) -> Closed {
+    /// Whether no call was seen since the window began, and the program could not have made one in it.
+    fn has_not_run(&self, function: &Function, open: &Open) -> bool {
+        function.is_pending() && own_time::processor_time() - open.own_time < open.length
+    }
+
+    /// What the function's window has counted, `length` nanoseconds of which have passed.
+    fn closed(&self, function: &Function, open: &Open, length: f64) -> Closed {
         let counted = function.counted();
         // What other threads have spent in the window is not known, and not made up for.
         let error = if thread::are_many() { 1.0 } else { OVERHEAD_ERROR };
         let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * LEAST_OVERHEAD));
-        let uncertain = error * overhead / (open.closes - open.opens);
+        let uncertain = error * overhead / open.length;
+        // Of the time that passes.
+        let rate = |calls_per_ns: f64| calls_per_ns * open.running;
         match counted.exceeded {
             Some(exceeded) => {
-                let rate = exceeded.rate * governor::ticks_per_ns();
-                let cut_off = rate * (open.closes.min(now) - self.at(exceeded.at)).max(0.0);
-                Closed { entries: counted.entries, rate, cut_off, uncertain }
+                let calls_per_ns = exceeded.rate * governor::ticks_per_ns();
+                let seen = counted.entries as f64 / calls_per_ns;
+                let cut_off = (calls_per_ns * (length - seen)).max(0.0);
+                Closed { entries: counted.entries, rate: rate(calls_per_ns), cut_off, uncertain }
             }
-            None => {
-                let length = (open.closes.min(now) - open.opens).max(1.0);
-                Closed {
-                    entries: counted.entries,
-                    rate: counted.entries as f64 / length,
-                    cut_off: 0.0,
-                    uncertain,
-                }
-            }
+            None => Closed {
+                entries: counted.entries,
+                rate: rate(counted.entries as f64 / length),
+                cut_off: 0.0,
+                uncertain,
+            },
         }
     }
 
@@ -299,19 +293,22 @@ impl Schedule {
                 let counted = function.counted();
                 strata.counted(counted.entries);
                 if let Some(exceeded) = counted.exceeded {
-                    strata.gap(now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns());
+                    let (gap, rate) = self.gap(&exceeded, now);
+                    strata.gap(gap, rate);
                 }
             }
             Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
-            Stage::Open(open) if now < open.opens => {
-                strata.forget_last();
-                strata.unobserved(now - open.start, measured.pace.rate());
-            }
             Stage::Open(open) => {
-                let closed = self.closed(function, &open, now);
+                let passed = function.passed(tsc::now());
+                if self.has_not_run(function, &open) || passed == 0.0 {
+                    strata.forget_last();
+                    strata.unobserved(now - open.start, measured.pace.rate());
+                    return strata.finished();
+                }
+                let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
+                let closed = self.closed(function, &part, part.length);
+                strata.resize_last(part.end - part.start, part.weight());
                 closed.fill(&mut strata);
-                let length = now.min(open.end) - open.start;
-                strata.shorten_last(length, (open.closes.min(now) - open.opens).max(1.0));
                 if now > open.end {
                     strata.unobserved(now - open.end, closed.rate);
                 }
@@ -331,6 +328,7 @@ impl Schedule {
         self.opening.clear();
         self.is_over = false;
         self.start = tsc::now();
+        self.own = OwnPart::default();
         for measured in &mut self.functions {
             *measured = Measured::new(measured.name, measured.object, measured.address);
         }

@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-use crate::policy::{Allowance, CAP, Intensity, Next, Pace, WARM_UP};
+use crate::policy::{Allowance, CAP, Intensity, Next, Pace};
 use crate::report::Estimate;
 use crate::strata::Strata;
 
@@ -60,18 +60,19 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
                         strata.gap(duration - start, pace.rate());
                         return strata;
                     }
-                    let mut open = planned.open(tick + WARM_UP);
-                    open.end = open.end.min(duration.max(open.closes));
-                    let from = times.partition_point(|time| *time < open.opens);
-                    let to = times.partition_point(|time| *time < open.closes);
+                    let mut open = planned.open(tick, 1.0, 0.0);
+                    let (opens, closes) = (tick, tick + open.length);
+                    open.end = open.end.min(duration.max(closes));
+                    let from = times.partition_point(|time| *time < opens);
+                    let to = times.partition_point(|time| *time < closes);
                     let cap = (CAP * INTENSITY.calls as u32) as usize;
                     let entries = (to - from).min(cap);
                     strata.opened(observation, open.weight(), open.end - open.start);
-                    let length = open.closes - open.opens;
+                    let length = closes - opens;
                     if to - from > cap {
                         let cut = times[from + cap - 1];
-                        let rate = cap as f64 / (cut - open.opens).max(1.0);
-                        strata.closed(entries as u64, rate * (open.closes - cut), 0.0);
+                        let rate = cap as f64 / (cut - opens).max(1.0);
+                        strata.closed(entries as u64, rate * (closes - cut), 0.0);
                         pace.exceeded(rate);
                     } else {
                         strata.closed(entries as u64, 0.0, 0.0);

@@ -145,11 +145,10 @@ impl Strata {
         self.pending.pop_back();
     }
 
-    /// The run ends with the last window's stratum: it was only `length` nanoseconds long, the window `window`.
-    pub(crate) fn shorten_last(&mut self, length: f64, window: f64) {
+    /// The last window's stratum was not as long as it was to be, but `length` nanoseconds, and so its weight is another one.
+    pub(crate) fn resize_last(&mut self, length: f64, weight: f64) {
         if let Some(last) = self.pending.back_mut() {
-            last.length = length;
-            last.weight = (length / window).max(1.0);
+            (last.length, last.weight) = (length, weight);
         }
     }
 

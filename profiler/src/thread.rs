@@ -61,6 +61,8 @@ pub(crate) struct Thread {
     pub(crate) overhead: AtomicU64,
     /// The part of it in which the thread was not running, as far as that is known.
     paused: AtomicU64,
+    /// When its last probe ended, in ticks.
+    seen: AtomicU64,
     /// Samples that found the ring full, entries that found the stack full.
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
@@ -137,7 +139,9 @@ impl Thread {
             block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let block = blocks().find(free).or_else(|| Self::map(owner))?;
-        block.attached.store(tsc::now(), Ordering::Relaxed);
+        let now = tsc::now();
+        block.attached.store(now, Ordering::Relaxed);
+        block.seen.store(now, Ordering::Relaxed);
         block.preemption.forget();
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
@@ -190,9 +194,10 @@ impl Thread {
         self.inside.store(false, Ordering::Relaxed);
     }
 
-    /// Adds to what the thread has spent in probes. Only the thread itself writes.
+    /// Adds to what the thread has spent in probes, `now`. Only the thread itself writes.
     #[inline(always)]
-    pub(crate) fn spend(&self, ticks: u64) {
+    pub(crate) fn spend(&self, ticks: u64, now: u64) {
+        self.seen.store(now, Ordering::Relaxed);
         if ticks > LONGEST_PROBE {
             self.pause(ticks);
         }
@@ -221,13 +226,6 @@ impl Thread {
         let preempted = self.preemption.time();
         self.preempted_before.store(preempted, Ordering::Relaxed);
         preempted
-    }
-
-    /// How long it was preempted since the last call of this or [`Thread::preempted`], in ticks.
-    #[cold]
-    pub(crate) fn preempted_lately(&self) -> u64 {
-        let before = self.preempted_before.load(Ordering::Relaxed);
-        self.preempted().wrapping_sub(before)
     }
 
     /// Counts entries that ran through code that was just rewritten.
@@ -283,6 +281,17 @@ impl OwnTime for Thread {
         self.overhead.load(Ordering::Relaxed).wrapping_sub(self.paused.load(Ordering::Relaxed))
     }
 
+    #[inline(always)]
+    fn preempted(&self) -> u64 {
+        Thread::preempted(self)
+    }
+
+    #[cold]
+    fn preempted_lately(&self) -> u64 {
+        let before = self.preempted_before.load(Ordering::Relaxed);
+        Thread::preempted(self).wrapping_sub(before)
+    }
+
     fn is_alone(&self) -> bool {
         // Blocks are put at the head of the list.
         std::ptr::eq(BLOCKS.load(Ordering::Relaxed), self) && self.next.load(Ordering::Relaxed).is_null()
@@ -321,9 +330,28 @@ pub(crate) fn are_many() -> bool {
     blocks().filter(|block| block.owner.load(Ordering::Relaxed) != 0).nth(1).is_some()
 }
 
-/// How long all threads were preempted, as far as probes have seen, in ticks.
-pub(crate) fn preempted() -> u64 {
-    blocks().map(|block| block.preemption.known()).sum()
+/// What probes have seen of preemption. Times of all threads together, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// From each thread's first probe to its last.
+    pub(crate) time: u64,
+    pub(crate) preempted: u64,
+    /// Threads that are there now.
+    pub(crate) threads: u32,
+}
+
+/// What probes have seen so far. Where a thread has ended and its block is another's, some of its time is forgotten.
+pub(crate) fn seen() -> Seen {
+    let mut seen = Seen { time: ENDED.load(Ordering::Relaxed), ..Seen::default() };
+    for block in blocks() {
+        seen.preempted += block.preemption.known();
+        if block.owner.load(Ordering::Relaxed) != 0 {
+            let [first, last] = [&block.attached, &block.seen].map(|time| time.load(Ordering::Relaxed));
+            seen.time += last.saturating_sub(first);
+            seen.threads += 1;
+        }
+    }
+    seen
 }
 
 /// The calls that are open, with a number for their thread, outer ones first.

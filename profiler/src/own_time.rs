@@ -1,0 +1,142 @@
+//! How much of the time that passes is the program's own: without that for which its threads were ready to run and had no
+//! processor.
+//!
+//! Probes tell for which part of its time a thread was preempted ([`crate::preemption`]), up to its last probe; the number of threads
+//! times that is how many of them are preempted on average. With those that run, known by the processor time of all threads,
+//! n threads are ready on average, and each is preempted for a part p of the time for which it is. As if threads were preempted
+//! independently of each other, all of them are at once for p^n of the time; with n below 1, one is ready, and preempted, for n p
+//! of it.
+
+use nix::time::ClockId;
+
+use crate::governor;
+use crate::thread::Seen;
+
+/// What happened this long ago counts a third of what happens now, in nanoseconds.
+const MEMORY: f64 = 0.2e9;
+
+/// Less time tells nothing: a scheduler's time slice.
+const SHORTEST: f64 = 3e6;
+
+/// A program that has a processor less than this is taken to have this much.
+const LEAST: f64 = 0.02;
+
+/// Times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    passed: f64,
+    /// Processor time of the program.
+    processor: f64,
+    /// Time of threads of which probes know whether they were preempted, and for how much of it they were.
+    seen: f64,
+    preempted: f64,
+}
+
+impl Times {
+    /// The part of the time that passed that is the program's own, if it has so many threads.
+    fn own(&self, threads: f64) -> f64 {
+        if self.seen <= 0.0 || self.passed <= 0.0 {
+            return 1.0;
+        }
+        let preempted = threads * (self.preempted / self.seen).min(1.0);
+        let ready = self.processor / self.passed + preempted;
+        if ready <= 0.0 {
+            return 1.0;
+        }
+        let nobody_runs = if ready < 1.0 { preempted } else { (preempted / ready).powf(ready) };
+        (1.0 - nobody_runs).clamp(LEAST, 1.0)
+    }
+}
+
+/// The program's own part of recent time.
+#[derive(Debug, Default)]
+pub(crate) struct OwnPart {
+    last: Times,
+    recent: Times,
+    threads: f64,
+}
+
+impl OwnPart {
+    /// Looks at the clocks. For the daemon.
+    pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
+        self.threads = seen.threads.into();
+        self.add(Times {
+            passed,
+            processor: processor_time(),
+            seen: governor::nanoseconds(seen.time),
+            preempted: governor::nanoseconds(seen.preempted),
+        });
+    }
+
+    fn add(&mut self, now: Times) {
+        let since = |of: fn(&Times) -> f64| (of(&now) - of(&self.last)).max(0.0);
+        let passed = since(|times| times.passed);
+        if passed < SHORTEST {
+            return;
+        }
+        let left = (-passed / MEMORY).exp();
+        let sum = |of: fn(&Times) -> f64| left * of(&self.recent) + since(of);
+        self.recent = Times {
+            passed: sum(|times| times.passed),
+            processor: sum(|times| times.processor),
+            seen: sum(|times| times.seen),
+            preempted: sum(|times| times.preempted),
+        };
+        self.last = now;
+    }
+
+    /// The part, from 0 to 1.
+    pub(crate) fn get(&self) -> f64 {
+        self.recent.own(self.threads)
+    }
+}
+
+/// Processor time of the program's own threads, in nanoseconds. For the daemon, whose own is taken off.
+pub(crate) fn processor_time() -> f64 {
+    governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_thread()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(threads: f64, processor: f64, preempted: f64, expected: f64) {
+        let [processor, preempted] = [processor, preempted].map(|seconds| seconds * 1e9);
+        // The last probe was some time ago.
+        let times = Times { passed: 1e9, processor, seen: 0.8e9 * threads, preempted: 0.8 * preempted };
+        let own = times.own(threads);
+        assert!((own - expected).abs() < 1e-9, "{own}");
+    }
+
+    #[test]
+    fn part_of_the_time_that_is_the_programs_own() {
+        check(0.0, 0.0, 0.0, 1.0);
+        check(1.0, 0.3, 0.0, 1.0);
+        // One thread with half a processor; one that waits half of the time, and is preempted for half of the rest.
+        check(1.0, 0.5, 0.5, 0.5);
+        check(1.0, 0.25, 0.25, 0.75);
+        // Four threads on two processors, and eight more that wait.
+        check(4.0, 2.0, 2.0, 1.0 - 0.0625);
+        check(12.0, 2.0, 2.0, 1.0 - 0.0625);
+        check(1.0, 0.0, 1.0, LEAST);
+    }
+
+    #[test]
+    fn recent_time_counts_most() {
+        let mut part = OwnPart { threads: 1.0, ..OwnPart::default() };
+        let mut now = Times::default();
+        let mut run = |seconds: f64, processor: f64| {
+            for _ in 0..100 {
+                now.passed += 1e7 * seconds;
+                now.seen += 1e7 * seconds;
+                now.processor += 1e7 * seconds * processor;
+                now.preempted += 1e7 * seconds * (1.0 - processor);
+                part.add(now);
+            }
+            part.get()
+        };
+        assert!((run(1.0, 1.0) - 1.0).abs() < 1e-9);
+        assert!((run(1.0, 0.25) - 0.25).abs() < 0.02);
+    }
+}
