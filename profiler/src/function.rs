@@ -234,7 +234,9 @@ impl Function {
     #[inline]
     pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
         // Acquire: pairs with the Release in `begin`, which sets the rest first.
-        if now < self.opens.load(Acquire) && (self.pending_since.load(Acquire) == 0 || !self.place(now, thread)) {
+        if now < self.opens.load(Acquire)
+            && (self.pending_since.load(Acquire) == 0 || !self.place(now, thread))
+        {
             return Entered::Early;
         }
         let closes = self.closes.load(Relaxed);
@@ -278,12 +280,19 @@ impl Function {
     #[cold]
     fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
         let since = self.pending_since.load(Acquire);
-        if since == 0 || now < since || self.pending_since.compare_exchange(since, 0, SeqCst, Relaxed).is_err() {
+        if since == 0
+            || now < since
+            || self.pending_since.compare_exchange(since, 0, SeqCst, Relaxed).is_err()
+        {
             return false;
         }
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
         // Preemption that was not known at the last probe may have been before `since`: then the window begins later than it should.
-        let spent = if thread.is_alone() { thread.spent().saturating_sub(self.spent_by_then.load(Relaxed)) } else { 0 };
+        let spent = if thread.is_alone() {
+            thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
+        } else {
+            0
+        };
         let own = (now - since).saturating_sub(thread.preempted_lately() + spent);
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
@@ -305,7 +314,8 @@ impl Function {
         }
         // Of other threads it is not known what they have spent since.
         let is_known = self.known.load(Relaxed) == thread.number();
-        let since = |now: u64, before: &AtomicU64| if is_known { now.wrapping_sub(before.load(Relaxed)) } else { 0 };
+        let since =
+            |now: u64, before: &AtomicU64| if is_known { now.wrapping_sub(before.load(Relaxed)) } else { 0 };
         let overhead = since(thread.spent(), &self.spent_before);
         let preempted = since(thread.preempted(), &self.preempted_before);
         if now.saturating_sub(overhead + preempted) < closes {

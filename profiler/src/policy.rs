@@ -225,7 +225,11 @@ mod tests {
         assert_eq!((at(0.0, 1.0), open.weight()), (open, 2.5));
         assert_eq!(at(180.0, 1.0), Open { end: 220.0, ..open });
         let half = Open { end: 260.0, running: 0.5, ..open };
-        assert_eq!((at(180.0, 0.5), half.weight()), (half, 2.0), "the program has a processor half of the time");
+        assert_eq!(
+            (at(180.0, 0.5), half.weight()),
+            (half, 2.0),
+            "the program has a processor half of the time"
+        );
     }
 
     #[test]

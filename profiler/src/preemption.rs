@@ -22,7 +22,6 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
 
 use nix::time::{ClockId, clock_gettime};
-use wordpatch::tsc;
 
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
@@ -33,7 +32,7 @@ static AREA: AtomicIsize = AtomicIsize::new(NONE);
 /// `rseq_cs` in the area (Linux, include/uapi/linux/rseq.h).
 const POINTER: isize = 8;
 
-/// The TSC's rate in ticks per microsecond, as the bits of an f64; 0 while it is not known.
+/// The TSC's rate in ticks per nanosecond, as the bits of an f64.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
 // A critical section of one byte, after the signature that the kernel asks for in front of the abort handler
@@ -57,8 +56,9 @@ unsafe extern "C" {
     static profiler_never_in: u8;
 }
 
-/// Looks for the C library's registration.
-pub(crate) fn start() {
+/// Looks for the C library's registration. The TSC's rate is needed to tell how long a preemption was, not whether there was one.
+pub(crate) fn start(ticks_per_ns: f64) {
+    RATE.store(ticks_per_ns.to_bits(), Relaxed);
     let symbol = |name: &std::ffi::CStr| {
         // SAFETY: the name is a C string.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
@@ -69,11 +69,6 @@ pub(crate) fn start() {
         // SAFETY: as above.
         AREA.store(unsafe { offset.read() }, Relaxed);
     }
-}
-
-/// Tells the TSC's rate.
-pub(crate) fn set_rate(ticks_per_ns: f64) {
-    RATE.store((ticks_per_ns * 1000.0).to_bits(), Relaxed);
 }
 
 /// Whether preemption is known of.
@@ -110,7 +105,7 @@ pub(crate) struct Preemption {
     time: AtomicU64,
     /// Whether the rest is set.
     has_looked: AtomicBool,
-    /// Time at the last look, less processor time by then, in ticks.
+    /// Time at the last look, less processor time by then, in nanoseconds.
     off: AtomicU64,
     voluntary: AtomicU64,
     involuntary: AtomicU64,
@@ -133,11 +128,7 @@ impl Preemption {
 
     #[cold]
     fn look(&self) {
-        let rate = f64::from_bits(RATE.load(Relaxed));
         let Some(pointer) = pointer() else { return };
-        if rate == 0.0 {
-            return;
-        }
         // Before the look: a switch after it is seen next time.
         pointer.store(armed(), Relaxed);
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -149,9 +140,12 @@ impl Preemption {
             usage.assume_init()
         };
         // Not from `usage`: those figures are as old as the last timer tick.
-        let Ok(processor) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
-        let processor = (processor.tv_sec() as f64 * 1e6 + processor.tv_nsec() as f64 / 1e3) * rate;
-        let off = tsc::now().wrapping_sub(processor as u64);
+        let now = |clock| {
+            clock_gettime(clock).map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+        };
+        let Ok(processor) = now(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
+        let Ok(passed) = now(ClockId::CLOCK_MONOTONIC) else { return };
+        let off = passed.wrapping_sub(processor);
         let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
         let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
         let off = since(&self.off, off) as i64;
@@ -159,7 +153,8 @@ impl Preemption {
             (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
         if self.has_looked.swap(true, Relaxed) && off > 0 && involuntary > 0 {
             let share = involuntary as f64 / (involuntary + voluntary) as f64;
-            self.time.fetch_add((off as f64 * share) as u64, Relaxed);
+            let rate = f64::from_bits(RATE.load(Relaxed));
+            self.time.fetch_add((off as f64 * share * rate) as u64, Relaxed);
         }
     }
 
@@ -175,24 +170,18 @@ mod tests {
 
     use super::*;
 
-    fn set_up() {
-        start();
-        let (instant, ticks) = (Instant::now(), tsc::now());
-        while instant.elapsed() < Duration::from_millis(5) {
-            std::hint::spin_loop();
-        }
-        set_rate(tsc::now().wrapping_sub(ticks) as f64 / instant.elapsed().as_nanos() as f64);
-    }
+    /// Ticks per nanosecond: any rate will do.
+    const RATE: f64 = 2.0;
 
     /// Waiting is not preemption; competing with many threads for one processor is, and about as much as the kernel says.
     #[test]
     fn waiting_is_told_from_preemption() {
-        set_up();
+        start(RATE);
         if !is_available() {
             println!("skipped: the C library has registered no rseq area");
             return;
         }
-        let ticks = |time: Duration| time.as_nanos() as f64 * f64::from_bits(RATE.load(Relaxed)) / 1000.0;
+        let ticks = |time: Duration| time.as_nanos() as f64 * RATE;
         let preemption = Preemption::default();
         let mut waits = 0;
         // Somebody else may preempt this thread while it is about to sleep.

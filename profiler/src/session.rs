@@ -37,9 +37,6 @@ const SMALL: usize = 8000;
 /// Between the start and the first tick.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
-/// After which the TSC's rate is known well enough to tell processor time from time.
-const RATE_IS_KNOWN: Duration = Duration::from_millis(5);
-
 struct Session {
     options: Options,
     identity: Identity,
@@ -92,9 +89,9 @@ pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
-    preemption::start();
     let discovery = options.discovery;
     let session = Session::new(options);
+    preemption::start(governor::ticks_per_ns());
     if let Some(index) = FUNCTIONS.push_with(|_| Function::default()) {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
@@ -192,9 +189,6 @@ impl Session {
     }
 
     fn tick(&mut self) -> Duration {
-        if self.clock.elapsed() >= RATE_IS_KNOWN {
-            preemption::set_rate(self.clock.ticks_per_ns());
-        }
         let begin = governor::of_thread();
         self.take_early_calls();
         let is_busy = self.schedule.tick();
