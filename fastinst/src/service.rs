@@ -58,6 +58,9 @@ static DISCOVERY: AtomicU64 = AtomicU64::new(0);
 /// Looks that took less were for nothing, and are not counted as discovery.
 const NOTHING_NEW: Duration = Duration::from_micros(20);
 
+/// If the rest of the process takes less processor time between two looks, it may have ended.
+const STANDS_STILL: Duration = Duration::from_micros(20);
+
 /// Processor time that the service thread has spent on discovering probes so far: the part of it that grows with the program, and
 /// not with the time that it runs.
 pub fn discovery_time() -> Duration {
@@ -66,9 +69,13 @@ pub fn discovery_time() -> Duration {
 
 /// Processor time of the calling thread.
 fn processor_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: memory of the right type. A refusal leaves zero: then nothing is counted.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -126,6 +133,7 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
 fn run(mut tick: Option<Tick>, mut seen: u32) {
     let mut next = Instant::now() + tick.as_ref().map_or(IDLE, |tick| tick.first);
     let mut next_look = Instant::now() + IDLE;
+    let mut ran = Duration::ZERO;
     let mut look_again = None;
     loop {
         wait(&NEWS, seen, look_again.map_or(next, |again| next.min(again)));
@@ -143,7 +151,10 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         }
         let last = now >= next_look && {
             next_look = now + IDLE;
-            is_last_thread()
+            let own = program_time();
+            let has_run = own.saturating_sub(ran) > STANDS_STILL;
+            ran = own;
+            !has_run && is_last_thread()
         };
         let wake = if last { Wake::Last } else { Wake::Work };
         let pause = tick.as_mut().map_or(IDLE, |tick| (tick.call)(wake));
@@ -154,6 +165,12 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
             return;
         }
     }
+}
+
+/// Processor time of all other threads of the process.
+fn program_time() -> Duration {
+    let all = clock(libc::CLOCK_PROCESS_CPUTIME_ID);
+    all.saturating_sub(processor_time())
 }
 
 /// Whether no thread but the calling one is left: main has left by `pthread_exit`, and so have the others. The process must not

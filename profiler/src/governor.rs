@@ -50,7 +50,7 @@ const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 const FIRST_SCALE: f64 = 0.1;
 
 /// At a scale of 1.
-const FULL: Intensity = Intensity { calls: 20.0, stratum: 10e6, allowance: 500.0 };
+const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0 };
 
 /// The part of the budget that may be spent on waking the service thread up.
 const FOR_WAKING: f64 = 0.15;
@@ -61,7 +61,7 @@ const TICKS: RangeInclusive<f64> = 1e6..=200e6;
 /// A program that runs less than this part of the time costs more than its budget rather than not being measured.
 const LEAST_RUNNING: f64 = 0.02;
 
-/// The scale below which the budget has no room for that.
+/// The scale below which the budget has no room for ticks before their time: they cost more than windows.
 const ENOUGH_TO_HURRY: f64 = 0.03;
 
 /// While functions use their allowances up, ticks are this part of the usual time apart.
@@ -217,14 +217,14 @@ impl Governor {
     /// nanoseconds. `is_busy` says that functions have used their allowances up: more will, and one that has is unobserved until
     /// the next tick. They need not wake the service thread then.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
-        IS_WOKEN.store(is_busy, Relaxed);
+        let can_hurry = self.scale > ENOUGH_TO_HURRY;
+        IS_WOKEN.store(is_busy || !can_hurry, Relaxed);
         let now = of_thread();
         self.ticks += 1.0;
         self.in_ticks += now - begin;
         let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
         let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.load));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
-        let can_hurry = self.scale > ENOUGH_TO_HURRY;
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 

@@ -1,25 +1,24 @@
 //! Limits of the distributions that 95 % intervals are made of.
 
-use std::sync::LazyLock;
-
-use statrs::distribution::{ContinuousCDF, Gamma, StudentsT};
-
-/// Limits that are computed once: a report needs thousands, and each takes microseconds.
+/// Computing such a limit takes some hundred microseconds, and a report needs thousands of a few.
 const TABLE: usize = 40;
 
 /// Two-sided 95 % of Student's distribution for 1, 2, ... degrees of freedom; the last is for infinitely many.
-static STUDENT: LazyLock<[f64; TABLE]> = LazyLock::new(|| {
-    let limit =
-        |degrees: f64| StudentsT::new(0.0, 1.0, degrees).map_or(1.96, |student| student.inverse_cdf(0.975));
-    std::array::from_fn(|index| if index + 1 < TABLE { limit(index as f64 + 1.0) } else { 1.96 })
-});
+const STUDENT: [f64; TABLE] = [
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604,
+    2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555,
+    2.0518, 2.0484, 2.0452, 2.0423, 2.0395, 2.0369, 2.0345, 2.0322, 2.0301, 2.0281, 2.0262, 2.0244, 2.0227,
+    1.9600,
+];
 
-/// For 0, 1, 2, ... events.
-static MOST_FOR: LazyLock<[f64; TABLE]> = LazyLock::new(|| {
-    let limit =
-        |seen: f64| Gamma::new(seen + 1.0, 1.0).map_or(f64::INFINITY, |gamma| gamma.inverse_cdf(0.975));
-    std::array::from_fn(|index| limit(index as f64))
-});
+/// The largest mean of a Poisson distribution that gives no more than 0, 1, 2, ... events with a probability of 2.5 % (Garwood,
+/// 1936).
+const MOST_FOR: [f64; TABLE] = [
+    3.6889, 5.5716, 7.2247, 8.7673, 10.2416, 11.6683, 13.0595, 14.4227, 15.7632, 17.0848, 18.3904, 19.6820,
+    20.9616, 22.2304, 23.4896, 24.7402, 25.9830, 27.2186, 28.4478, 29.6709, 30.8884, 32.1007, 33.3083,
+    34.5113, 35.7101, 36.9049, 38.0960, 39.2836, 40.4678, 41.6488, 42.8269, 44.0020, 45.1745, 46.3443,
+    47.5116, 48.6765, 49.8392, 50.9996, 52.1580, 53.3143,
+];
 
 /// Two-sided 95 % of Student's distribution, for at least one degree of freedom. Between whole numbers, and from 39 on, interpolated in the
 /// reciprocal: good to a hundredth.
@@ -32,14 +31,15 @@ pub(crate) fn student(degrees_of_freedom: f64) -> f64 {
     near + (far - near) * part.clamp(0.0, 1.0)
 }
 
-/// The largest mean of a Poisson distribution that gives no more than `seen` events with a probability of 2.5 % (Garwood, 1936).
-/// For fewer than 40.
+/// The largest mean of a Poisson distribution that gives no more than `seen` events, fewer than 40, with a probability of 2.5 %.
 pub(crate) fn most_for(seen: f64) -> f64 {
     MOST_FOR[(seen.ceil() as usize).min(TABLE - 1)]
 }
 
 #[cfg(test)]
 mod tests {
+    use statrs::distribution::{ContinuousCDF, Gamma, StudentsT};
+
     use super::*;
 
     #[test]
@@ -56,5 +56,17 @@ mod tests {
         check(student(0.3), 12.706);
         check(most_for(0.0), 3.689);
         check(most_for(10.0), 18.390);
+    }
+
+    #[test]
+    fn tables_hold_the_limits_of_the_distributions() {
+        for (index, limit) in STUDENT[..TABLE - 1].iter().enumerate() {
+            let student = StudentsT::new(0.0, 1.0, index as f64 + 1.0).unwrap();
+            assert!((student.cdf(*limit) - 0.975).abs() < 1e-5, "{index}: {limit}");
+        }
+        for (seen, limit) in MOST_FOR.iter().enumerate() {
+            let gamma = Gamma::new(seen as f64 + 1.0, 1.0).unwrap();
+            assert!((gamma.cdf(*limit) - 0.975).abs() < 1e-5, "{seen}: {limit}");
+        }
     }
 }

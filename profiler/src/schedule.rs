@@ -36,7 +36,8 @@ const LEAST_OVERHEAD: u64 = 100;
 const LOOK_EVERY: u32 = 64;
 
 /// How much more, or less, than the average a function may be observed.
-const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.5..=8.0;
+const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.3..=20.0;
+const IMPORTANCE_OF_TIME: f64 = 0.7;
 
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
@@ -149,7 +150,7 @@ impl Schedule {
     fn weigh(&mut self) {
         let sampled = |measured: &&mut Measured| matches!(measured.stage, Stage::Planned(_) | Stage::Open(_));
         let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
-        let root = |measured: &Measured| measured.strata.known_ticks().sqrt();
+        let root = |measured: &Measured| measured.strata.known_ticks().powf(IMPORTANCE_OF_TIME);
         let mean = all.iter().map(|measured| root(measured)).sum::<f64>() / all.len().max(1) as f64;
         for measured in all {
             let importance = root(measured) / mean.max(1.0);
