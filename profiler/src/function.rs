@@ -88,14 +88,15 @@ pub(crate) struct Function {
     next_listed: AtomicU32,
     /// When the allowance was refilled.
     refilled: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, and when it was; which thread it was on, and the time that
-    /// this thread had lost by then.
+    /// The entry in the middle between the last refill and the limit, and when it was; which thread it was on, and what this thread
+    /// had spent in probes and how long it had been preempted by then.
     middle: AtomicU64,
     middle_at: AtomicU64,
     middle_by: AtomicUsize,
-    middle_lost: AtomicU64,
-    /// The time that the thread had lost between the middle and the limit, if both were on one thread.
-    lost: AtomicU64,
+    middle_spent: AtomicU64,
+    middle_preempted: AtomicU64,
+    /// The program's own time between the middle and the limit.
+    own_since_middle: AtomicU64,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
 }
@@ -115,10 +116,6 @@ pub(crate) trait OwnTime {
     fn preempted_lately(&self) -> u64;
     /// Whether there is no other thread.
     fn is_alone(&self) -> bool;
-    /// All time that is not the program's own.
-    fn lost(&self) -> u64 {
-        self.spent() + self.preempted()
-    }
 }
 
 /// So many entries of a window run through code that was just rewritten.
@@ -248,7 +245,8 @@ impl Function {
         if number == self.middle.load(Relaxed) {
             self.middle_at.store(now, Relaxed);
             self.middle_by.store(thread.number(), Relaxed);
-            self.middle_lost.store(thread.lost(), Relaxed);
+            self.middle_spent.store(thread.spent(), Relaxed);
+            self.middle_preempted.store(thread.preempted(), Relaxed);
         }
         if number >= limit {
             if number > limit {
@@ -358,8 +356,14 @@ impl Function {
             }
         }
         let is_same = self.middle_by.load(Relaxed) == thread.number();
-        let lost = if is_same { thread.lost().saturating_sub(self.middle_lost.load(Relaxed)) } else { 0 };
-        self.lost.store(lost, Relaxed);
+        let since =
+            |now: u64, before: &AtomicU64| if is_same { now.saturating_sub(before.load(Relaxed)) } else { 0 };
+        let passed = now
+            .saturating_sub(self.middle_at.load(Relaxed))
+            .saturating_sub(since(thread.preempted(), &self.middle_preempted));
+        // What probes take is known only roughly: of calls that take little else, not much can be told.
+        let own = passed.saturating_sub(since(thread.spent(), &self.middle_spent)).max(passed / STRETCH);
+        self.own_since_middle.store(own, Relaxed);
         // This entry is the last that counts.
         self.ended.store(now, SeqCst);
         self.opens.store(u64::MAX, SeqCst);
@@ -492,8 +496,8 @@ impl Function {
         let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
             let at = self.ended.load(Relaxed);
             let calls = limit.saturating_sub(self.middle.load(Relaxed));
-            let ticks = at.saturating_sub(self.middle_at.load(Relaxed) + self.lost.load(Relaxed));
-            Exceeded { at, rate: calls as f64 / ticks.max(1) as f64 }
+            let ticks = self.own_since_middle.load(Relaxed).max(1);
+            Exceeded { at, rate: calls as f64 / ticks as f64 }
         });
         Counted { entries: entries.min(limit), exceeded, overhead: self.overhead.load(Relaxed) }
     }
