@@ -138,15 +138,16 @@ impl Measured {
         self.quantiles.memory() + self.cold.memory() + self.callers.memory()
     }
 
-    fn latency(&self, times: &Times, is_exact: bool, units: &Units) -> Option<Latency> {
+    /// There were so many calls of which nothing is known, as a multiple of those that were timed.
+    fn latency(&self, times: &Times, unknown: f64, units: &Units) -> Option<Latency> {
         let ns = |ticks: f64| ticks / units.ticks_per_ns;
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
         // They are kept with less precision.
         let seen = |ticks: f64| ticks.clamp(self.min as f64, self.max as f64);
         let [p50, p90, p99] = self
             .quantiles
-            .at(SHARES, is_exact && self.cold.memory() == 0)
-            .or_else(|| self.cold.at(SHARES, false))?
+            .at(SHARES, if self.cold.memory() > 0 { unknown.max(f64::MIN_POSITIVE) } else { unknown })
+            .or_else(|| self.cold.at(SHARES, unknown))?
             .map(|quantile| Estimate {
                 value: seen(quantile.value),
                 low: seen(quantile.low),
@@ -174,7 +175,7 @@ impl Measured {
             return None;
         }
         let times = strata.ticks(open.weighted);
-        let is_exact = strata.is_exact() && open.number == 0;
+        let unknown = strata.unknown_part(open.weighted);
         let open_ns = open.ticks / units.ticks_per_ns;
         let total = times.map(|times| times.total.scaled(1.0 / units.ticks_per_ns)).map(|total| Estimate {
             value: total.value + open_ns,
@@ -199,7 +200,7 @@ impl Measured {
             self_ns: None,
             recursive: false,
             open_calls: open.number,
-            latency_ns: times.and_then(|times| self.latency(&times, is_exact, units)),
+            latency_ns: times.and_then(|times| self.latency(&times, unknown, units)),
             off_cpu: crate::preemption::is_available().then(|| OffCpu {
                 samples: self.preempted,
                 ns: (self.preempted_ticks as f64 / units.ticks_per_ns) as u64,

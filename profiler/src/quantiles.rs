@@ -61,9 +61,9 @@ impl Quantiles {
         self.thinned == 0
     }
 
-    /// The percentiles at these shares, in ticks; nothing without samples. `all_seen` tells that there were no other calls than
-    /// those that were added.
-    pub(crate) fn at<const N: usize>(&self, shares: [f64; N], all_seen: bool) -> Option<[Estimate; N]> {
+    /// The percentiles at these shares, in ticks; nothing without samples. There were so many calls of which nothing is known, as a
+    /// multiple of those that the samples stand for; with none, the samples are all calls.
+    pub(crate) fn at<const N: usize>(&self, shares: [f64; N], unknown: f64) -> Option<[Estimate; N]> {
         let mut sorted: Vec<&Sample> = self.samples.iter().collect();
         sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
         let mut grouped = self.samples.clone();
@@ -82,15 +82,18 @@ impl Quantiles {
         };
         Some(shares.map(|share| {
             let value = value_at(share);
-            if all_seen && self.is_complete() {
+            if unknown == 0.0 && self.is_complete() {
                 return Estimate::exact(value);
             }
             let Some(error) = error_of_share(&grouped, value, share, total) else {
                 return Estimate { value, low: value_at(0.0), high: None };
             };
-            let low = if share - error <= 0.0 { value_at(0.0) } else { value_at(share - error) };
+            // All other calls may have been shorter than the percentile, or all longer.
+            let least = share - (1.0 - share) * unknown - error;
+            let most = share + share * unknown + error;
+            let low = if least > 0.0 { value_at(least) } else { value_at(0.0) };
             // Above the largest sample nothing is known.
-            let high = (share + error < 1.0).then(|| value_at(share + error));
+            let high = (most < 1.0).then(|| value_at(most));
             Estimate { value, low, high }
         }))
     }
@@ -103,10 +106,12 @@ fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Opt
         let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
         f64::from(sample.weight) * (is_below - share)
     };
-    let (mut count, mut squares) = (0.0, 0.0);
+    let (mut count, mut squares, mut fourths) = (0.0, 0.0, 0.0);
     for group in grouped.chunk_by(|a, b| a.group == b.group) {
         count += 1.0;
-        squares += group.iter().map(residual).sum::<f64>().powi(2);
+        let square = group.iter().map(residual).sum::<f64>().powi(2);
+        squares += square;
+        fourths += square * square;
     }
     if count < 2.0 {
         return None;
@@ -114,7 +119,9 @@ fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Opt
     let between = squares * count / (count - 1.0) / (total * total);
     // Few groups that happen to agree do not know more than as many independent samples would.
     let least = share * (1.0 - share) / grouped.len() as f64;
-    Some(student(count - 1.0) * between.max(least).sqrt())
+    // A few windows may stand for most of the calls.
+    let degrees = if fourths > 0.0 { squares * squares / fourths } else { count - 1.0 };
+    Some(student(degrees) * between.max(least).sqrt())
 }
 
 #[cfg(test)]
@@ -128,12 +135,12 @@ mod tests {
     fn all_samples_are_exact_and_weights_count() {
         let mut all = Quantiles::default();
         (1..=100).for_each(|value| all.add(value, f64::from(value), 1.0, 1000));
-        assert_eq!(all.at([0.5, 0.99], true).unwrap(), [Estimate::exact(50.0), Estimate::exact(99.0)]);
+        assert_eq!(all.at([0.5, 0.99], 0.0).unwrap(), [Estimate::exact(50.0), Estimate::exact(99.0)]);
         let mut weighted = Quantiles::default();
         weighted.add(1, 10.0, 99.0, 1000);
         weighted.add(2, 1000.0, 1.0, 1000);
-        assert_eq!(weighted.at([0.5], true).unwrap()[0].value, 10.0);
-        assert!(Quantiles::default().at([0.5], true).is_none());
+        assert_eq!(weighted.at([0.5], 0.0).unwrap()[0].value, 10.0);
+        assert!(Quantiles::default().at([0.5], 0.0).is_none());
     }
 
     /// Groups with a level of their own: the samples in one are anything but independent.
@@ -149,7 +156,7 @@ mod tests {
                 (0..20).for_each(|_| quantiles.add(group, level + random.random_range(0.0..50.0), 3.0, 2048));
             }
             assert!(quantiles.samples.len() <= 2048);
-            let found = quantiles.at([0.5, 0.9], false).unwrap();
+            let found = quantiles.at([0.5, 0.9], 1e-9).unwrap();
             // The sum of two uniform variables: a triangle over 0 to 100.
             for (index, truth) in [50.0, 100.0 - 50.0 * 0.2_f64.sqrt()].into_iter().enumerate() {
                 let Estimate { low, high, .. } = found[index];
@@ -168,8 +175,26 @@ mod tests {
             quantiles.add(group, f64::from(group % 1000), 1.0, 1024);
         }
         assert!((200..=1024).contains(&quantiles.samples.len()));
-        let [median] = quantiles.at([0.5], true).unwrap();
+        let [median] = quantiles.at([0.5], 0.0).unwrap();
         assert!(median.low <= 500.0 && median.high.unwrap() >= 499.0, "{median:?}");
         assert!(median.high.unwrap() - median.low < 200.0, "{median:?}");
+    }
+
+    #[test]
+    fn calls_that_were_not_seen_may_have_taken_any_time() {
+        let mut quantiles = Quantiles::default();
+        (0..10_000_u32).for_each(|value| quantiles.add(value, f64::from(value), 1.0, 100_000));
+        let bounds = |unknown: f64| {
+            let [median] = quantiles.at([0.5], unknown).unwrap();
+            (median.low, median.high)
+        };
+        let (low, high) = bounds(0.1);
+        // 1000 calls more: the 5500th of 11,000 is one of those from the 4500th to the 5500th.
+        assert!(
+            (4200.0..4501.0).contains(&low) && (5500.0..5800.0).contains(&high.unwrap()),
+            "{low} {high:?}"
+        );
+        assert_eq!(bounds(1.1), (0.0, None));
+        assert_eq!(bounds(f64::INFINITY), (0.0, None));
     }
 }

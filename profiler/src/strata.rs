@@ -250,6 +250,19 @@ impl Strata {
         self.windows == 0.0 && self.gap_calls == 0.0
     }
 
+    /// Calls of which nothing is known but that there may have been so many, as a multiple of those that were timed. Of finished
+    /// strata; calls that have not returned stand for `open` calls.
+    pub(crate) fn unknown_part(&self, open: f64) -> f64 {
+        let timed = self.exact_timed + self.timed;
+        if self.is_hardly_observed() || timed <= 0.0 {
+            return f64::INFINITY;
+        }
+        let counted = (self.exact_calls + self.calls - timed).max(open);
+        // An estimate from windows is not exact, also if nothing is missing.
+        let least = if self.windows > 0.0 { f64::MIN_POSITIVE } else { 0.0 };
+        ((counted + 2.0 * self.gap_calls) / timed).max(least)
+    }
+
     /// Observed calls, as they were counted.
     pub(crate) fn observed(&self) -> f64 {
         self.exact_calls + self.seen
