@@ -32,19 +32,19 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
     let program = |script, name, what, arguments| Program { name, what, script, arguments, load: None };
     let lua = path("small_functions.lua");
     vec![
-        program(OWN, "quickjs", "C, interpreter", vec![path("truth/quickjs_workload.js"), size("2", "1")]),
-        program(OWN, "luau", "C++ by clang, interpreter", vec![lua.clone(), size("2", "1"), size("16", "8")]),
-        program(OWN, "zstd", "C, compressor, 4 threads", vec![size("2", "1"), "4".into()]),
-        program(OWN, "openh264", "C++, codec, 2 threads", vec![size("60", "15"), "2".into()]),
+        program(OWN, "quickjs", "C, interpreter", vec![path("truth/quickjs_workload.js"), size("7", "1")]),
+        program(OWN, "luau", "C++ by clang, interpreter", vec![lua.clone(), size("8", "1"), size("16", "8")]),
+        program(OWN, "zstd", "C, compressor, 4 threads", vec![size("8", "1"), "4".into()]),
+        program(OWN, "openh264", "C++, codec, 2 threads", vec![size("200", "15"), "2".into()]),
         program(OWN, "glslang", "C++, compiler", vec![shaders, size("4", "16"), "1".into()]),
         Program {
-            load: Some(size("20000", "3000")),
+            load: Some(size("100000", "3000")),
             ..program(OWN, "nginx", "C, server under load", vec![])
         },
-        program(OLD, "sqlite", "C, data base", vec![size("100000", "10000")]),
-        program(OLD, "lua", "C, interpreter", vec![lua, size("12", "4")]),
-        program(OLD, "bzip2", "C, compressor, 4 threads", vec![size("24", "4"), "4".into()]),
-        program(OLD, "jsonnet", "C++, exceptions", vec!["1".into()]),
+        program(OLD, "sqlite", "C, data base", vec![size("300000", "10000")]),
+        program(OLD, "lua", "C, interpreter", vec![lua, size("60", "4")]),
+        program(OLD, "bzip2", "C, compressor, 4 threads", vec![size("80", "4"), "4".into()]),
+        program(OLD, "jsonnet", "C++, exceptions", vec![size("3", "1")]),
     ]
 }
 
