@@ -18,7 +18,7 @@
 //! is aligned to 16 bytes at every CALL.
 //!
 //! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`. All others are in
-//! [`StoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
+//! [`VmStoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
 //!
 //! A call of a function of the same instance is a direct CALL. All other calls go through a [`VmFuncRef`]: the caller sets
 //! `rax` to its own context, `r14` to the callee's, `r15` to `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its
@@ -35,21 +35,19 @@
 //! [rsp]           arguments of calls
 //! ```
 //! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline ends the walk: its `rbp`
-//! is [`StoreContext::activation_fp`].
+//! is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
-use std::sync::Arc;
 
 use crate::module::ModuleInfo;
-use crate::trap::{Activation, Interruption, Raised};
 
 /// Most results that a function may have (the limit that wasmparser validates).
 pub(crate) const MAX_RESULTS: usize = 1000;
 
-/// What all instances of a store share with compiled code.
+/// What all instances of a store share with compiled code. It is the head of what the runtime keeps of a running store.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct StoreContext {
+pub(crate) struct VmStoreContext {
     /// A function whose frame would reach below this address traps.
     pub stack_limit: usize,
     /// Frame pointer of the innermost entry trampoline, or 0.
@@ -70,20 +68,14 @@ pub(crate) struct StoreContext {
     pub raised_signal: i32,
     /// An exception that a host function throws, or 0: set before the host function fails, and reset by whoever takes it.
     pub thrown: usize,
-    /// The activations around the innermost one.
-    pub outer: *const Activation,
-    /// How the store is interrupted; none if nobody can.
-    pub interruption: Option<Arc<Interruption>>,
-    /// Why the innermost activation was left; taken by [`trap::enter`](crate::trap::enter).
-    pub raised: Option<Box<Raised>>,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
 }
 
-impl StoreContext {
+impl VmStoreContext {
     /// That of a store in which nothing runs.
-    pub(crate) fn new() -> Box<Self> {
-        Box::new(Self {
+    pub(crate) fn new() -> Self {
+        Self {
             stack_limit: 0,
             activation_fp: 0,
             exit_fp: 0,
@@ -94,25 +86,22 @@ impl StoreContext {
             raised_address: 0,
             raised_signal: 0,
             thrown: 0,
-            outer: std::ptr::null(),
-            interruption: None,
-            raised: None,
             results: [0; MAX_RESULTS],
-        })
+        }
     }
 }
 
-pub(crate) const STACK_LIMIT: i32 = offset_of!(StoreContext, stack_limit) as i32;
-pub(crate) const ACTIVATION_FP: i32 = offset_of!(StoreContext, activation_fp) as i32;
-pub(crate) const EXIT_FP: i32 = offset_of!(StoreContext, exit_fp) as i32;
-pub(crate) const RESULTS: i32 = offset_of!(StoreContext, results) as i32;
+pub(crate) const STACK_LIMIT: i32 = offset_of!(VmStoreContext, stack_limit) as i32;
+pub(crate) const ACTIVATION_FP: i32 = offset_of!(VmStoreContext, activation_fp) as i32;
+pub(crate) const EXIT_FP: i32 = offset_of!(VmStoreContext, exit_fp) as i32;
+pub(crate) const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
 /// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a host function has the
 /// head only.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct VmContext {
-    pub store: *mut StoreContext,
+    pub store: *mut VmStoreContext,
     /// Base of memory 0; anything if there is none. It never moves.
     pub memory0: *mut u8,
     /// One address for each [`Libcall`].

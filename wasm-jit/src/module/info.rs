@@ -2,7 +2,6 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
-use crate::engine::TypeId;
 use crate::vmctx::VmLayout;
 
 /// The declarations of a module; in each list the imports come first.
@@ -10,8 +9,8 @@ use crate::vmctx::VmLayout;
 pub(crate) struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
-    /// The engine-wide id of each of them: equal types have equal ids.
-    pub type_ids: Vec<TypeId>,
+    /// The engine-wide id of each of them: equal types have equal ids. Whoever has the module keeps them in use.
+    pub type_ids: Vec<u32>,
     /// Type index of every function.
     pub functions: Vec<u32>,
     pub imported_functions: u32,

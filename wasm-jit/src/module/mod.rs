@@ -21,7 +21,7 @@ pub(crate) use info::ModuleInfo;
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
 use crate::code::{CodeImage, compile_all};
-use crate::engine::Engine;
+use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
@@ -150,6 +150,11 @@ impl Module {
     pub(crate) fn tag_type(&self, tag: u32) -> FuncType {
         let info = self.info();
         FuncType(info.types[info.tags[tag as usize] as usize].clone())
+    }
+
+    /// The engine-wide id of one of its types.
+    pub(crate) fn type_id(&self, type_index: u32) -> &TypeId {
+        &self.parsed().type_ids[type_index as usize]
     }
 
     pub(crate) fn parsed(&self) -> &Parsed {
