@@ -12,11 +12,11 @@ use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver,
     SymbolResult,
 };
+use wasm_jit_codegen::Position;
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
 use crate::code::sections::{Sections, printable};
-use crate::compiler::Position;
 use crate::vmctx::TrapCode;
 
 /// Bytes of machine code in a line.

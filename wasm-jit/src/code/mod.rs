@@ -24,8 +24,8 @@ use wordpatch::code_memory::CodeMemory;
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
-use crate::compiler::{Catch, Compiler, Position};
-use crate::module::ModuleInfo;
+use wasm_jit_codegen::{Catch, Compiler, ModuleInfo, Position};
+
 use crate::vmctx::VmLayout;
 
 /// The code of a module's own functions, and of the trampolines for their types.

@@ -5,12 +5,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use wasm_jit_codegen::ModuleInfo;
 use wasmparser::{
     self as wp, ElementItems, ElementKind, ExternalKind, Parser, Payload, TypeRef, ValidPayload, Validator,
     WasmFeatures,
 };
 
-use super::ModuleInfo;
 use super::const_expr::ConstExpr;
 use crate::code::ToCompile;
 use crate::engine::{Engine, TypeId};

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use wasm_jit_codegen::Position;
+
 use super::lines::Lines;
 use crate::code::CodeImage;
 use crate::code::sections::{Sections, printable};
-use crate::compiler::Position;
 
 /// The WebAssembly frames of a trap, innermost first; those of the host in between are not told.
 #[derive(Default)]

@@ -16,9 +16,10 @@ use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use wasm_jit_codegen::UD2;
+
 use super::ExecutionState;
 use super::routines::raise_by_signal;
-use crate::asm::UD2;
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
 use crate::vmctx::{FUNC_REF_SIZE, TrapCode, VmContext, VmMemory};

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::*;
+use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
 
 use crate::code::{CodeImage, link::Linker};
-use crate::compiler::{Catch, Chunk, CompiledFunction, DirectCall, TryRegion};
-use crate::module::ModuleInfo;
 use crate::trap::{ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,

@@ -32,7 +32,7 @@ const SMALL_FRAME: u32 = 2048;
 const MOST_FRAME: u32 = 1 << 28;
 /// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of values takes two bytes of Wasm,
 /// and far more code; real programs have less than ten bytes for one.
-pub(crate) const MOST_GROWTH: u32 = 64;
+pub const MOST_GROWTH: u32 = 64;
 /// What a function may have in any case.
 const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").

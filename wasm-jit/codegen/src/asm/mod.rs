@@ -16,7 +16,8 @@ mod tests;
 
 pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
-pub(crate) use label::{Label, UD2};
+pub(crate) use label::Label;
+pub use label::UD2;
 pub(crate) use reg::{Mem, Reg, Rm};
 
 use label::LabelState;
