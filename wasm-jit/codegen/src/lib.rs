@@ -2,7 +2,7 @@
 //!
 //! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a [`Chunk`], with all that is needed to
 //! link it, to unwind its frames, and to find the handlers of exceptions. It knows what a module declares ([`ModuleInfo`]), and
-//! nothing of engines, stores or signals. What the code expects of a runtime is in [`vmctx`]: registers, calls, frames, and
+//! nothing of engines, stores or signals. An [`Observer`] is shown where the code of each instruction is, and where its values are. What the code expects of a runtime is in [`vmctx`]: registers, calls, frames, and
 //! the layout of the memory that both use. Read that first.
 //!
 //! This is a part of `wasm-jit`, which is what programs use: its interface changes whenever the engine's does.
@@ -19,9 +19,10 @@ mod compiler;
 mod module;
 pub mod vmctx;
 
-pub use asm::UD2;
+pub use asm::{Reg, UD2};
 pub use compiler::{
-    Catch, Chunk, CompiledFunction, Compiler, DirectCall, Limit, MOST_GROWTH, Position, TryRegion,
-    entry_trampoline, host_trampoline,
+    Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, Limit, LocalPlace,
+    MOST_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty, entry_trampoline,
+    host_trampoline,
 };
 pub use module::ModuleInfo;

@@ -19,7 +19,7 @@
 //! which the host enters, and is called.
 //!
 //! The code depends on nothing but the function and the module's declarations: compiling a function once more
-//! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`]. That holds only as long
+//! gives the same bytes. So nothing is kept about where its instructions are: who must know, compiles the function again in the sight of an [`Observer`]. That holds only as long
 //! as every decision follows from the function and the declarations: none from an address, a time, a hash seed, or the function before.
 
 #![expect(
@@ -42,6 +42,7 @@ mod homes;
 mod int;
 mod locals;
 mod memory;
+mod observe;
 mod operators;
 mod output;
 mod registers;
@@ -49,7 +50,11 @@ mod scan;
 mod state;
 mod trampoline;
 
+pub use abi::Ty;
 pub use function::MOST_GROWTH;
+pub use observe::{
+    Address, Condition, FrameMap, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
+};
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use trampoline::{entry_trampoline, host_trampoline};
 
@@ -85,35 +90,22 @@ impl<'m> Compiler<'m> {
     /// Appends a function, which must be valid, to a chunk.
     ///
     /// # Errors
-    /// The function exceeds a limit of the compiler.
+    /// The function exceeds a limit of the compiler. The chunk is of no use then.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
-        let (code, calls) = (&mut chunk.code, &mut chunk.calls);
-        let (function, _) =
-            function::compile(self.module, &self.layout, &mut self.scratch, index, body, code, calls, false)?;
-        chunk.functions.push(function);
-        Ok(())
+        function::compile(self, index, body, chunk, None)
     }
 
-    /// Compiles the function once more and tells where the code of each instruction starts: `code` as an offset from the
-    /// function's entry, in ascending order.
+    /// As [`Compiler::compile`], in the sight of an observer, which changes nothing: the code is the same.
     ///
     /// # Errors
     /// As [`Compiler::compile`]; none for a function that was compiled before.
-    pub fn positions(&mut self, index: u32, body: &FunctionBody<'_>) -> Result<Vec<Position>, Limit> {
-        let (mut code, mut calls) = (Vec::new(), Vec::new());
-        let (function, mut positions) = function::compile(
-            self.module,
-            &self.layout,
-            &mut self.scratch,
-            index,
-            body,
-            &mut code,
-            &mut calls,
-            true,
-        )?;
-        for position in &mut positions {
-            position.code -= function.entry;
-        }
-        Ok(positions)
+    pub fn compile_observed(
+        &mut self,
+        index: u32,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Limit> {
+        function::compile(self, index, body, chunk, Some(observer))
     }
 }
