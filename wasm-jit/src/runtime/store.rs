@@ -183,7 +183,8 @@ pub(crate) struct StoreInner<T> {
 #[derive(Debug)]
 pub struct Store<T: 'static> {
     inner: NonNull<StoreInner<T>>,
-    owns: PhantomData<Box<StoreInner<T>>>,
+    /// Invariant in `T`: closures of host functions read and write the data.
+    data: PhantomData<fn(T) -> T>,
 }
 
 // SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for what is made to be shared
@@ -197,7 +198,7 @@ impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
         let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine), data });
-        Self { inner: NonNull::from(Box::leak(inner)), owns: PhantomData }
+        Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 
     /// The engine that it was created with.
