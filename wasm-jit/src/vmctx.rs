@@ -56,6 +56,8 @@ pub(crate) struct StoreContext {
     pub activation_fp: usize,
     /// Frame pointer of the host trampoline that the thread left compiled code by; set by that trampoline.
     pub exit_fp: usize,
+    /// Its stack pointer: the frames of the activation lie from here up to `activation_fp`, whatever stack the host goes on with.
+    pub exit_sp: usize,
     /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
     pub raised_pc: usize,
     /// The frame pointer there.
@@ -87,6 +89,7 @@ impl StoreContext {
             stack_limit: 0,
             activation_fp: 0,
             exit_fp: 0,
+            exit_sp: 0,
             raised_pc: 0,
             raised_fp: 0,
             raised_sp: 0,
@@ -105,6 +108,7 @@ impl StoreContext {
 pub(crate) const STACK_LIMIT: i32 = offset_of!(StoreContext, stack_limit) as i32;
 pub(crate) const ACTIVATION_FP: i32 = offset_of!(StoreContext, activation_fp) as i32;
 pub(crate) const EXIT_FP: i32 = offset_of!(StoreContext, exit_fp) as i32;
+pub(crate) const EXIT_SP: i32 = offset_of!(StoreContext, exit_sp) as i32;
 pub(crate) const RESULTS: i32 = offset_of!(StoreContext, results) as i32;
 
 /// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a host function has the

@@ -82,7 +82,7 @@ pub(crate) struct StoreArea {
     pub vm: vmctx::StoreContext,
     /// The store, by the borrow of the innermost activation; null when nothing runs.
     pub store: *mut StoreOpaque,
-    /// An address above the frames of the outermost activation, or 0.
+    /// An address above the frames that `stack_limit` is for, on the same stack; 0 when nothing runs.
     pub stack_top: usize,
 }
 
@@ -235,7 +235,7 @@ impl<T: 'static> Store<T> {
 
     /// Frees exceptions and references to host values that nothing reaches. It happens by itself, too, when there are many.
     pub fn gc(&mut self) {
-        collect::collect(&mut self.as_context_mut().into_inner().opaque, &[]);
+        collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
     }
 
     /// Limits what instances of the store may use from now on.

@@ -131,7 +131,22 @@ pub(crate) struct Activation {
     activation_fp: usize,
     /// Frame pointer of the host trampoline that it was left by.
     exit_fp: usize,
+    /// Stack pointer of that trampoline.
+    exit_sp: usize,
     outer: *const Activation,
+}
+
+impl Activation {
+    /// The one that it runs inside of, or null.
+    pub(crate) fn outer(&self) -> *const Self {
+        self.outer
+    }
+
+    /// Where its frames are: from the stack pointer that it was left with up to its entry trampoline's frame pointer. The latter is 0
+    /// if there was none.
+    pub(crate) fn frames(&self) -> (usize, usize) {
+        (self.exit_sp, self.activation_fp)
+    }
 }
 
 /// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned. Nested calls, from host functions,
@@ -144,7 +159,8 @@ pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64)
     signals::install();
     // SAFETY: the caller's obligation. No reference into the context is kept while compiled code runs.
     let outer = unsafe {
-        Activation { activation_fp: (*store).activation_fp, exit_fp: (*store).exit_fp, outer: (*store).outer }
+        let StoreContext { activation_fp, exit_fp, exit_sp, outer, .. } = *store;
+        Activation { activation_fp, exit_fp, exit_sp, outer }
     };
     // SAFETY: as above.
     let interruption = unsafe { (*store).interruption.clone() };
@@ -166,6 +182,7 @@ pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64)
         (*store).outer = outer.outer;
         (*store).activation_fp = outer.activation_fp;
         (*store).exit_fp = outer.exit_fp;
+        (*store).exit_sp = outer.exit_sp;
         (*store).raised.take()
     };
     match raised {
@@ -174,8 +191,18 @@ pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64)
     }
 }
 
+/// Whether somebody has asked for the store's program to be stopped, without meeting the request.
+///
+/// # Safety
+/// As [`enter`].
+pub(crate) unsafe fn is_requested(store: *mut StoreContext) -> bool {
+    // SAFETY: the caller's obligation; only the thread that runs the store changes the field.
+    let interruption = unsafe { (*store).interruption.as_ref() };
+    interruption.is_some_and(|interruption| interruption.is_requested())
+}
+
 /// Whether somebody has asked for the store's program to be stopped: to be asked where a host function returns, and where the
-/// runtime waits. The request is met by whoever asked.
+/// runtime waits. Whoever asks must then leave the activation.
 ///
 /// # Safety
 /// As [`enter`].
