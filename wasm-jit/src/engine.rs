@@ -38,7 +38,8 @@ impl Config {
     }
 
     /// How many bytes of the thread's stack WebAssembly may use before it traps; 1 MiB by default. It gets less where the
-    /// thread has less.
+    /// thread has less. A stack that is not the thread's own, of a coroutine for example, must be this large and have 256 KiB more: how much of it
+    /// there is cannot be found out.
     pub fn max_wasm_stack(&mut self, bytes: usize) -> &mut Self {
         self.max_wasm_stack = bytes;
         self

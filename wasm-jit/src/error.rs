@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use wasm_jit_codegen::Limit;
 
 use crate::code::CompileError;
+use crate::code::sections::{printable, printable_lines};
 use crate::runtime::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
 use crate::types::{ExternType, FuncType, ValType};
@@ -37,7 +38,7 @@ pub enum Error {
         signal: i32,
     },
     /// The module uses a feature of WebAssembly that this engine does not have.
-    #[error("unsupported: {message} (at offset {offset:#x})")]
+    #[error("unsupported: {} (at offset {offset:#x})", printable_lines(message))]
     Unsupported {
         /// Says which feature.
         message: String,
@@ -45,7 +46,7 @@ pub enum Error {
         offset: u64,
     },
     /// The module is malformed or invalid.
-    #[error("invalid module: {message} (at offset {offset:#x})")]
+    #[error("invalid module: {} (at offset {offset:#x})", printable_lines(message))]
     Invalid {
         /// What is wrong.
         message: String,
@@ -53,7 +54,7 @@ pub enum Error {
         offset: u64,
     },
     /// The text of a module is wrong.
-    #[error("{message}")]
+    #[error("{}", printable_lines(message))]
     Text {
         /// What is wrong, and where.
         message: String,
@@ -92,7 +93,7 @@ pub enum Error {
         what: &'static str,
     },
     /// Nothing is defined by the name of an import.
-    #[error("unknown import: `{module}` `{name}`")]
+    #[error("unknown import: `{}` `{}`", printable(module), printable(name))]
     UnknownImport {
         /// The first name.
         module: String,
@@ -100,7 +101,10 @@ pub enum Error {
         name: String,
     },
     /// An import is defined, and has another type.
-    #[error("incompatible import type for `{module}` `{name}`: expected {}, found {}", types.expected, types.found)]
+    #[error(
+        "incompatible import type for `{}` `{}`: expected {}, found {}",
+        printable(module), printable(name), types.expected, types.found
+    )]
     IncompatibleImport {
         /// The first name.
         module: String,
@@ -118,7 +122,7 @@ pub enum Error {
         found: usize,
     },
     /// A linker has this name already.
-    #[error("`{module}` `{name}` is defined already")]
+    #[error("`{}` `{}` is defined already", printable(module), printable(name))]
     DuplicateDefinition {
         /// The first name.
         module: String,
@@ -126,7 +130,7 @@ pub enum Error {
         name: String,
     },
     /// The instance exports nothing of this name and kind.
-    #[error("no {kind} is exported by the name `{name}`")]
+    #[error("no {kind} is exported by the name `{}`", printable(name))]
     UnknownExport {
         /// What was asked for: a function, a memory.
         kind: &'static str,

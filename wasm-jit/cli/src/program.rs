@@ -1,6 +1,6 @@
 //! A program and its threads (the proposal wasi-threads).
 //!
-//! A module that imports a shared memory as `env.memory` gets one of the type that it asks for. `wasi.thread-spawn` starts a thread
+//! A module that imports a shared memory, by whatever names, gets one of the type that it asks for. `wasi.thread-spawn` starts a thread
 //! of the host that has a store and an instance of the same module of its own, and calls its export `wasi_thread_start`. The
 //! threads share the memory, the compiled code, and what they see of the host. The first that traps or exits ends them all, and
 //! so does the return of the first.
@@ -26,7 +26,8 @@ pub(super) struct Program {
     engine: Engine,
     module: Module,
     wasi: WasiCtx,
-    memory: Option<SharedMemory>,
+    /// The shared memories that the module imports, with the names that it does so by.
+    memories: Vec<(String, String, SharedMemory)>,
     /// For the program, without the host functions.
     stack: usize,
     last_thread: AtomicI32,
@@ -41,16 +42,18 @@ impl Program {
         stack: usize,
         report: fn(&Error) -> u8,
     ) -> Result<Arc<Self>, Error> {
-        let mut memory = None;
+        let mut memories: Vec<(String, String, SharedMemory)> = Vec::new();
         for import in module.imports() {
-            if let ("env", "memory", ExternType::Memory(ty)) = (import.module(), import.name(), import.ty())
+            let names = (import.module(), import.name());
+            if let ExternType::Memory(ty) = import.ty()
                 && ty.is_shared()
+                && memories.iter().all(|(module, name, _)| (module.as_str(), name.as_str()) != names)
             {
-                memory = Some(SharedMemory::new(*ty)?);
+                memories.push((names.0.to_owned(), names.1.to_owned(), SharedMemory::new(*ty)?));
             }
         }
         let engine = module.engine().clone();
-        Ok(Arc::new(Self { engine, module, wasi, memory, stack, last_thread: AtomicI32::new(0), report }))
+        Ok(Arc::new(Self { engine, module, wasi, memories, stack, last_thread: AtomicI32::new(0), report }))
     }
 
     pub(super) fn store(&self) -> Store<WasiCtx> {
@@ -61,8 +64,10 @@ impl Program {
     pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<WasiCtx>) -> Result<Instance, Error> {
         let mut linker = Linker::new(&self.engine);
         wasm_jit_wasi::add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi)?;
-        if let Some(memory) = &self.memory {
-            linker.define(&mut *store, "env", "memory", memory.clone())?;
+        for (module, name, memory) in &self.memories {
+            linker.define(&mut *store, module, name, memory.clone())?;
+        }
+        if !self.memories.is_empty() {
             let program = Arc::clone(self);
             linker
                 .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use wasm_jit::{Config, Engine, Error, Func, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Error, ExternType, Func, Instance, Module, Store};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::program::{self, Program};
@@ -117,6 +117,9 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     config.max_wasm_stack(arguments.max_stack);
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let module = super::load(&engine, arguments.file())?;
+    if arguments.invoke.is_none() {
+        check_main(&module).map_err(|failure| failure.about(arguments.file().display()))?;
+    }
     if arguments.perf_map {
         write_perf_map(&module)?;
     }
@@ -144,6 +147,21 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
             ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))
         }
     }
+}
+
+/// The names of the function that runs a program.
+const MAIN: [&str; 2] = ["", "_start"];
+
+/// Refuses a library, of which nothing but its initialization would run.
+fn check_main(module: &Module) -> Result<(), Failure> {
+    let exports = |name| matches!(module.get_export(name), Some(ExternType::Func(_)));
+    let runs_at_once = module.has_start_function() && !exports("_initialize");
+    if MAIN.into_iter().any(exports) || runs_at_once {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "no function is exported as `_start`: this is no program; --invoke NAME calls one of its functions",
+    ))
 }
 
 fn write_perf_map(module: &Module) -> Result<(), Failure> {
@@ -197,8 +215,7 @@ fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> 
             None => Err(Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")))),
         };
     }
-    let main = instance.get_func(&mut *store, "").or_else(|| instance.get_func(&mut *store, "_start"));
-    match main {
+    match MAIN.into_iter().find_map(|name| instance.get_func(&mut *store, name)) {
         Some(main) => Ok(main.typed::<(), ()>(&*store)?.call(&mut *store, ())?),
         None => Ok(()),
     }

@@ -136,7 +136,7 @@ fn what_cannot_be_run_is_said_in_one_line() {
     let place = Place::new();
     place.text("broken.wat", "(module (func (unknown)))");
     place.text("invalid.wat", "(module (func (result i32)))");
-    place.text("import.wat", r#"(module (import "a" "b" (func)))"#);
+    place.text("import.wat", r#"(module (import "a" "b" (func)) (func (export "_start")))"#);
     place.text("broken.wasm", "\0asm\u{1}\0\0\0\u{1}");
     let check = |file: &str, parts: &[&str]| {
         let ran = place.run(&["run", file]);
@@ -151,7 +151,7 @@ fn what_cannot_be_run_is_said_in_one_line() {
     check("component.wat", &["unsupported: this is a component, not a core module"]);
     std::fs::write(place.path("picture"), b"\x89PNG\r\n").unwrap();
     check("picture", &["neither a binary module nor a text\n"]);
-    place.text("nothing.wat", "(module)");
+    place.text("nothing.wat", r#"(module (func $nothing) (start $nothing))"#);
     place.run(&["run", "nothing.wat"]).check(0, "");
     place
         .run(&["run", "--dir", "missing::/", "nothing.wat"])

@@ -54,6 +54,8 @@ pub struct VmStoreContext {
     pub activation_fp: usize,
     /// Frame pointer of the host trampoline that the thread left compiled code by; set by that trampoline.
     pub exit_fp: usize,
+    /// Its stack pointer: the frames of the activation lie from here up to `activation_fp`, whatever stack the host goes on with.
+    pub exit_sp: usize,
     /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
     pub raised_pc: usize,
     /// The frame pointer there.
@@ -79,6 +81,7 @@ impl VmStoreContext {
             stack_limit: 0,
             activation_fp: 0,
             exit_fp: 0,
+            exit_sp: 0,
             raised_pc: 0,
             raised_fp: 0,
             raised_sp: 0,
@@ -97,6 +100,8 @@ pub const STACK_LIMIT: i32 = offset_of!(VmStoreContext, stack_limit) as i32;
 pub const ACTIVATION_FP: i32 = offset_of!(VmStoreContext, activation_fp) as i32;
 /// Offset of [`VmStoreContext::exit_fp`].
 pub const EXIT_FP: i32 = offset_of!(VmStoreContext, exit_fp) as i32;
+/// Offset of [`VmStoreContext::exit_sp`].
+pub const EXIT_SP: i32 = offset_of!(VmStoreContext, exit_sp) as i32;
 /// Offset of [`VmStoreContext::results`].
 pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 

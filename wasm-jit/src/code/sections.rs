@@ -67,7 +67,21 @@ impl<'a> Sections<'a> {
 
 /// A name as it can stand in a line, and does nothing to a terminal.
 pub(crate) fn printable(name: &str) -> Cow<'_, str> {
-    if name.contains(char::is_control) { name.escape_debug().to_string().into() } else { name.into() }
+    if name.contains(acts_on_terminal) { name.escape_debug().to_string().into() } else { name.into() }
+}
+
+/// The same of several lines.
+pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| c != '\n' && acts_on_terminal(c);
+    if !text.contains(is_escaped) {
+        return text.into();
+    }
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n").into()
+}
+
+/// Control characters, and those that change the direction of what follows.
+fn acts_on_terminal(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The longest name that is shown. Short symbols may stand for very long names: each part may repeat those before it.

@@ -130,6 +130,11 @@ impl Module {
         self.export(name).map(|item| self.type_of(item))
     }
 
+    /// Whether it has a start function, which runs when it is instantiated.
+    pub fn has_start_function(&self) -> bool {
+        self.parsed().start.is_some()
+    }
+
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
         let index = *self.parsed().export_index.get(name)?;
         Some(self.parsed().exports[index].1)

@@ -1,6 +1,7 @@
 //! Entering compiled code, and what comes out of it.
 
 use std::panic::resume_unwind;
+use std::ptr::NonNull;
 
 use super::func::Func;
 use super::host;
@@ -55,34 +56,57 @@ pub(crate) unsafe fn invoke<T: 'static>(
     // The pointer is to the whole, so that host functions may get at the embedder's data.
     let store: *mut StoreInner<T> = store;
     // SAFETY: the caller's obligation; the borrow is not used but through the pointer.
-    unsafe { invoke_in(store.cast(), func.vm(), values) }
+    unsafe { invoke_in(store.cast(), func.vm(), None, values) }
+}
+
+/// Calls the start function of an instance. If that is a host function, the instance is its caller.
+///
+/// # Errors
+/// As [`invoke`].
+///
+/// # Safety
+/// Instance and function are of this store; the function has neither parameters nor results.
+pub(crate) unsafe fn start<T: 'static>(
+    store: &mut StoreInner<T>,
+    func: Func,
+    instance: NonNull<InstanceData>,
+) -> Result<(), Error> {
+    let store: *mut StoreInner<T> = store;
+    // SAFETY: as in `invoke`.
+    unsafe { invoke_in(store.cast(), func.vm(), Some(instance), [].as_mut_ptr()) }
 }
 
 /// # Safety
-/// As [`invoke`]; `store` points to a whole [`StoreInner`].
-unsafe fn invoke_in(store: *mut StoreOpaque, func: *const VmFuncRef, values: *mut u64) -> Result<(), Error> {
+/// As [`invoke`]; `store` points to a whole [`StoreInner`], and the caller is an instance of it.
+unsafe fn invoke_in(
+    store: *mut StoreOpaque,
+    func: *const VmFuncRef,
+    caller: Option<NonNull<InstanceData>>,
+    values: *mut u64,
+) -> Result<(), Error> {
     // SAFETY: functions live as long as their store, and do not change.
     let VmFuncRef { code, context, index, .. } = unsafe { *func };
     // SAFETY: the caller's obligation.
     unsafe {
         if (*context).is_host != 0 {
-            return host::call_directly(store, context, values);
+            return host::call_directly(store, context, caller, values);
         }
         let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
         let area = (*store).area.as_ptr();
-        let outermost = (*area).stack_top == 0;
-        if outermost {
+        // The host may have gone to another stack since the activation around this one was entered.
+        let around = ((*area).stack_top, (*area).execution.vm.stack_limit);
+        let on_another_stack = !stack::is_current(around.0, around.1);
+        if on_another_stack {
             // This frame is above those of the activation.
-            let here = 0_u8;
-            (*area).stack_top = std::hint::black_box(&raw const here).addr();
+            (*area).stack_top = stack::pointer();
             (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
         }
         let left = {
             let _lent = Lent::new(store);
             trap::enter(area.cast(), || entry(context, code, values))
         };
-        if outermost {
-            (*area).stack_top = 0;
+        if on_another_stack {
+            ((*area).stack_top, (*area).execution.vm.stack_limit) = around;
         }
         left.map_err(|raised| (*store).failure_of(raised))
     }

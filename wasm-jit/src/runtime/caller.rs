@@ -11,6 +11,7 @@ use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, Store
 use super::value::Val;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::trap;
 use crate::types::{FuncType, ValType};
 
 /// What a host function gets of whoever called it: the store, and the exports of the calling instance.
@@ -35,6 +36,14 @@ impl<'a, T: 'static> Caller<'a, T> {
         let instance = unsafe { self.instance?.as_ref() };
         let item = instance.module.export(name)?;
         Some(instance.item(&self.store.as_context().0.opaque, item))
+    }
+
+    /// Whether the program is being stopped: the call that runs it gives [`Trap::Interrupt`](crate::Trap::Interrupt), whatever this
+    /// host function returns. One that waits in a system call asks when the call fails with `EINTR`.
+    pub fn is_interrupted(&self) -> bool {
+        let execution = self.store.as_context().0.opaque.execution();
+        // SAFETY: the store's state, on the thread that runs it.
+        unsafe { trap::is_requested(execution) }
     }
 
     /// The embedder's data.
@@ -89,7 +98,7 @@ impl HostFunc {
             // SAFETY: as above; the closure has given its own back.
             let mut caller = unsafe { Caller::<T>::new(call) };
             let store = &mut caller.as_context_mut().into_inner().opaque;
-            collect::if_due(store, &[]);
+            collect::if_due(store, collect::From::Host, &[]);
             for (at, (ty, value)) in results.iter().zip(&out).enumerate() {
                 // SAFETY: there is room for a value for each result.
                 unsafe { values.add(at).write(store.lower(*ty, value)?) };

@@ -5,6 +5,8 @@
 //!    element segments that hold such references, and the exceptions that the host has handles of.
 //! 2. Frames are scanned conservatively: every word that looks like a reference is one. So compiled code keeps no maps of its
 //!    frames. Nothing moves, so a word that only looks like one does no harm but keeping something alive.
+//!    The frames of an activation lie between its entry trampoline and the host trampoline that it was left by, which saves the
+//!    registers too. What the host has on the stack is not looked at: a host function may run on a stack of its own.
 //! 3. The values of a marked exception are roots too.
 //!
 //! It may only run where every reference that is alive is in one of these places: in [`Libcall::NewException`](
@@ -12,8 +14,11 @@
 //! sees.
 
 use std::arch::asm;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::references::ExternRef;
 use super::store::StoreOpaque;
+use crate::trap::Activation;
 use crate::types::RefType;
 
 /// Fewer are never collected.
@@ -29,10 +34,19 @@ impl Default for Threshold {
     }
 }
 
+/// What the innermost activation, if there is one, has called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    /// The host, by a trampoline: its frames end there.
+    Host,
+    /// The runtime, which is on the same stack.
+    Libcall,
+}
+
 /// Collects if it is time to.
-pub(crate) fn if_due(store: &mut StoreOpaque, extra: &[u64]) {
+pub(crate) fn if_due(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
-        collect(store, extra);
+        collect(store, from, extra);
     }
 }
 
@@ -59,7 +73,10 @@ impl Marks<'_> {
 }
 
 /// Collects. `extra` are references that are nowhere else yet.
-pub(crate) fn collect(store: &mut StoreOpaque, extra: &[u64]) {
+///
+/// # Panics
+/// When to drop a host value panics; everything is freed by then.
+pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     let handles = store.exceptions.prepare();
     let mut marks = Marks {
         exceptions: vec![false; store.exceptions.places()],
@@ -69,14 +86,32 @@ pub(crate) fn collect(store: &mut StoreOpaque, extra: &[u64]) {
     };
     extra.iter().chain(&handles).for_each(|word| marks.word(*word));
     mark_store(&mut marks);
-    mark_stack(&mut marks);
+    mark_stacks(&mut marks, from);
     while let Some(place) = marks.pending.pop() {
         marks.store.exceptions.words(place).iter().for_each(|word| marks.word(*word));
     }
     let Marks { exceptions, extern_refs, .. } = marks;
     store.exceptions.sweep(&exceptions);
-    store.extern_refs.sweep(&extern_refs);
+    let unreachable = store.extern_refs.sweep(&extern_refs);
     store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
+    drop_all(unreachable);
+}
+
+/// Drops all values, and goes on with the first panic of one.
+fn drop_all(values: Vec<ExternRef>) {
+    let mut first = None;
+    for value in values {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            match &first {
+                None => first = Some(panic),
+                // To drop what it panicked with might panic again.
+                Some(_) => std::mem::forget(panic),
+            }
+        }
+    }
+    if let Some(panic) = first {
+        resume_unwind(panic);
+    }
 }
 
 /// Whether a value of this type may be what is collected.
@@ -103,38 +138,51 @@ fn mark_store(marks: &mut Marks<'_>) {
     marks.word(vm.thrown as u64);
 }
 
-/// Scans the stack from here up to the outermost activation: the frames of all activations, and those of the runtime and of host
-/// functions in between, which may have saved registers of compiled code.
+/// Scans the frames of all activations.
 #[inline(never)]
-fn mark_stack(marks: &mut Marks<'_>) {
-    // SAFETY: the area lives as long as the store.
-    let top = unsafe { marks.store.area.as_ref() }.stack_top;
-    if top == 0 {
-        return;
+fn mark_stacks(marks: &mut Marks<'_>, from: From) {
+    // SAFETY: the state lives as long as the store, and is not written here.
+    let execution = unsafe { &*marks.store.execution() };
+    let vm = &execution.vm;
+    match from {
+        From::Host => mark_frames(marks, vm.exit_sp, vm.activation_fp),
+        From::Libcall => {
+            // What a callee keeps is still in its register, or saved in a frame between compiled code and here.
+            let mut kept = [0_u64; 5];
+            let stack_pointer: usize;
+            // SAFETY: writes five words to where `kept` is, and reads registers only.
+            unsafe {
+                asm!(
+                    "mov [{kept}], rbx",
+                    "mov [{kept} + 8], r12",
+                    "mov [{kept} + 16], r13",
+                    "mov [{kept} + 24], r14",
+                    "mov [{kept} + 32], r15",
+                    "mov {stack_pointer}, rsp",
+                    kept = in(reg) kept.as_mut_ptr(),
+                    stack_pointer = out(reg) stack_pointer,
+                    options(nostack, preserves_flags),
+                );
+            }
+            kept.iter().for_each(|word| marks.word(*word));
+            mark_frames(marks, stack_pointer, vm.activation_fp);
+        }
     }
-    // What a callee keeps is still in its register, or saved in a frame of the callees between compiled code and here.
-    let mut kept = [0_u64; 5];
-    let stack_pointer: usize;
-    // SAFETY: writes five words to where `kept` is, and reads registers only.
-    unsafe {
-        asm!(
-            "mov [{kept}], rbx",
-            "mov [{kept} + 8], r12",
-            "mov [{kept} + 16], r13",
-            "mov [{kept} + 24], r14",
-            "mov [{kept} + 32], r15",
-            "mov {stack_pointer}, rsp",
-            kept = in(reg) kept.as_mut_ptr(),
-            stack_pointer = out(reg) stack_pointer,
-            options(nostack, preserves_flags),
-        );
+    // SAFETY: an activation is on the stack of the `enter` that waits for the one inside it.
+    let outer = |activation: *const Activation| unsafe { activation.as_ref() };
+    for activation in std::iter::successors(outer(execution.outer), |inner| outer(inner.outer())) {
+        let (exit_sp, activation_fp) = activation.frames();
+        mark_frames(marks, exit_sp, activation_fp);
     }
-    kept.iter().for_each(|word| marks.word(*word));
-    let words = (top & !7).saturating_sub(stack_pointer) / 8;
+}
+
+/// Scans the words of a stack from one address up to another; there are none if an activation is none.
+fn mark_frames(marks: &mut Marks<'_>, from: usize, activation_fp: usize) {
+    let words = (activation_fp & !7).saturating_sub(from) / 8;
     for index in 0..words {
-        // SAFETY: between the stack pointer and a frame that is still there, this thread's stack is mapped. The words may change
-        // with every call, so they are read one by one.
-        marks.word(unsafe { (stack_pointer as *const u64).add(index).read_volatile() });
+        // SAFETY: between the frame that an activation was left by and its first one, its stack is mapped. The words of the runtime's
+        // own frames may change with every call, so they are read one by one.
+        marks.word(unsafe { std::ptr::with_exposed_provenance::<u64>(from).add(index).read_volatile() });
     }
 }
 

@@ -37,10 +37,10 @@ impl ExnRef {
     pub fn new(mut store: impl AsContextMut, tag: &Tag, fields: &[Val]) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let ty = tag.type_in(store);
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let mut values = Vec::new();
         store.lower_all("fields", fields, ty.params(), &mut values)?;
-        let address = store.create_exception(tag.identity(store), &values)?;
+        let address = store.create_exception(collect::From::Host, tag.identity(store), &values)?;
         Ok(store.root_exception(address))
     }
 
@@ -58,7 +58,7 @@ impl ExnRef {
     /// The values that it carries.
     pub fn fields(&self, mut store: impl AsContextMut) -> Vec<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let object = self.object(store);
         // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
         let values = unsafe {
@@ -89,10 +89,15 @@ impl ExnRef {
 
 impl StoreOpaque {
     /// A new exception, within the limits; returns its address. Nothing keeps it alive beyond the next collection yet.
-    pub(crate) fn create_exception(&mut self, tag: usize, values: &[u64]) -> Result<usize, Error> {
+    pub(crate) fn create_exception(
+        &mut self,
+        from: collect::From,
+        tag: usize,
+        values: &[u64],
+    ) -> Result<usize, Error> {
         let size = 8 * (HEAD_WORDS + values.len()) as u64;
         if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
-            collect::collect(self, values);
+            collect::collect(self, from, values);
             if !self.limits.allows_exceptions(self.exceptions.bytes + size) {
                 return Err(Error::StoreLimit { what: "exceptions" });
             }

@@ -77,7 +77,7 @@ impl Func {
             let (expected, found) = (ty.results().len(), results.len());
             return Err(Error::ValueCount { what: "results", expected, found });
         }
-        collect::if_due(&mut store.opaque, &[]);
+        collect::if_due(&mut store.opaque, collect::From::Host, &[]);
         let mut values = Vec::with_capacity(params.len().max(results.len()));
         store.opaque.lower_all("arguments", params, ty.params(), &mut values)?;
         values.resize(params.len().max(results.len()), 0);

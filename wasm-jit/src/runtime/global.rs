@@ -59,7 +59,7 @@ impl Global {
     /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is not of the type, or of another store.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ty.content(), &value)?;
         let cell = NonNull::from(Box::leak(Box::new(raw)));
         let index = store.add_global(GlobalData { ty, cell, owned: true });
@@ -74,7 +74,7 @@ impl Global {
     /// Its value.
     pub fn get(&self, mut store: impl AsContextMut) -> Val {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let (ty, raw) = (self.data(store).ty.content(), self.data(store).raw());
         store.lift(ty, raw)
     }
@@ -89,7 +89,7 @@ impl Global {
         if ty.mutability() == Mutability::Const {
             return Err(Error::ConstantGlobal);
         }
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ty.content(), &value)?;
         let global = self.0.index_in(store);
         store.globals[global].set_raw(raw);

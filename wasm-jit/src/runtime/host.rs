@@ -183,7 +183,7 @@ fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
     store.failure = Some(Failure::Panic(panic));
 }
 
-/// Calls a host function from the host: no compiled code is between, so a panic just goes on.
+/// Calls a host function from the host, or as the start function of `caller`: no compiled code is between, so a panic just goes on.
 ///
 /// # Safety
 /// `func` is the context of a host function of the store, which the caller has borrowed exclusively; the values are as
@@ -191,12 +191,13 @@ fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
 pub(crate) unsafe fn call_directly(
     store: *mut StoreOpaque,
     context: *mut VmContext,
+    caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     unsafe {
         let host = (*context).owner as *const HostFuncData;
         let _lent = activation::Lent::new(store);
-        HostFuncData::call(host, HostCall { store, caller: None }, values)
+        HostFuncData::call(host, HostCall { store, caller }, values)
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn instantiate<T: 'static>(
     if let Some(start) = module.parsed().start {
         let func = Func::at(opaque, instance.inner(opaque).func_ref(start));
         // SAFETY: the function is of this store; a start function has neither parameters nor results.
-        unsafe { activation::invoke(store, func, [].as_mut_ptr()) }?;
+        unsafe { activation::start(store, func, data) }?;
     }
     Ok(instance)
 }

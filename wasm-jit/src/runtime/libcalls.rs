@@ -3,6 +3,7 @@
 //! All run on the stack of the program, called with the convention of C, in the middle of an activation; none unwinds. Those that
 //! can trap note the trap in the store and answer so; compiled code then leaves by `Raise`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use super::collect;
 use super::instance::InstanceData;
 use super::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
-use super::store::{Handle, StoreArea, StoreOpaque};
+use super::store::{Failure, Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
 use super::wait::{self, Outcome};
 use crate::trap::{self, Trap};
@@ -393,11 +394,24 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         // SAFETY: there is a value for each parameter of the tag.
         _ => unsafe { std::slice::from_raw_parts(values, count) },
     };
-    collect::if_due(running.store, values);
     // SAFETY: this thread runs the store.
     let exception = match unsafe { trap::is_interrupted(running.store.execution()) } {
         true => Err(Trap::Interrupt.into()),
-        false => running.store.create_exception(tag.identity(running.store), values),
+        false => {
+            let tag = tag.identity(running.store);
+            // The collector drops values of the embedder's, which may panic: nothing may unwind through compiled code.
+            let create = || {
+                collect::if_due(running.store, collect::From::Libcall, values);
+                running.store.create_exception(collect::From::Libcall, tag, values)
+            };
+            match catch_unwind(AssertUnwindSafe(create)) {
+                Ok(created) => created,
+                Err(panic) => {
+                    running.store.failure = Some(Failure::Panic(panic));
+                    return 0;
+                }
+            }
+        }
     };
     match exception {
         Ok(address) => address as u64,

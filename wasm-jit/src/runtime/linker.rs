@@ -24,8 +24,8 @@ pub struct Linker<T: 'static> {
     engine: Engine,
     definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
     allow_shadowing: bool,
-    /// The closures of the definitions are made for stores with such data.
-    data: std::marker::PhantomData<fn(T)>,
+    /// The closures of the definitions are made for stores with such data, which they read and write: invariant in `T`.
+    data: std::marker::PhantomData<fn(T) -> T>,
 }
 
 #[derive(Clone, Debug)]

@@ -32,6 +32,8 @@ mod table;
 mod tag;
 mod typed;
 mod value;
+#[cfg(doctest)]
+mod variance;
 mod wait;
 
 pub use caller::Caller;

@@ -77,13 +77,18 @@ impl ExternRefs {
         (place < self.values.len()).then_some(place)
     }
 
-    /// Frees the places that are not marked.
-    pub(crate) fn sweep(&mut self, marked: &[bool]) {
+    /// Frees the places that are not marked. Gives the values that were there: to drop one runs code of the embedder's, which may panic.
+    #[must_use]
+    pub(crate) fn sweep(&mut self, marked: &[bool]) -> Vec<ExternRef> {
+        let mut unreachable = Vec::new();
         for (place, value) in self.values.iter_mut().enumerate() {
-            if value.is_some() && !marked[place] {
-                *value = None;
+            if !marked[place]
+                && let Some(value) = value.take()
+            {
+                unreachable.push(value);
                 self.free.push(place as u32);
             }
         }
+        unreachable
     }
 }

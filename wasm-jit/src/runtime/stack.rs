@@ -1,4 +1,7 @@
-//! How far down compiled code may use the thread's stack.
+//! How far down compiled code may use the stack.
+//!
+//! A thread may run on a stack that is not its own, that of a coroutine or a segment; the host may change to one between two
+//! activations. How large it is, nobody says: the embedder must give it what the setting allows the program, and [`RESERVE`] besides.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -6,13 +9,28 @@ use std::mem::MaybeUninit;
 /// What compiled code leaves of a thread's stack to host functions, to the runtime, and to signal handlers.
 const RESERVE: usize = 256 << 10;
 
+/// An address in the caller's stack, near its end.
+#[inline(never)]
+pub(crate) fn pointer() -> usize {
+    let local = 0_u8;
+    std::hint::black_box(&raw const local).addr()
+}
+
+/// Whether this is the stack on which compiled code was entered at `top` and may go down to `limit`. `top` is 0 if there was none.
+pub(crate) fn is_current(top: usize, limit: usize) -> bool {
+    let here = pointer();
+    match range() {
+        Some((lowest, highest)) if (lowest..highest).contains(&here) => (lowest..highest).contains(&top),
+        // Host functions may have gone below the limit.
+        _ => top != 0 && (limit.saturating_sub(RESERVE)..=top).contains(&here),
+    }
+}
+
 /// The lowest address that compiled code may use: `size` bytes below here, or what the thread has.
 pub(crate) fn limit(size: usize) -> usize {
-    let local = 0_u8;
-    let here = std::hint::black_box(&raw const local).addr();
+    let here = pointer();
     let by_setting = here.saturating_sub(size);
     match range() {
-        // A thread may run on a stack that is not its own: of a coroutine. Then only the setting says how large it is.
         Some((lowest, highest)) if (lowest..highest).contains(&here) => by_setting.max(lowest + RESERVE),
         _ => by_setting,
     }

@@ -82,7 +82,7 @@ pub(crate) struct StoreArea {
     pub execution: ExecutionState,
     /// The store, by the borrow of the innermost activation; null when nothing runs.
     pub store: *mut StoreOpaque,
-    /// An address above the frames of the outermost activation, or 0.
+    /// An address above the frames that `stack_limit` is for, on the same stack; 0 when nothing runs.
     pub stack_top: usize,
 }
 
@@ -188,7 +188,8 @@ pub(crate) struct StoreInner<T> {
 #[derive(Debug)]
 pub struct Store<T: 'static> {
     inner: NonNull<StoreInner<T>>,
-    owns: PhantomData<Box<StoreInner<T>>>,
+    /// Invariant in `T`: closures of host functions read and write the data.
+    data: PhantomData<fn(T) -> T>,
 }
 
 // SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for what is made to be shared
@@ -202,7 +203,7 @@ impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
         let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine), data });
-        Self { inner: NonNull::from(Box::leak(inner)), owns: PhantomData }
+        Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 
     /// The engine that it was created with.
@@ -239,7 +240,7 @@ impl<T: 'static> Store<T> {
 
     /// Frees exceptions and references to host values that nothing reaches. It happens by itself, too, when there are many.
     pub fn gc(&mut self) {
-        collect::collect(&mut self.as_context_mut().into_inner().opaque, &[]);
+        collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
     }
 
     /// Limits what instances of the store may use from now on.

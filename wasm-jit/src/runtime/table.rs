@@ -124,7 +124,7 @@ impl Table {
     /// [`Error::ValueType`] and [`Error::WrongStore`] if `init` is not of the type, or of another store.
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(ty.element()), &init)?;
         store.create_table(ty, raw).map(|index| Self(Handle::at(store, index)))
     }
@@ -142,7 +142,7 @@ impl Table {
     /// The element at `index`, or `None` where there is none.
     pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let table = self.data(store);
         let (ty, raw) = (table.ty.element(), *table.elements().get(usize::try_from(index).ok()?)?);
         Some(store.lift(ValType::Ref(ty), raw))
@@ -169,7 +169,7 @@ impl Table {
     ) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(element), &value)?;
         let table = self.0.index_in(store);
         let range = store.tables[table].range_mut(index, length);
@@ -184,7 +184,7 @@ impl Table {
     pub fn grow(&self, mut store: impl AsContextMut, by: u64, init: Val) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
-        collect::if_due(store, &[]);
+        collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(element), &init)?;
         store.grow_table(self.0.index_in(store) as u32, by, raw).ok_or(Error::Grow { of: "table", size, by })
     }

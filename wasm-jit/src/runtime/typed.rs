@@ -311,7 +311,7 @@ macro_rules! tuple {
                     // SAFETY: as above; the closure has given its own back.
                     let mut caller = unsafe { Caller::<T>::new(call) };
                     let mut store = caller.as_context_mut();
-                    collect::if_due(store.opaque(), &[]);
+                    collect::if_due(store.opaque(), collect::From::Host, &[]);
                     // SAFETY: there is room for a value for each result.
                     unsafe { results.lower(&mut store, values) }
                 };
@@ -375,7 +375,7 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
     /// If the function belongs to another store, and when a host function panics.
     pub fn call(&self, mut store: impl AsContextMut, params: P) -> Result<R, Error> {
         let mut store = store.as_context_mut();
-        collect::if_due(store.opaque(), &[]);
+        collect::if_due(store.opaque(), collect::From::Host, &[]);
         let mut values = [0; MOST];
         params.lower(&mut store, &mut values)?;
         // SAFETY: the function has these types, of which there are at most `MOST`.

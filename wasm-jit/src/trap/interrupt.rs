@@ -11,12 +11,15 @@
 //!   met where the host function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)), or by the next signal, which
 //!   comes after a few milliseconds: a thread of its own repeats it until the request is met or withdrawn.
 //!
-//! A request that finds nothing running is met by the next call into the store.
+//! A request stays until the outermost call has returned, so a host function that calls the program and goes on after an interrupt
+//! does not hide it from its own caller. Only the activation of that outermost call ends the request. A request that finds nothing
+//! running is met by the next call into the store.
 //!
-//! Host functions may see system calls fail with `EINTR`, those that SA_RESTART does not restart.
+//! The handler is installed without SA_RESTART: a system call in which a host function waits fails with `EINTR`. The signal may come just
+//! before that call; then the next one ends it.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -55,10 +58,9 @@ impl Requests {
         self.0.load(Ordering::SeqCst) as u32 != 0
     }
 
-    /// Whether there were any.
-    fn end_round(&self) -> bool {
+    fn end_round(&self) {
         let next = |now: u64| (now as u32 != 0).then(|| ((now >> 32) + 1) << 32);
-        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
     }
 }
 
@@ -70,6 +72,8 @@ pub(crate) struct Interruption {
     thread: AtomicI32,
     /// Activations inside one another.
     depth: AtomicU32,
+    /// The outermost activation is being left because of the requests.
+    ends_outermost: AtomicBool,
     signal: i32,
 }
 
@@ -81,6 +85,7 @@ impl Interruption {
             requests: Requests::default(),
             thread: AtomicI32::new(0),
             depth: AtomicU32::new(0),
+            ends_outermost: AtomicBool::new(false),
             signal,
         })
     }
@@ -95,9 +100,19 @@ impl Interruption {
         Running(self)
     }
 
-    /// Meets the request, if there is one. Async-signal-safe.
+    /// Whether there is a request; then the innermost activation must be left for it. Async-signal-safe, on the thread that runs
+    /// the store.
     pub(super) fn acknowledge(&self) -> bool {
-        self.requests.end_round()
+        let requested = self.requests.is_any();
+        if requested && self.depth.load(Ordering::Relaxed) <= 1 {
+            self.ends_outermost.store(true, Ordering::Relaxed);
+        }
+        requested
+    }
+
+    /// Whether there is a request.
+    pub(super) fn is_requested(&self) -> bool {
+        self.requests.is_any()
     }
 
     /// Whether a request was not met yet, by a thread that is running.
@@ -123,6 +138,9 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.0.depth.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.thread.store(0, Ordering::SeqCst);
+            if self.0.ends_outermost.swap(false, Ordering::Relaxed) {
+                self.0.requests.end_round();
+            }
         }
     }
 }
@@ -138,9 +156,10 @@ impl InterruptHandle {
         Self { interruption: interruption.clone() }
     }
 
-    /// Asks for the store's program to be stopped: the call that runs it gives the trap [`Trap::Interrupt`](super::Trap::Interrupt).
-    /// Returns at once. Compiled code stops within some ten microseconds; a host function that runs is not disturbed, the program
-    /// stops where it returns. If nothing runs in the store, the next call is stopped before it begins. Not for signal handlers.
+    /// Asks for the store's program to be stopped: the call that runs it gives the trap [`Trap::Interrupt`](super::Trap::Interrupt), and
+    /// so do the calls around it, if host functions have called the program in turn. The request is met when the outermost one has returned.
+    /// Returns at once. Compiled code stops within some ten microseconds; a host function goes on, but a system call that it
+    /// waits in fails with `EINTR`, and the program stops where it returns. If nothing runs in the store, the next call is stopped before it begins. Not for signal handlers.
     pub fn interrupt(&self) {
         self.interruption.requests.by_handle();
         self.interruption.poke();

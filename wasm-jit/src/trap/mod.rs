@@ -35,8 +35,7 @@ pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use routines::routine;
-use state::Activation;
-pub(crate) use state::ExecutionState;
+pub(crate) use state::{Activation, ExecutionState};
 
 use crate::vmctx::TrapCode;
 
@@ -138,7 +137,12 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     // SAFETY: the caller's obligation. No reference into the context is kept while compiled code runs.
     let outer = unsafe {
         let vm = &(*store).vm;
-        Activation { activation_fp: vm.activation_fp, exit_fp: vm.exit_fp, outer: (*store).outer }
+        Activation {
+            activation_fp: vm.activation_fp,
+            exit_fp: vm.exit_fp,
+            exit_sp: vm.exit_sp,
+            outer: (*store).outer,
+        }
     };
     // SAFETY: as above.
     let interruption = unsafe { (*store).interruption.clone() };
@@ -160,6 +164,7 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
         (*store).outer = outer.outer;
         (*store).vm.activation_fp = outer.activation_fp;
         (*store).vm.exit_fp = outer.exit_fp;
+        (*store).vm.exit_sp = outer.exit_sp;
         (*store).raised.take()
     };
     match raised {
@@ -168,8 +173,18 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     }
 }
 
+/// Whether somebody has asked for the store's program to be stopped, without meeting the request.
+///
+/// # Safety
+/// As [`enter`].
+pub(crate) unsafe fn is_requested(store: *mut ExecutionState) -> bool {
+    // SAFETY: the caller's obligation; only the thread that runs the store changes the field.
+    let interruption = unsafe { (*store).interruption.as_ref() };
+    interruption.is_some_and(|interruption| interruption.is_requested())
+}
+
 /// Whether somebody has asked for the store's program to be stopped: to be asked where a host function returns, and where the
-/// runtime waits. The request is met by whoever asked.
+/// runtime waits. Whoever asks must then leave the activation.
 ///
 /// # Safety
 /// As [`enter`].

@@ -9,6 +9,11 @@
 //! 3. else not ours: the previous handler gets it. Where the previous action was the default one, it is put back and the
 //!    handler returns, so that the instruction faults again and the process ends as it would have without us.
 //!
+//! # The signal stack
+//! A frame of a signal takes more than 3 KiB, and threads of Rust have a signal stack of 8 KiB. So while one of these handlers runs, all
+//! other signals wait, but for faults and SIGTRAP, which the previous handler may cause and handle.
+//!
+//! # Traps
 //! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the instance's memories, or at
 //! a null function reference. Any other address is a defect of the program or of this engine, and is not ours.
 
@@ -61,7 +66,7 @@ static HANDLED: [Handled; MOST_SIGNALS] = [const {
 /// Installs the handlers for faults, once.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| FAULTS.into_iter().for_each(install_one));
+    ONCE.call_once(|| FAULTS.into_iter().for_each(|signal| install_one(signal, libc::SA_RESTART)));
 }
 
 /// Installs the handler for a signal by which threads are interrupted, once.
@@ -70,12 +75,12 @@ pub(super) fn install_interrupt(signal: i32) {
     let _lock = LOCK.lock().unwrap_or_else(|e| e.into_inner());
     let is_interrupt = &HANDLED[signal as usize].is_interrupt;
     if !is_interrupt.load(Ordering::Relaxed) {
-        install_one(signal);
+        install_one(signal, 0);
         is_interrupt.store(true, Ordering::Release);
     }
 }
 
-fn install_one(signal: i32) {
+fn install_one(signal: i32, restart: i32) {
     let handled = &HANDLED[signal as usize];
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: reads the action into memory of the right type; all zero is a valid one.
@@ -88,9 +93,16 @@ fn install_one(signal: i32) {
     // SAFETY: all zero is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handle as *const () as usize;
-    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up. RESTART: system calls of host
-    // functions are not disturbed by an interrupt.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up. RESTART for faults only: an
+    // interrupt ends the system call that a host function waits in.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restart;
+    // SAFETY: changes the mask of the action.
+    unsafe {
+        libc::sigfillset(&mut action.sa_mask);
+        for synchronous in FAULTS.into_iter().chain([libc::SIGTRAP]) {
+            libc::sigdelset(&mut action.sa_mask, synchronous);
+        }
+    }
     // SAFETY: `handle` has the signature that SA_SIGINFO asks for and obeys signal context.
     let result = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
     assert!(result == 0, "signal {signal} cannot be handled");

@@ -41,5 +41,20 @@ pub(crate) struct Activation {
     pub activation_fp: usize,
     /// Frame pointer of the host trampoline that it was left by.
     pub exit_fp: usize,
+    /// Stack pointer of that trampoline.
+    pub exit_sp: usize,
     pub outer: *const Activation,
+}
+
+impl Activation {
+    /// The one that it runs inside of, or null.
+    pub(crate) fn outer(&self) -> *const Self {
+        self.outer
+    }
+
+    /// Where its frames are: from the stack pointer that it was left with up to its entry trampoline's frame pointer. The latter is 0
+    /// if there was none.
+    pub(crate) fn frames(&self) -> (usize, usize) {
+        (self.exit_sp, self.activation_fp)
+    }
 }

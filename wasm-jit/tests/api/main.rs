@@ -1,9 +1,14 @@
 //! The Rust API, as an embedder uses it.
 
+mod drops;
 mod functions;
+mod instantiation;
+mod interrupts;
 mod linking;
 mod memory;
+mod names;
 mod references;
+mod stacks;
 mod threads;
 mod traps;
 

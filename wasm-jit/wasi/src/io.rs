@@ -10,48 +10,41 @@ use super::context::{Descriptor, WasiCtx};
 use super::errno::{Errno, Outcome};
 use super::memory::{GuestMemory, Iovecs};
 
-/// Makes a system call until no signal interrupts it.
-fn retry(call: impl Fn() -> isize) -> io::Result<usize> {
-    loop {
-        if let Ok(count) = usize::try_from(call()) {
-            return Ok(count);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+/// What a system call of libc has done. `EINTR` is an error like any other: `linker` makes the call again, unless the program is to
+/// be stopped.
+fn done(answer: isize) -> io::Result<usize> {
+    usize::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
 pub(crate) fn readv(fd: RawFd, to: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = to.as_raw();
     // SAFETY: the buffers are inside of the program's memory, which may be written to.
-    retry(|| unsafe { libc::readv(fd, list, count) })
+    done(unsafe { libc::readv(fd, list, count) })
 }
 
 pub(crate) fn writev(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = from.as_raw();
     // SAFETY: the buffers are inside of the program's memory.
-    retry(|| unsafe { libc::writev(fd, list, count) })
+    done(unsafe { libc::writev(fd, list, count) })
 }
 
 /// What can be written without a wait. Linux 4.14 (pwritev2(2), RWF_NOWAIT), for pipes 6.4.
 pub(crate) fn writev_now(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = from.as_raw();
     // SAFETY: as in `writev`; -1 is the position where the descriptor is.
-    retry(|| unsafe { libc::pwritev2(fd, list, count, -1, libc::RWF_NOWAIT) })
+    done(unsafe { libc::pwritev2(fd, list, count, -1, libc::RWF_NOWAIT) })
 }
 
 fn preadv(file: &File, to: &Iovecs<'_>, offset: u64) -> io::Result<usize> {
     let (list, count) = to.as_raw();
     // SAFETY: as in `readv`. An offset that is no `i64` becomes negative, which the kernel refuses.
-    retry(|| unsafe { libc::preadv(file.as_raw_fd(), list, count, offset.cast_signed()) })
+    done(unsafe { libc::preadv(file.as_raw_fd(), list, count, offset.cast_signed()) })
 }
 
 fn pwritev(file: &File, from: &Iovecs<'_>, offset: u64) -> io::Result<usize> {
     let (list, count) = from.as_raw();
     // SAFETY: as in `writev`; the offset as in `preadv`.
-    retry(|| unsafe { libc::pwritev(file.as_raw_fd(), list, count, offset.cast_signed()) })
+    done(unsafe { libc::pwritev(file.as_raw_fd(), list, count, offset.cast_signed()) })
 }
 
 impl WasiCtx {

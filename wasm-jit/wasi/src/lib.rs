@@ -21,8 +21,8 @@
 //!
 //! Answers follow those of wasmtime where the interface leaves them open. What a program can make the host allocate is
 //! bounded: paths by 4 KiB, lists of buffers by 1,024, subscriptions by 16,384. So is the time of a call that does not wait: random
-//! bytes by 64 MiB. A call that waits for a clock or for a standard stream of the host ends with an interrupt; one that waits for a
-//! FIFO or a device in a directory does not.
+//! bytes by 64 MiB. A call that waits, for a clock, a standard stream of the host, or a FIFO in a directory, ends with an
+//! interrupt.
 
 mod args;
 mod builder;

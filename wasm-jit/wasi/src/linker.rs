@@ -63,7 +63,12 @@ fn add<T: 'static>(
                 stringify!($name),
                 move |mut caller: Caller<'_, T>, $($argument: $type),*| -> Result<u32, Error> {
                     let memory = memory(&mut caller);
-                    answer(get(caller.data_mut()).$name(&memory, $($abi,)? $($argument),*))
+                    loop {
+                        let outcome = get(caller.data_mut()).$name(&memory, $($abi,)? $($argument),*);
+                        if !is_made_again(&caller, stringify!($name), outcome) {
+                            return answer(outcome);
+                        }
+                    }
                 },
             )?;
         };
@@ -126,6 +131,11 @@ fn add<T: 'static>(
         },
     )?;
     Ok(())
+}
+
+/// Whether a call that a signal has ended is made again: the signal was not for this program. The deadline of `poll_oneoff` would begin again.
+fn is_made_again<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
+    outcome == Err(Failure::Errno(Errno::Intr)) && name != "poll_oneoff" && !caller.is_interrupted()
 }
 
 /// The memory that the calling instance exports; an empty one if it exports none.

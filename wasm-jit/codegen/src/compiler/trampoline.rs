@@ -3,10 +3,13 @@
 use wasmparser::FuncType;
 
 use super::abi::{
-    ArgPlace, ArgPlaces, CONTEXT, MEMORY, ResultPlace, SCRATCH, Ty, result_places, stack_bytes,
+    ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, MEMORY, ResultPlace, SCRATCH, SLOTS, Ty, result_places,
+    stack_bytes,
 };
 use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Size};
-use crate::vmctx::{ACTIVATION_FP, EXIT_FP, HEAD, LIBCALLS, Libcall, MEMORY0, RESULTS, STORE, TrapCode};
+use crate::vmctx::{
+    ACTIVATION_FP, EXIT_FP, EXIT_SP, HEAD, LIBCALLS, Libcall, MEMORY0, RESULTS, STORE, TrapCode,
+};
 
 /// What an entry trampoline saves, in this order, right below `rbp`.
 const SAVED: [Reg; 5] = [Reg::RBX, Reg::R12, Reg::R13, Reg::R14, Reg::R15];
@@ -88,13 +91,19 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
 /// Appends the trampoline by which compiled code calls a host function of this type: it calls `extern "sysv64" fn(context: *mut
 /// VmContext, caller: *mut VmContext, values: *mut u64) -> u64`, whose address is in the quadword behind the head of the host
 /// function's context. Arguments are in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
+///
+/// The frame has what a frame of compiled code has, with all callee-saved registers: they may hold references of the callers,
+/// which the collector must find, and the host may save them on another stack.
 pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     let values = 8 * ty.params().len().max(ty.results().len()) as u32;
     asm.push(Reg::RBP);
     asm.mov(true, Reg::RBP, Reg::RSP);
-    asm.alu_imm(Alu::Sub, true, Reg::RSP, (8 + values).next_multiple_of(16) as i32);
+    asm.alu_imm(Alu::Sub, true, Reg::RSP, ((-SLOTS) as u32 + values).next_multiple_of(16) as i32);
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+    for (reg, slot) in CALLEE_SAVED {
+        asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
+    }
     let mut places = ArgPlaces::default();
     for (index, param) in (0..).zip(ty.params()) {
         let ty = Ty::from(*param);
@@ -108,6 +117,7 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     }
     asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
     asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RBP);
+    asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_SP), Reg::RSP);
     asm.mov(true, Reg::RDI, CONTEXT);
     asm.mov(true, Reg::RSI, Reg::RAX);
     asm.mov(true, Reg::RDX, Reg::RSP);

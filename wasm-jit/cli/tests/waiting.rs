@@ -1,0 +1,150 @@
+//! The command `wasm-jit` on programs that wait, have threads, or are none.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: TempDir::new().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        // What does not end by itself is ended by SIGALRM: then there is no exit code.
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
+        // SAFETY: alarm is async-signal-safe, and lasts through exec.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                libc::alarm(30);
+                Ok(())
+            });
+        }
+        command.output().unwrap()
+    }
+
+    #[track_caller]
+    fn check(&self, arguments: &[&str], code: i32, stdout: &str, stderr: &[&str]) {
+        let output = self.run(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let found = (output.status.code(), String::from_utf8(output.stdout).unwrap());
+        assert_eq!(found, (Some(code), stdout.to_owned()), "{arguments:?}: {said}");
+        for part in stderr {
+            assert!(said.contains(part), "{arguments:?}: `{part}` is not in:\n{said}");
+        }
+    }
+}
+
+/// Opens `fifo` in the first directory with the rights that are asked for, then reads or writes for ever.
+const USES_FIFO: &str = r#"(module
+    (import "wasi_snapshot_preview1" "path_open"
+        (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "fifo")
+    ;; One buffer of 4096 bytes.
+    (data (i32.const 16) "\00\10\00\00\00\10\00\00")
+    (func $fifo (param $rights i64) (result i32)
+        (if (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i32.const 0)
+                (local.get $rights) (i64.const 0) (i32.const 0) (i32.const 32))
+            (then unreachable))
+        (i32.load (i32.const 32)))
+    ;; Nobody opens the other end.
+    (func (export "open to read") (drop (call $fifo (i64.const 2))))
+    (func (export "open to write") (drop (call $fifo (i64.const 64))))
+    ;; The program has both ends.
+    (func (export "read")
+        (local $fd i32)
+        (local.set $fd (call $fifo (i64.const 66)))
+        (drop (call $read (local.get $fd) (i32.const 16) (i32.const 1) (i32.const 40))))
+    (func (export "write")
+        (local $fd i32)
+        (local.set $fd (call $fifo (i64.const 66)))
+        (loop $again
+            (br_if $again
+                (i32.eqz (call $write (local.get $fd) (i32.const 16) (i32.const 1) (i32.const 40)))))))"#;
+
+#[test]
+fn time_runs_out_for_a_program_that_waits_for_a_fifo() {
+    let place = Place::new();
+    place.text("fifo.wat", USES_FIFO);
+    let fifo = CString::new(place.path("fifo").as_os_str().as_bytes()).unwrap();
+    // SAFETY: a path that ends with zero.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    for function in ["open to read", "open to write", "read", "write"] {
+        let arguments = ["run", "--timeout", "200ms", "--dir", ".::/", "--invoke", function, "fifo.wat"];
+        place.check(&arguments, 134, "", &["200ms", "wasm trap: interrupt", "fifo.wat"]);
+    }
+}
+
+#[test]
+fn a_shared_memory_is_found_by_any_names() {
+    let place = Place::new();
+    for (file, names) in [("a.wat", r#""foo" "bar""#), ("b.wat", r#""env" "memory""#), ("c.wat", r#""" """#)]
+    {
+        place.text(
+            file,
+            &r#"(module
+                (import NAMES (memory $shared 1 1 shared))
+                (import NAMES (memory $again 1 1 shared))
+                (import "wasi" "thread-spawn" (func $spawn (param i32) (result i32)))
+                (func (export "wasi_thread_start") (param i32 i32)
+                    (i32.atomic.store (i32.const 0) (local.get 1))
+                    (drop (memory.atomic.notify (i32.const 0) (i32.const 1))))
+                (func (export "run") (result i32)
+                    (if (i32.le_s (call $spawn (i32.const 7)) (i32.const 0)) (then unreachable))
+                    (drop (memory.atomic.wait32 (i32.const 0) (i32.const 0) (i64.const -1)))
+                    (i32.atomic.load $again (i32.const 0))))"#
+                .replace("NAMES", names),
+        );
+        place.check(&["run", "--invoke", "run", file], 0, "7\n", &[]);
+    }
+    place.text(
+        "two.wat",
+        r#"(module
+            (import "a" "one" (memory $one 1 1 shared))
+            (import "a" "two" (memory $two 1 1 shared))
+            (func (export "run") (result i32)
+                (i32.atomic.store $one (i32.const 0) (i32.const 3))
+                (i32.atomic.load $two (i32.const 0))))"#,
+    );
+    place.check(&["run", "--invoke", "run", "two.wat"], 0, "0\n", &[]);
+}
+
+#[test]
+fn a_library_is_no_program() {
+    let place = Place::new();
+    let refused = &["no function is exported as `_start`", "--invoke"][..];
+    place.text("reactor.wat", r#"(module (func (export "_initialize") unreachable) (func (export "f")))"#);
+    place.check(&["run", "reactor.wat"], 1, "", refused);
+    place.text("library.wat", r#"(module (func (export "f")))"#);
+    place.check(&["run", "library.wat"], 1, "", refused);
+    place.text("global.wat", r#"(module (global (export "_start") i32 (i32.const 1)))"#);
+    place.check(&["run", "global.wat"], 1, "", refused);
+    place.check(&["run", "--invoke", "f", "library.wat"], 0, "", &[]);
+    place.text("start.wat", r#"(module (func $f) (start $f))"#);
+    place.check(&["run", "start.wat"], 0, "", &[]);
+}
+
+#[test]
+fn names_of_imports_do_nothing_to_the_terminal() {
+    let place = Place::new();
+    place.text("hostile.wat", r#"(module (import "\1b[2J" "\07" (func)) (func (export "_start")))"#);
+    place.check(&["run", "hostile.wat"], 1, "", &[r"unknown import: `\u{1b}[2J` `\u{7}`"]);
+}

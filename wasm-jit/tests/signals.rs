@@ -1,0 +1,110 @@
+//! Signals that come while another one is being handled, on the signal stack of a thread.
+//!
+//! The only test of its process: it installs handlers.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use wasm_jit::{Config, Engine, Instance, Module, Store};
+
+/// Bits of the signals that were handled.
+static SEEN: AtomicU32 = AtomicU32::new(0);
+/// The top of the signal stack.
+static TOP: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the signal stack that were used below the top, at most.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handle(signal: i32) {
+    let here = 0_u8;
+    let used = TOP.load(Ordering::SeqCst) - std::hint::black_box(&raw const here).addr();
+    USED.fetch_max(used, Ordering::SeqCst);
+    SEEN.fetch_or(1 << signal, Ordering::SeqCst);
+}
+
+/// The others come when this one has been handled.
+extern "C" fn send_others(signal: i32) {
+    [libc::SIGUSR1, libc::SIGUSR2, libc::SIGURG].into_iter().for_each(send);
+    assert_eq!(SEEN.load(Ordering::SeqCst), 0, "handlers nest");
+    handle(signal);
+}
+
+fn install(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: all zero is a valid action; the handler obeys signal context.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// Sends this thread a signal that does not look like one of the engine's.
+fn send(signal: i32) {
+    let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
+    // SAFETY: to the thread itself; there is a handler for the signal.
+    assert_eq!(unsafe { libc::pthread_sigqueue(libc::pthread_self(), signal, value) }, 0);
+}
+
+/// Lets the signals come at once.
+fn send_together(signals: &[i32]) {
+    // SAFETY: changes this thread's mask, and restores it.
+    unsafe {
+        let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        libc::sigemptyset(set.as_mut_ptr());
+        signals.iter().for_each(|signal| assert_eq!(libc::sigaddset(set.as_mut_ptr(), *signal), 0));
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+        signals.iter().for_each(|signal| send(*signal));
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Gives this thread a signal stack, larger than any that it needs.
+fn use_signal_stack() {
+    const SIZE: usize = 64 << 10;
+    let stack = Vec::leak(vec![0_u128; SIZE / 16]).as_mut_ptr();
+    let stack = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: SIZE };
+    // SAFETY: the memory is never freed.
+    assert_eq!(unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) }, 0);
+    TOP.store(stack.ss_sp.addr() + SIZE, Ordering::SeqCst);
+}
+
+/// A trap in an engine that is interrupted by this signal.
+fn trap_in_engine(signal: i32) {
+    let engine = Engine::new(Config::new().interrupt_signal(signal)).unwrap();
+    let mut store = Store::new(&engine, ());
+    let _handle = store.interrupt_handle();
+    let module = Module::new(&engine, r#"(module (func (export "trap") unreachable))"#).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let trap = instance.get_typed_func::<(), ()>(&mut store, "trap").unwrap();
+    assert!(trap.call(&mut store, ()).unwrap_err().trap().is_some());
+}
+
+#[test]
+fn handlers_of_the_engine_do_not_nest() {
+    use_signal_stack();
+    for signal in [libc::SIGURG, libc::SIGUSR1, libc::SIGUSR2] {
+        install(signal, handle);
+    }
+    install(libc::SIGFPE, send_others);
+    trap_in_engine(libc::SIGURG);
+    trap_in_engine(libc::SIGUSR2);
+
+    // One frame of the kernel and one of each handler.
+    send(libc::SIGUSR2);
+    assert_eq!(SEEN.swap(0, Ordering::SeqCst), 1 << libc::SIGUSR2);
+    let one = USED.swap(0, Ordering::SeqCst);
+
+    // SIGUSR1 is not the engine's: it comes first, and another one on top of it. The third waits.
+    let together = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGURG];
+    let all = together.iter().fold(0, |all, signal| all | 1 << signal);
+    send_together(&together);
+    assert_eq!(SEEN.swap(0, Ordering::SeqCst), all);
+    let used = USED.swap(0, Ordering::SeqCst);
+    assert!(2 * used < 5 * one, "{used} bytes of the signal stack, {one} for one signal");
+
+    // Those that come while the signal of a trap is handled.
+    send(libc::SIGFPE);
+    assert_eq!(SEEN.swap(0, Ordering::SeqCst), all | 1 << libc::SIGFPE);
+    let used = USED.swap(0, Ordering::SeqCst);
+    assert!(2 * used < 5 * one, "{used} bytes of the signal stack, {one} for one signal");
+}
