@@ -599,11 +599,16 @@ size_t wordpatch_copied_bytes(void);
 
 /* How code is written. */
 typedef enum {
-    /* Through a second, writable mapping of the same pages. The default. */
+    /* Through a second, writable mapping of the same pages, which are mapped shared where they are
+       executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
     /* By making the page writable and executable during each store: two system calls, so what is
        async-signal-safe no longer avoids the kernel. For systems that refuse memory files. */
-    WORDPATCH_MPROTECT = 1
+    WORDPATCH_MPROTECT = 1,
+    /* Through a second, writable mapping of the same pages, which are mapped privately where they
+       are executed: a debugger can set breakpoints. A store to a page in which it has done so costs
+       two system calls more. The default. */
+    WORDPATCH_PRIVATE = 2
 } wordpatch_access;
 
 /*

@@ -74,9 +74,7 @@ fn check_build(
     assert!(without.status.code() != Some(99), "{what}: the fixture itself failed: {}", without.stderr);
     let mut faults = Vec::new();
     for _ in 0..ATTEMPTS {
-        // A debugger can set breakpoints if it is asked for.
-        let options = if source == "debugger.c" { "text=private" } else { "" };
-        let with = profiled(&binary, args, options);
+        let with = profiled(&binary, args, "");
         with.run.assert_same(&without, &what);
         let excused = match expect {
             Expect::Report => false,
@@ -614,7 +612,7 @@ fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
 fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
     let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
     let folder = tempfile::tempdir().unwrap();
-    let options = format!("text=private:output={}", folder.path().join("report.json").display());
+    let options = format!("output={}", folder.path().join("report.json").display());
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-ex", "set environment FASTINST_OPTIONS", "-ex"])
         .arg(format!("set environment FASTINST_OPTIONS {options}"))

@@ -2,7 +2,7 @@
 //!
 //! # The algorithm
 //! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its bytes are copied into a memory
-//! file, the file is mapped writable somewhere, and mapped read-execute over the text, which replaces the old pages in
+//! file, the file is mapped writable somewhere, and mapped read-execute over the text, privately, which replaces the old pages in
 //! one step. From then on a store through the alias changes the text, with no system call, and no page is ever
 //! writable where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a store. Memory that the
 //! caller mapped writable and executable by itself is written directly.
@@ -47,16 +47,16 @@ use wordpatch_model::environment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TextAccess {
-    /// Through a second, writable mapping of the same pages. The default.
+    /// Through a second, writable mapping of the same pages, which are mapped shared where they are executed: a debugger cannot set
+    /// breakpoints there.
     Alias,
     /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
     Mprotect,
-    /// As [`TextAccess::Alias`], with text that a debugger can set breakpoints in: a private mapping, see `shown`. Not for text that other
-    /// text may take the place of.
+    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set breakpoints: see `shown`. The default.
     Private,
 }
 
-static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Alias as u8);
+static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Private as u8);
 
 /// Chooses how text is made writable, for text that was not patched before.
 pub fn set_access(access: TextAccess) {
@@ -226,13 +226,12 @@ impl TextRef {
         }) && !self.is_copied_page(length)
     }
 
-    /// Whether the text is still that of the view, of which somebody has copied a page.
+    /// Whether the text is still that of the view: where they differ, somebody has copied a page. Allocates nothing.
     fn is_copied_page(&self, length: usize) -> bool {
-        let wanted = self.address..self.address + length;
-        self.is_private
-            && self.writable.is_some_and(|view| {
-                alias::Files::now().is_some_and(|files| files.shown(&wanted, view).contains(&wanted))
-            })
+        let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
+        let addresses = [view.addr().get(), self.address, self.address + length - 1];
+        maps::files_at(addresses)
+            .is_some_and(|[view, first, last]| view.is_some() && view == first && view == last)
     }
 
     /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
@@ -304,14 +303,16 @@ impl TextRef {
         let view = view.wrapping_sub(quadword.back()).cast();
         let place = Place::new(quadword, view, self.address + offset);
         let (old, new) = (quadword.word(old), quadword.word(new));
-        let shown = if self.stays_mapped {
-            // SAFETY: promised to `staying_mapped`.
-            Some(unsafe { place.text_word() })
-        } else {
-            place.text_word_if_mapped()
-        };
+        // SAFETY: what `staying_mapped` was promised.
+        let shown = || unsafe { place.shown(self.stays_mapped) };
+        // SAFETY: the view outlives the text.
+        let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
+        // Where another thread has stored since, the two differ for a moment only.
+        if shown().is_none_or(|shown| shown == new) || (0..LOOKS).any(|_| shown().is_none_or(is_in_view)) {
+            return Ok(());
+        }
         // Other text may have been mapped there before the call: then the place is stale, and its store shows nowhere.
-        if shown.is_none_or(|shown| shown == new) || !self.behind(offset).is_copied_page(1) {
+        if !self.behind(offset).is_copied_page(1) {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
@@ -324,12 +325,8 @@ impl TextRef {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let place = Place::new(quadword, view.as_ptr().wrapping_sub(quadword.back()).cast(), self.address);
         let is_int3 = |_| {
-            let shown = if self.stays_mapped {
-                // SAFETY: promised to `staying_mapped`.
-                Some(unsafe { place.text_word() })
-            } else {
-                place.text_word_if_mapped()
-            };
+            // SAFETY: what `staying_mapped` was promised.
+            let shown = unsafe { place.shown(self.stays_mapped) };
             // SAFETY: the view outlives the text.
             let written = unsafe { quadword.load(place.view) };
             quadword.bytes(written)[0] != INT3 && shown.is_some_and(|word| quadword.bytes(word)[0] == INT3)
@@ -358,6 +355,27 @@ impl TextRef {
     }
 }
 
+impl TextRef {
+    /// Writes those of the `bytes` at the place that are in pages which a debugger has copied, and which this process has for itself.
+    ///
+    /// # Safety
+    /// As [`TextRef::put_back`].
+    unsafe fn put_back_in_copies(&self, bytes: &Bytes) {
+        const PAGE: usize = 4096;
+        let in_text = Self { writable: None, ..*self };
+        let pages = self.address & !(PAGE - 1)..(self.address + bytes.len()).next_multiple_of(PAGE);
+        let copied = debugger::copied_pages(&pages);
+        for (offset, byte) in bytes.iter().enumerate() {
+            if copied.contains(&((self.address + offset) & !(PAGE - 1)))
+                && let Some(byte) = Bytes::new(&[*byte])
+            {
+                // SAFETY: the caller's obligations.
+                unsafe { in_text.behind(offset).put_back(&byte) };
+            }
+        }
+    }
+}
+
 impl TextMapping {
     /// Makes the mapping around `wanted` writable.
     ///
@@ -365,7 +383,7 @@ impl TextMapping {
     /// As [`TextRef::resolve`].
     unsafe fn new(wanted: &Range<usize>) -> Result<Self, Error> {
         let mapping = maps::mapping_at(wanted.start).ok_or(Error::NotMapped { address: wanted.start })?;
-        let range = mapping.range;
+        let range = mapping.range.clone();
         if range.end < wanted.end {
             return Err(Error::NotMapped { address: range.end });
         }
@@ -373,8 +391,18 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
-        let is_private = !mapping.writable && private && access() == TextAccess::Private;
-        let (writable, copied) = if mapping.writable {
+        let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
+        // Text that is one of our files already was forgotten while it was mapped: another file would cut the earlier view off.
+        // SAFETY: views that show text are not unmapped.
+        let known = if mapping.is_ours && private && !mapping.writable {
+            unsafe { alias::duplicate_view_of(&mapping)? }
+        } else {
+            None
+        };
+        let (writable, copied) = if known.is_some() {
+            is_private = true;
+            (known, true)
+        } else if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
             // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
@@ -382,7 +410,7 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), false)
+            (Some(unsafe { alias::duplicate_shared(&range)? }), mapping.is_ours)
         } else {
             fork::watch()?;
             // Before a child can share this text, and with it the sites that will be locked.
@@ -423,6 +451,16 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
+}
+
+impl TextRef {
+    /// Drops what is known about the mapping that this place was resolved in, where [something else](TextRef::is_stale) is mapped now.
+    /// Unlike [`forget`], leaves alone what was resolved there since.
+    pub fn forget_text(&self) {
+        let wanted = self.address..self.address + 1;
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+        mappings.retain(|m| !m.contains(&wanted) || m.at(self.address).writable != self.writable);
+    }
 }
 
 /// What is left of the writable views of texts that were released: where each text was, and its view.
@@ -539,10 +577,15 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     protect::release_in_child();
     for (site, old) in sites {
         let wanted = *site..site + old.len();
-        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
+        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) else { continue };
         let place = mapping.at(*site);
-        // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
-        unsafe { place.put_back(old) };
+        if mapping.private {
+            // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
+            unsafe { place.put_back(old) };
+        } else if mapping.is_private {
+            // SAFETY: as above.
+            unsafe { place.put_back_in_copies(old) };
+        }
     }
 }
 

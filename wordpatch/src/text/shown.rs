@@ -49,8 +49,21 @@ impl Place {
         unsafe { self.quadword.load(self.text) }
     }
 
+    /// What the text shows, if it is mapped.
+    ///
+    /// # Safety
+    /// With `stays_mapped`, the text must be mapped.
+    pub(super) unsafe fn shown(&self, stays_mapped: bool) -> Option<u64> {
+        if stays_mapped {
+            // SAFETY: the caller's obligation.
+            Some(unsafe { self.text_word() })
+        } else {
+            self.text_word_if_mapped()
+        }
+    }
+
     /// What the text shows, none if it is not mapped or the kernel does not tell.
-    pub(super) fn text_word_if_mapped(&self) -> Option<u64> {
+    fn text_word_if_mapped(&self) -> Option<u64> {
         let mut word = 0_u64;
         let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
         let remote = libc::iovec { iov_base: self.text.cast(), iov_len: size_of::<u64>() };
