@@ -142,7 +142,9 @@ fn the_text_that_was_mapped_anew_is_found_once() {
         unsafe { wordpatch::TextRef::resolve(pages[0], 2 * 4096) }.expect("one mapping").writable_view()
     };
     for _ in 0..2 {
-        pages.map(|page| map(Some(page), ACTIVE));
+        for page in pages {
+            map(Some(page), ACTIVE);
+        }
         let mut views = Vec::new();
         for page in pages {
             // SAFETY: also below: text of the test's own, right with and without its call.

@@ -252,7 +252,7 @@ pub(super) unsafe fn replace_in_child(
     };
     let mut sites = Vec::new();
     site_table::settled(range, shared, |site, bytes| {
-        sites.push(site);
+        sites.push(site..site + bytes.len());
         let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
         // SAFETY: as above; nobody knows the copy yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
@@ -264,7 +264,7 @@ pub(super) unsafe fn replace_in_child(
             // SAFETY: this part of the text is mapped, and the view as long.
             breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
         }
-        breakpoints.retain(|at| !sites.contains(at));
+        breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
         // SAFETY: the file holds the text as it was executed at one moment.
         unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
             .map_err(refused)?;

@@ -52,7 +52,9 @@ pub enum TextAccess {
     Alias,
     /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
     Mprotect,
-    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set breakpoints: see `shown`. The default.
+    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set breakpoints: see `shown`. The default. Text
+    /// in which one has, so that a page is the process's own, must stay mapped while patches of it are
+    /// [outstanding](crate::start_patch).
     Private,
 }
 
@@ -234,9 +236,10 @@ impl TextRef {
             .is_some_and(|[view, first, last]| view.is_some() && view == first && view == last)
     }
 
-    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
-    /// never blocks or allocates: a probe function or a signal handler may call it. With [`TextAccess::Private`], enters the kernel to
-    /// look at text that may be unmapped ([`TextRef::staying_mapped`]), and where a debugger has copied the page.
+    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. It never allocates, and but for
+    /// [`TextAccess::Mprotect`] it never blocks: a probe function or a signal handler may call it. With [`TextAccess::Private`], it enters the
+    /// kernel to look at text that may be unmapped ([`TextRef::staying_mapped`]); where a debugger has copied the page, it blocks as
+    /// with [`TextAccess::Mprotect`].
     ///
     /// # Errors
     /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
@@ -351,27 +354,6 @@ impl TextRef {
             };
             // SAFETY: the caller's obligations; the guard makes the page writable.
             unsafe { to.write_volatile(*byte) };
-        }
-    }
-}
-
-impl TextRef {
-    /// Writes those of the `bytes` at the place that are in pages which a debugger has copied, and which this process has for itself.
-    ///
-    /// # Safety
-    /// As [`TextRef::put_back`].
-    unsafe fn put_back_in_copies(&self, bytes: &Bytes) {
-        const PAGE: usize = 4096;
-        let in_text = Self { writable: None, ..*self };
-        let pages = self.address & !(PAGE - 1)..(self.address + bytes.len()).next_multiple_of(PAGE);
-        let copied = debugger::copied_pages(&pages);
-        for (offset, byte) in bytes.iter().enumerate() {
-            if copied.contains(&((self.address + offset) & !(PAGE - 1)))
-                && let Some(byte) = Bytes::new(&[*byte])
-            {
-                // SAFETY: the caller's obligations.
-                unsafe { in_text.behind(offset).put_back(&byte) };
-            }
         }
     }
 }
@@ -548,23 +530,52 @@ pub unsafe fn unshare() -> Result<(), Error> {
     }
     let files = alias::Files::now();
     for mapping in mappings.iter().filter(|m| m.copied) {
-        let writable = mapping.writable.expect("a copied mapping has a writable view");
-        // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
-        let shown = match &files {
-            Some(files) => files.shown(&mapping.range, writable),
-            None => vec![mapping.range.clone()],
-        };
-        if shown.is_empty() {
-            continue;
-        }
-        // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
-        // obligation.
-        unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private)? };
+        // SAFETY: the caller's obligation.
+        unsafe { unshare_mapping(mapping, files.as_ref())? };
     }
     // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
     site_table::renew_in_child()?;
     fork::child_is_prepared();
     Ok(())
+}
+
+/// Gives this process, a forked child, pages of its own for one mapping.
+///
+/// # Safety
+/// As [`unshare`].
+unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
+    let writable = mapping.writable.expect("a copied mapping has a writable view");
+    // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
+    let shown = match files {
+        Some(files) => files.shown(&mapping.range, writable),
+        None => vec![mapping.range.clone()],
+    };
+    if shown.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
+    // obligation.
+    unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
+}
+
+/// In a forked child: gives it all pages of texts in which a debugger has copied some. Of a site that crosses into a copied page, the
+/// child would see half of its parent's patches; and in a copy, it would keep their INT3s.
+///
+/// # Safety
+/// As [`unshare`].
+pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
+    // Stores inside a window are seen as a whole or not at all.
+    if !site_table::has_records() {
+        return;
+    }
+    let is_copied = |m: &&TextMapping| m.is_private && !debugger::copied_pages(&m.range).is_empty();
+    let mut copied = mappings.iter().filter(is_copied).peekable();
+    let files = copied.peek().and_then(|_| alias::Files::now());
+    for mapping in copied {
+        // A refusal is one of memory: the child is as it was.
+        // SAFETY: the caller's obligation.
+        let _ = unsafe { unshare_mapping(mapping, files.as_ref()) };
+    }
 }
 
 /// Puts the old bytes of each of these sites back, in text of which this process has pages of its own; the others are left
@@ -577,15 +588,10 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     protect::release_in_child();
     for (site, old) in sites {
         let wanted = *site..site + old.len();
-        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted)) else { continue };
+        let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
         let place = mapping.at(*site);
-        if mapping.private {
-            // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
-            unsafe { place.put_back(old) };
-        } else if mapping.is_private {
-            // SAFETY: as above.
-            unsafe { place.put_back_in_copies(old) };
-        }
+        // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
+        unsafe { place.put_back(old) };
     }
 }
 
