@@ -375,8 +375,8 @@ impl TextMapping {
         let private = !mapping.shared;
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
         // Text that is one of our files already was forgotten while it was mapped: another file would cut the earlier view off.
-        // SAFETY: views that show text are not unmapped.
         let known = if mapping.is_ours && private && !mapping.writable {
+            // SAFETY: views are emptied or moved with the caller's lock held, and only when the text is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
         } else {
             None
@@ -553,8 +553,7 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     if shown.is_empty() {
         return Ok(());
     }
-    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
-    // obligation.
+    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
     unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
 }
 
@@ -572,8 +571,7 @@ pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
     let mut copied = mappings.iter().filter(is_copied).peekable();
     let files = copied.peek().and_then(|_| alias::Files::now());
     for mapping in copied {
-        // A refusal is one of memory: the child is as it was.
-        // SAFETY: the caller's obligation.
+        // SAFETY: the caller's obligation. A refusal is one of memory: the child is as it was.
         let _ = unsafe { unshare_mapping(mapping, files.as_ref()) };
     }
 }

@@ -10,9 +10,11 @@
 //! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an error. The debugger will put the
 //! byte back that it has found, so nothing else may stand there meanwhile.
 //!
-//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]; if
-//! the text goes between its answer and step 3, on a copied page, what is mapped there next may be written), or nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
-//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. All of this concerns [`TextAccess::Private`](super::TextAccess::Private) only.
+//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]), or
+//! nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
+//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. If the text goes between the kernel's answer and step 3, what is mapped
+//! there next may be written: patches of copied pages must not be outstanding when the text is unmapped. All of this concerns
+//! [`TextAccess::Private`](super::TextAccess::Private) only.
 //!
 //! # Copies behind a store
 //! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an older page. One that writes while threads
