@@ -37,9 +37,9 @@ unsafe fn with_site<R>(
                 return result;
             }
         }
-        let end = address + site.shape().len();
+        // What was found out about the new text for other sites stays.
+        site.text.forget_text();
         sites.remove(&address);
-        wordpatch::text::forget(&(address..end));
     }
     let mut site = decode()?;
     let result = act(&mut site);

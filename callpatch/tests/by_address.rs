@@ -128,6 +128,41 @@ fn a_toggle_reaches_text_that_was_mapped_anew() {
     }
 }
 
+/// Two calls in one text that is mapped anew: what is found out about it for the first is not forgotten for the second.
+#[test]
+fn the_text_that_was_mapped_anew_is_found_once() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let length = (4 * 4096).try_into().unwrap();
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let around =
+        unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap();
+    let pages = [1, 2].map(|number| around.addr().get() + number * 4096);
+    let view = || {
+        // SAFETY: the page is the test's own, and stays mapped.
+        unsafe { wordpatch::TextRef::resolve(pages[0], 2 * 4096) }.expect("one mapping").writable_view()
+    };
+    for _ in 0..2 {
+        for page in pages {
+            map(Some(page), ACTIVE);
+        }
+        let mut views = Vec::new();
+        for page in pages {
+            // SAFETY: also below: text of the test's own, right with and without its call.
+            assert_eq!(unsafe { deactivate_call(page + SITE) }.unwrap(), Toggle::Changed);
+            assert_eq!(calls_of(page), 0);
+            views.push(view());
+        }
+        for page in pages {
+            let operand = (THUNK - SITE - 5) as i32;
+            // SAFETY: as above.
+            assert_eq!(unsafe { activate_call(page + SITE, operand) }.unwrap(), Toggle::Changed);
+            assert_eq!(calls_of(page), 1);
+            views.push(view());
+        }
+        assert!(views.iter().all(|view| *view == views[0]), "{views:?}");
+    }
+}
+
 #[test]
 fn what_is_no_call_is_refused() {
     let _model = with_window(FetchWindow::Bytes8);

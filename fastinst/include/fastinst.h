@@ -221,7 +221,8 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * changes, no code.
  *
  * Two atomic stores, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or enter
- * the kernel, except with text access by mprotect (wordpatch_set_text_access). Other threads go on
+ * the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page where a
+ * debugger has set a breakpoint: there it makes two system calls. Other threads go on
  * running; each of them sees the old or the new code, never a mixture. When threads activate one
  * probe with different functions at the same time, one of these stays.
  *
@@ -360,7 +361,7 @@ int wordpatch_patch_all(const wordpatch_patch_request *patches, size_t count, in
  * is all there is. Otherwise the patch is outstanding until wordpatch_finish_patch has returned 1;
  * a thread that executes the instruction may take traps until then. Any number of patches may be
  * outstanding, from any threads. The memory may be unmapped meanwhile, unless text access is by
- * mprotect.
+ * mprotect or a debugger has set a breakpoint in the page.
  *
  * Conditions (until the patch is finished) and errors are those of wordpatch_patch.
  */
@@ -599,11 +600,16 @@ size_t wordpatch_copied_bytes(void);
 
 /* How code is written. */
 typedef enum {
-    /* Through a second, writable mapping of the same pages. The default. */
+    /* Through a second, writable mapping of the same pages, which are mapped shared where they are
+       executed: a debugger cannot set breakpoints there. */
     WORDPATCH_ALIAS = 0,
     /* By making the page writable and executable during each store: two system calls, so what is
        async-signal-safe no longer avoids the kernel. For systems that refuse memory files. */
-    WORDPATCH_MPROTECT = 1
+    WORDPATCH_MPROTECT = 1,
+    /* Through a second, writable mapping of the same pages, which are mapped privately where they
+       are executed: a debugger can set breakpoints. A store to a page in which it has done so costs
+       two system calls more. The default. */
+    WORDPATCH_PRIVATE = 2
 } wordpatch_access;
 
 /*
@@ -710,7 +716,7 @@ int callpatch_decode_nop(void *address, const void *target, callpatch_site **sit
 /*
  * Make the call of `site` be made, or skipped, from now on; success also where it is so already.
  * One atomic store. Async-signal-safe: they do not block, lock, allocate or enter the kernel,
- * except with text access by mprotect.
+ * except with text access by mprotect, and in a page where a debugger has set a breakpoint.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (null), FASTINST_ERROR_FOREIGN_BYTES,
  * FASTINST_ERROR_SHARED_WITH_PARENT; with text access by mprotect FASTINST_ERROR_CONTENDED and

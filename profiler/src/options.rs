@@ -135,11 +135,12 @@ pub enum Discovery {
 /// How instructions in executable pages are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextAccess {
-    /// Through a second, writable mapping of the text pages: no page is ever writable and executable.
+    /// Through a second, writable mapping of the text pages, which are mapped shared: no page is ever writable and executable, and a
+    /// debugger cannot set breakpoints.
     Alias,
     /// By making the page writable and executable for the moment of a write, for systems that refuse `memfd_create`.
     Mprotect,
-    /// As `Alias`, in text that a debugger can set breakpoints in.
+    /// Through a second mapping as with `Alias`, of text that is mapped privately, so that a debugger can set breakpoints.
     Private,
 }
 
@@ -181,11 +182,12 @@ keys:
                        and every call from the first on is seen. lazy makes those of a function when it is first
                        executed: calls that begin before are counted, not timed, so main and other functions that
                        are called once have no latency. auto is eager for programs of up to 8000 functions.
-  text=alias|mprotect|private
-                       How code is written (default alias). alias writes through a second mapping, so that no page
-                       is writable and executable. mprotect makes the page so for the moment of a write; use it
-                       where memfd_create is refused. private lets a debugger set
-                       breakpoints in instrumented functions; not for programs that load libraries again and again.
+  text=private|alias|mprotect
+                       How code is written (default private). private writes through a second mapping, so that no page
+                       is writable and executable, but for the moment of a write to one in which a debugger has set
+                       a breakpoint. With alias no page ever is, and no debugger can set breakpoints in instrumented
+                       functions. mprotect makes the page so for the moment of each write; use it where memfd_create
+                       is refused.
   run=NANOSECONDS.PID  The run: when it began, since 1970, and its first process. fastinst record and the library set
                        it, for all programs that the program starts. Reports of older runs are replaced.
   begun=0|1            1 says that the run has its first process, which is the one that says why there is nothing to
@@ -202,7 +204,7 @@ impl Default for Options {
             counts: Counts::Sampled,
             filter: Filter::default(),
             tool: Tool::Profiler,
-            text: TextAccess::Alias,
+            text: TextAccess::Private,
             discovery: Discovery::Auto,
             run: None,
             begun: false,
@@ -487,7 +489,7 @@ impl FromStr for Discovery {
 
 impl TextAccess {
     const NAMES: [(&'static str, TextAccess); 3] =
-        [("alias", TextAccess::Alias), ("mprotect", TextAccess::Mprotect), ("private", TextAccess::Private)];
+        [("private", TextAccess::Private), ("alias", TextAccess::Alias), ("mprotect", TextAccess::Mprotect)];
 
     fn name(self) -> &'static str {
         name_of(self, &TextAccess::NAMES)
@@ -563,7 +565,7 @@ mod tests {
         check("", default(), "");
         check("::", default(), "");
         check(
-            "output=stderr:merge=0:budget=1%:counts=sampled:tool=profiler:text=alias:help=0",
+            "output=stderr:merge=0:budget=1%:counts=sampled:tool=profiler:text=private:help=0",
             default(),
             "",
         );
@@ -648,7 +650,7 @@ mod tests {
         );
         check("run=17", "run=17: expected NANOSECONDS.PID, as fastinst record sets it");
         check("tool=gprof", "tool=gprof: expected profiler or none");
-        check("text=Alias", "text=Alias: expected alias or mprotect or private");
+        check("text=Alias", "text=Alias: expected private or alias or mprotect");
         check("help=yes", "help=yes: expected 0 or 1");
         check("help=1:tool=none:help=1", "option `help` is given twice; leave one");
         check(

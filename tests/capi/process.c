@@ -147,8 +147,10 @@ static void raw_child(void) {
 }
 
 static void text_access(void) {
-    GIVES(WORDPATCH_ALIAS, api.wordpatch_text_access());
-    GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_set_text_access((wordpatch_access)2));
+    GIVES(WORDPATCH_PRIVATE, api.wordpatch_text_access());
+    GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_set_text_access((wordpatch_access)3));
+    GIVES(WORDPATCH_PRIVATE, api.wordpatch_text_access());
+    GIVES(0, api.wordpatch_set_text_access(WORDPATCH_ALIAS));
     GIVES(WORDPATCH_ALIAS, api.wordpatch_text_access());
     GIVES(0, api.wordpatch_set_text_access(WORDPATCH_MPROTECT));
     GIVES(WORDPATCH_MPROTECT, api.wordpatch_text_access());
@@ -157,7 +159,7 @@ static void text_access(void) {
     GIVES(0, api.wordpatch_patch(site, forms[0], forms[1], 5));
     CHECK(call(site) == values[1], "%#x", call(site));
     CHECK(api.wordpatch_copied_bytes() == before, "nothing is copied: %zu", api.wordpatch_copied_bytes());
-    GIVES(0, api.wordpatch_set_text_access(WORDPATCH_ALIAS));
+    GIVES(0, api.wordpatch_set_text_access(WORDPATCH_PRIVATE));
 }
 
 /* How much memory the process's memory files hold: what a release gives back. */

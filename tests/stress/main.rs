@@ -24,16 +24,16 @@ mod sites;
 mod unload;
 mod watchdog;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
 use clap::Parser;
-use wordpatch::{FetchModel, TMax, WaitPolicy};
+use wordpatch::{FetchModel, TMax, TextAccess, WaitPolicy, text};
 
-use options::Options;
+use options::{Options, Text};
 use report::{Counts, table, total};
 use run::Run;
 
@@ -139,6 +139,8 @@ fn run_in_child(options: &Options, name: &str) -> Counts {
     arguments.extend(options.toggles.map(|toggles| format!("--toggles={toggles}")));
     arguments.extend(options.t_max.map(|ticks| format!("--t-max={ticks}")));
     arguments.extend(options.window.map(|window| format!("--window={}", window.bytes())));
+    arguments.push(format!("--text={:?}", options.text).to_lowercase());
+    arguments.extend(options.debugger.then(|| "--debugger".to_owned()));
     arguments.extend(options.defect.map(|defect| format!("--defect={defect:?}").to_lowercase()));
     let output = std::env::current_exe()
         .and_then(|program| Command::new(program).args(arguments).stderr(Stdio::inherit()).output());
@@ -167,14 +169,19 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
         // made for that.
         unsafe { FetchModel::force(window, t_max, wait) };
     }
+    text::set_access(match options.text {
+        Text::Private => TextAccess::Private,
+        Text::Alias => TextAccess::Alias,
+    });
     let FetchModel { window, t_max, wait, .. } = FetchModel::in_force();
     eprintln!("    window {}, {t_max:?}, {wait:?}", window.bytes());
     let run = Run::new(options);
     let (ends, ended) = mpsc::channel();
+    let mut debugger = options.debugger.then(start_debugger);
     thread::scope(|scope| {
         let run = &run;
         scope.spawn(move || {
-            watchdog::watch(run, &ended, || {
+            watchdog::watch(run, &ended, options.debugger, || {
                 print(options, &[run.counts(name)]);
                 // SAFETY: ends the process, whatever its other threads hold.
                 unsafe { libc::_exit(1) }
@@ -183,5 +190,28 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
         scenario(run);
         drop(ends);
     });
+    if let Some(debugger) = &mut debugger {
+        // It ends when this process does, unless it could not do its work.
+        let early = debugger.try_wait();
+        run.check(matches!(early, Ok(None)), Kind::Other, || format!("the debugger has ended: {early:?}"));
+    }
     run.counts(name)
+}
+
+/// Starts a process that stops this one again and again, and writes to its text what stands there.
+fn start_debugger() -> Child {
+    let debugger = tests::compile("fixtures/copying_debugger.c", &["-O2"], tests::Compiler::Gcc);
+    // SAFETY: lets any process be this one's debugger. Refused where nothing but Yama asks for it, and it is not there.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    let mut debugger = Command::new(debugger)
+        .arg(std::process::id().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the debugger can be started");
+    // Its first byte says that it has stopped this process once.
+    let mut said = [0];
+    let read = debugger.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
+    assert!(matches!(read, Some(Ok(()))), "the debugger cannot stop this process: {read:?}");
+    debugger
 }

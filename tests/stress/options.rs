@@ -51,6 +51,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     pub(crate) defect: Option<Defect>,
 
+    /// How text is made writable
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Text::Private)]
+    pub(crate) text: Text,
+
+    /// A debugger copies pages of the text all the time: one page may be writable and executable then
+    #[arg(long)]
+    pub(crate) debugger: bool,
+
     /// For how many seconds a thread may make no progress before it counts as hung
     #[arg(long, value_name = "N", default_value_t = 30.0, value_parser = seconds)]
     pub(crate) patience: f64,
@@ -62,6 +70,15 @@ pub(crate) struct Options {
     /// Runs the one scenario in this very process: for a debugger
     #[arg(long, requires = "scenario")]
     pub(crate) in_process: bool,
+}
+
+/// A way in which text is made writable, other than that each store makes it so where it is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Text {
+    /// Mapped privately, so that a debugger can write it
+    Private,
+    /// Mapped shared
+    Alias,
 }
 
 /// What can be planted.

@@ -11,10 +11,11 @@ use crate::run::{Kind, Run};
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread hangs.
-pub(crate) fn watch(run: &Run, ended: &Receiver<()>, give_up: impl Fn()) {
+/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread hangs. With a debugger, a mapping may be
+/// writable and executable for a moment.
+pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up: impl Fn()) {
     let mut seen: HashMap<String, (u64, Instant)> = HashMap::new();
-    let mut told_of_mapping = false;
+    let mut told_of_mapping = has_debugger;
     while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         run.advance();
         if let Some(line) = writable_and_executable().filter(|_| !told_of_mapping) {

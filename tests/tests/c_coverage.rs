@@ -61,6 +61,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::access", Call("wordpatch_text_access")),
     ("wordpatch/src/text/mod.rs::forget", Call("wordpatch_forget_text")),
     ("wordpatch/src/text/mod.rs::release", Call("wordpatch_release_text")),
+    ("wordpatch/src/text/mod.rs::forget_text", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::resolve", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::staying_mapped", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::copied_pages", Left(FOR_FASTINST)),

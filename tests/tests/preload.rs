@@ -74,9 +74,7 @@ fn check_build(
     assert!(without.status.code() != Some(99), "{what}: the fixture itself failed: {}", without.stderr);
     let mut faults = Vec::new();
     for _ in 0..ATTEMPTS {
-        // A debugger can set breakpoints if it is asked for.
-        let options = if source == "debugger.c" { "text=private" } else { "" };
-        let with = profiled(&binary, args, options);
+        let with = profiled(&binary, args, "");
         with.run.assert_same(&without, &what);
         let excused = match expect {
             Expect::Report => false,
@@ -614,7 +612,7 @@ fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
 fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
     let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
     let folder = tempfile::tempdir().unwrap();
-    let options = format!("text=private:output={}", folder.path().join("report.json").display());
+    let options = format!("output={}", folder.path().join("report.json").display());
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-ex", "set environment FASTINST_OPTIONS", "-ex"])
         .arg(format!("set environment FASTINST_OPTIONS {options}"))
@@ -746,4 +744,38 @@ fn a_library_that_comes_and_goes_leaves_nothing_behind() {
         check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
     // Four functions, entry and exit, and one set of ids for all comings.
     assert!(profiled.report().json["probes"].as_u64() <= Some(8), "{}", profiled.report().json["probes"]);
+}
+
+/// Waits until the child has stopped itself.
+fn wait_for_stop(child: u32) {
+    let mut status = 0;
+    // SAFETY: writes the status of our own child.
+    let waited = unsafe { libc::waitpid(child.cast_signed(), &raw mut status, libc::WUNTRACED) };
+    assert!(waited == child.cast_signed() && libc::WIFSTOPPED(status), "status {status:#x}");
+}
+
+#[test]
+fn gdb_attaches_in_the_middle_and_detaches_again() {
+    let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let options = format!("output={}", folder.path().join("report.json").display());
+    let mut program = preloaded(&binary, &["program"], &options);
+    let mut program = program.stdout(std::process::Stdio::null()).spawn().unwrap();
+    wait_for_stop(program.id());
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-p", &program.id().to_string()])
+        .args(["-ex", "handle SIGSTOP nostop noprint nopass", "-ex", "break stopped_work"])
+        .args(["-ex", "continue", "-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "detach"])
+        .env_remove("LD_PRELOAD");
+    let run = run(&mut gdb);
+    // The debugger leaves it stopped, as it has found it.
+    // SAFETY: a signal to our own child.
+    unsafe { libc::kill(program.id().cast_signed(), libc::SIGCONT) };
+    let end = program.wait().unwrap();
+    let output = String::from_utf8_lossy(&run.stdout);
+    let hits = output.lines().filter(|line| line.contains("hit Breakpoint 1, ")).count();
+    assert_eq!(hits, 2, "{output}{}", run.stderr);
+    assert_eq!(end.code(), Some(42), "{end}: {output}{}", run.stderr);
+    let reports = reports_in(folder.path());
+    assert!(reports.iter().any(|report| report.samples("stopped_work") > 0), "{output}{}", run.stderr);
 }

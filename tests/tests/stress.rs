@@ -17,7 +17,12 @@ fn stress(arguments: &[&str]) -> (Option<i32>, Value, String) {
 
 #[track_caller]
 fn check(scenario: &str) {
-    let (code, total, said) = stress(&["--scenario", scenario, "--seconds", "0.4"]);
+    check_with(&["--scenario", scenario]);
+}
+
+#[track_caller]
+fn check_with(arguments: &[&str]) {
+    let (code, total, said) = stress(&[arguments, &["--seconds", "0.4"]].concat());
     assert_eq!(code, Some(0), "{said}");
     for count in ["executions", "toggles"] {
         assert!(total[count].as_u64() > Some(0), "{total}");
@@ -86,6 +91,19 @@ fn fork() {
 #[test]
 fn unload() {
     check("unload");
+}
+
+#[test]
+fn unload_of_text_that_is_mapped_shared() {
+    check_with(&["--scenario", "unload", "--text", "alias"]);
+}
+
+/// Not the scenario in which text is unmapped while patches of it are outstanding: see `TextAccess::Private`.
+#[test]
+fn a_debugger_that_copies_pages_all_the_time() {
+    for scenario in ["neighbours", "batches", "asynchronous", "fork"] {
+        check_with(&["--scenario", scenario, "--debugger"]);
+    }
 }
 
 #[test]

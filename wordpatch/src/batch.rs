@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::text::atfork;
 use crate::way::Way;
-use crate::{Error, Patch, serialize, text, trap, tsc};
+use crate::{Error, Patch, serialize, trap, tsc};
 
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread that executes it
 /// runs the old or the new instruction, never a mixture.
@@ -195,7 +195,9 @@ pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<Way, 
     for (patch, way) in patches.iter().zip(ways) {
         // SAFETY: the caller's obligations.
         if way.as_ref().is_ok_and(|way| way.is_finished() && unsafe { way.is_stale() }) {
-            text::forget(&(patch.address..patch.address + patch.expected.len()));
+            if let Ok(way) = way {
+                way.forget_text();
+            }
             // SAFETY: as above.
             *way = unsafe { Way::check(patch) };
             any = true;

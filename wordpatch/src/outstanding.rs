@@ -96,7 +96,8 @@ pub(crate) fn hold() -> Hold {
 /// # Safety
 /// 1. The obligations of [`patch`](crate::patch), until the patch is finished.
 /// 2. The text may be unmapped meanwhile, and something else mapped there ([`Error::TextGone`] tells), unless text access is by
-///    mprotect, or the caller has mapped the text writable.
+///    mprotect, a debugger has copied the page (see [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the
+///    text writable.
 pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Outstanding, Error> {
     // SAFETY: the caller's obligations.
     let outstanding = unsafe { start_patch_all(&[Patch { address, expected, replacement }]) };

@@ -430,6 +430,11 @@ pub(crate) fn settled(
     }
 }
 
+/// Whether any site has a record.
+pub(crate) fn has_records() -> bool {
+    header().is_some_and(|header| header.segments.load(Ordering::Acquire) > 0)
+}
+
 /// The sites that are locked now, with their old bytes. Nobody may lock or unlock one meanwhile.
 pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     let is_locked = |record: &Record| State(record.state.load(Ordering::Acquire)).is(Phase::Locked);

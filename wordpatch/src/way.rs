@@ -224,6 +224,11 @@ impl Way {
         unsafe { place.is_stale(old.len()) }
     }
 
+    /// See [`TextRef::forget_text`].
+    pub(crate) fn forget_text(&self) {
+        self.whole.0.forget_text();
+    }
+
     /// Whether the stores of all these reach the text that is executed, which may have been unmapped.
     pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
         let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
@@ -246,7 +251,7 @@ impl Drop for Way {
 /// # Safety
 /// Obligation 1 of [`crate::patch`].
 unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
-    text::forget(&(place.address()..place.address() + length));
+    place.forget_text();
     // SAFETY: the caller's obligation.
     unsafe { TextRef::resolve(place.address(), length) }
 }

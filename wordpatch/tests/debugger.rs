@@ -252,3 +252,36 @@ fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
     }
     assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
 }
+
+/// Its parent takes the INT3 out of the page that both show, not out of the child's copy.
+#[test]
+fn a_child_that_is_forked_in_mid_patch_finds_no_int3_in_a_copied_page() {
+    text::set_access(TextAccess::Private);
+    let _model = with_window(FetchWindow::Bytes8);
+    text::follow_forks();
+    let sites = functions(4, STRADDLING);
+    // SAFETY: also below: the sites are one instruction each, and stay mapped.
+    unsafe { patch(sites[0], &mov_eax(A), &mov_eax(B)) }.unwrap();
+    poke(sites[3], INT3);
+    // SAFETY: as above.
+    let outstanding = unsafe { start_patch(sites[0], &mov_eax(B), &mov_eax(A)) }.unwrap();
+    assert_eq!((shown(sites[0]), shown(sites[3])), (INT3, INT3));
+    // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Child => {
+            let is_old = shown(sites[0]) == mov_eax(B)[0] && call(sites[0]) == B;
+            let kept = shown(sites[3]) == INT3;
+            // SAFETY: the child has one thread; also below: it ends the child.
+            let unshared = unsafe { text::unshare() }.is_ok();
+            let stays_old = shown(sites[0]) == mov_eax(B)[0] && call(sites[0]) == B;
+            let problems = [is_old, kept, unshared, stays_old].map(|is_right| i32::from(!is_right));
+            // SAFETY: as above.
+            unsafe { libc::_exit(problems.iter().fold(0, |code, problem| 2 * code + problem)) }
+        }
+        nix::unistd::ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    outstanding.finish().unwrap();
+    assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
+}

@@ -9,7 +9,7 @@ use common::generated::{PAGE, mappings, pages};
 use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
 use nix::sys::mman::munmap;
 use wordpatch::text::{self, TwoForms};
-use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
+use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
 
 /// Where the text at the address is written.
 fn view(address: usize) -> usize {
@@ -245,4 +245,76 @@ fn text_in_which_others_have_resolved_places_is_not_revived() {
     unsafe { now.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
     // SAFETY: as above.
     assert_eq!(*unsafe { first.read(0, 5) }, [0; 5]);
+}
+
+/// The writable views of the file that is mapped at `text`.
+fn views_of(text: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lines: Vec<Vec<&str>> = maps.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
+    let number = |digits: &str| usize::from_str_radix(digits, 16).unwrap();
+    let holds = |line: &&Vec<&str>| {
+        let (start, end) = line[0].split_once('-').unwrap();
+        (number(start)..number(end)).contains(&text)
+    };
+    let file = &lines.iter().find(holds).expect("the text is mapped")[3..5];
+    lines.iter().filter(|line| &line[3..5] == file && line[1] == "rw-s").count()
+}
+
+const WITH_A_VIEW: [TextAccess; 2] = [TextAccess::Alias, TextAccess::Private];
+
+/// A library that is loaded again where it was, and nobody has said that it was unloaded: the first patches go to the view of the text
+/// that is gone. Each finds the new text, and none of them the view that another has just made for it.
+#[test]
+fn every_patch_of_text_that_was_mapped_anew_shows() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let mut line = [0x90; 64];
+    line[..5].copy_from_slice(&mov_eax(A));
+    line[5] = common::RET;
+    for access in WITH_A_VIEW {
+        text::set_access(access);
+        let start = pages(1);
+        let sites: Vec<usize> = (0..5).map(|number| start + 64 * number).collect();
+        for _ in 0..3 {
+            // SAFETY: the page is the test's own.
+            unsafe { common::generated::map_over(start, &line.repeat(sites.len())) };
+            for [old, new] in [[A, B], [B, A]] {
+                let [before, after] = [mov_eax(old), mov_eax(new)];
+                // SAFETY: the text stays mapped, and both forms are one instruction.
+                let patched = unsafe { patch_all(&common::patches(&sites, &before, &after)) };
+                assert!(patched.iter().all(Result::is_ok), "{access:?}: {patched:?}");
+                let shown: Vec<u32> = sites.iter().map(|site| call(*site)).collect();
+                assert_eq!(shown, vec![new; sites.len()], "{access:?}");
+            }
+            assert_eq!(views_of(start), 1, "{access:?}");
+        }
+    }
+}
+
+/// Forgotten too early, or twice: the places of both times write the same text.
+#[test]
+fn text_that_is_forgotten_while_it_is_mapped_keeps_its_earlier_view() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
+    for access in WITH_A_VIEW {
+        text::set_access(access);
+        let start = pages(2);
+        let site = start + PAGE;
+        let resolve = || {
+            // SAFETY: the pages are the test's own, and stay mapped.
+            unsafe { TextRef::resolve(site, 5) }.unwrap()
+        };
+        let early = resolve();
+        let to_be_copied = text::copied_bytes();
+        text::forget(&(start..start + 2 * PAGE));
+        let late = resolve();
+        assert_eq!(text::copied_bytes(), to_be_copied, "{access:?}: a child would share the text");
+        for (place, value) in [(early, B), (late, A), (early, B), (late, A)] {
+            let [old, new] = if value == B { [&a, &b] } else { [&b, &a] };
+            // SAFETY: as above; both forms are one instruction.
+            unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, old, new) }.unwrap();
+            assert_eq!(call(site), value, "{access:?}");
+        }
+        // SAFETY: as above.
+        assert!(!unsafe { early.is_stale(5) } && !unsafe { late.is_stale(5) });
+    }
 }

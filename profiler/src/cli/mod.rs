@@ -86,7 +86,7 @@ mod tests {
         check("fastinst record --counts all -- a", "counts=all: expected sampled or exact");
         check("fastinst record --only a,,b -- a", "only=a,,b: expected patterns");
         check("fastinst record --merge -- a", "--output <FILE>");
-        check("fastinst record --text rwx -- a", "text=rwx: expected alias or mprotect or private");
+        check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
         check("fastinst report", "<FILE>");

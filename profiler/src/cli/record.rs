@@ -335,7 +335,7 @@ mod tests {
         check(Record { only, ..arguments() }, "only=z:skip=y", r"only=a,b*,file\:c:skip=y");
         check(Record { skip, ..arguments() }, "only=z:skip=y", "only=z:skip=d");
         check(Record { merge: true, ..arguments() }, "output=/tmp/a.json", "output=/tmp/a.json:merge=1");
-        check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=alias", "text=mprotect");
+        check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=private", "text=mprotect");
         check(Record { output: Some(Output::Stderr), ..arguments() }, "output=/tmp/a.txt", "");
         check(
             Record { output: Some("/tmp/%p.json".parse().unwrap()), ..arguments() },

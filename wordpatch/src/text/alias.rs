@@ -27,8 +27,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap, munmap};
 
 use super::debugger;
+use crate::maps::{self, Mapping};
 use crate::protocol::INT3;
-use crate::{Bytes, Error, MAX_PATCH, maps, site_table};
+use crate::{Bytes, Error, MAX_PATCH, site_table};
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 const READ_EXECUTE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_EXEC);
@@ -41,8 +42,8 @@ fn refused(address: usize, errno: Errno) -> Error {
 fn memory_file(length: usize) -> nix::Result<OwnedFd> {
     // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the flag.
     let file =
-        memfd_create(c"patched-text", MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
-            .or_else(|_| memfd_create(c"patched-text", MFdFlags::MFD_CLOEXEC))?;
+        memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
+            .or_else(|_| memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC))?;
     nix::unistd::ftruncate(&file, length as libc::off_t)?;
     Ok(file)
 }
@@ -251,7 +252,7 @@ pub(super) unsafe fn replace_in_child(
     };
     let mut sites = Vec::new();
     site_table::settled(range, shared, |site, bytes| {
-        sites.push(site);
+        sites.push(site..site + bytes.len());
         let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
         // SAFETY: as above; nobody knows the copy yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
@@ -263,7 +264,7 @@ pub(super) unsafe fn replace_in_child(
             // SAFETY: this part of the text is mapped, and the view as long.
             breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
         }
-        breakpoints.retain(|at| !sites.contains(at));
+        breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
         // SAFETY: the file holds the text as it was executed at one moment.
         unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
             .map_err(refused)?;
@@ -306,33 +307,55 @@ pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize
 }
 
 /// Which file is mapped where.
-pub(super) struct Files(Vec<(Range<usize>, String)>);
+pub(super) struct Files(Vec<Mapping>);
 
 impl Files {
     /// As the kernel tells it now; none where it does not.
     pub(super) fn now() -> Option<Self> {
-        let table = maps::table().ok()?;
-        let parse = |line: &str| {
-            let mut fields = line.split(' ');
-            let (start, end) = fields.next()?.split_once('-')?;
-            let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-            let (device, inode) = (fields.nth(2)?, fields.next()?);
-            // Memory of no file has the inode 0, wherever it is: an emptied view shows nothing.
-            (inode != "0").then(|| (range, format!("{device} {inode}")))
-        };
-        Some(Self(table.lines().filter_map(parse).collect()))
+        Some(Self(maps::mappings().ok()?))
     }
 
     /// The parts of `range` that are of the file which the writable view shows, and not of something that was mapped there since.
     pub(super) fn shown(&self, range: &Range<usize>, writable: NonNull<u8>) -> Vec<Range<usize>> {
         let view = writable.addr().get();
-        let Some((_, file)) = self.0.iter().find(|(mapped, _)| mapped.contains(&view)) else {
+        let mapped = |mapping: &&Mapping| mapping.range.contains(&view);
+        // An emptied view shows nothing.
+        let Some(file) = self.0.iter().find(mapped).and_then(|mapping| mapping.file) else {
             return Vec::new();
         };
-        let of_file = self.0.iter().filter(|(_, other)| other == file);
-        let parts = of_file.map(|(mapped, _)| mapped.start.max(range.start)..mapped.end.min(range.end));
+        let of_file = self.0.iter().filter(|mapping| mapping.file == Some(file));
+        let parts =
+            of_file.map(|mapping| mapping.range.start.max(range.start)..mapping.range.end.min(range.end));
         parts.filter(|part| part.start < part.end).collect()
     }
+
+    /// Where a writable mapping shows all of `text`, a private mapping of a memory file of ours.
+    fn view_of(&self, text: &Mapping) -> Option<usize> {
+        let end = text.offset + text.range.len();
+        let shows = |view: &&Mapping| {
+            view.file == text.file
+                && view.shared
+                && view.writable
+                && view.offset <= text.offset
+                && end <= view.offset + view.range.len()
+        };
+        self.0.iter().find(shows).map(|view| view.range.start + (text.offset - view.offset))
+    }
+}
+
+/// Another writable view of text that is a private mapping of a memory file of ours, of which nobody knows the view any more. None where
+/// there is no view of it, to be duplicated.
+///
+/// # Safety
+/// Nobody unmaps a view meanwhile.
+pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<u8>>, Error> {
+    let view = Files::now().and_then(|files| files.view_of(text));
+    let Some(view) = view.and_then(|view| NonNull::new(std::ptr::with_exposed_provenance_mut(view))) else {
+        return Ok(None);
+    };
+    // SAFETY: the view is as long as the text, and stays mapped by the caller's obligation.
+    let copy = unsafe { duplicate(view, text.range.len(), READ_WRITE) };
+    copy.map(Some).map_err(|errno| refused(text.range.start, errno))
 }
 
 /// A writable view of a shared mapping that the caller made: copying it would cut its other views off, so the mapping is

@@ -4,14 +4,15 @@
 //!    notes the sites that are locked.
 //! 2. In the parent: it lets go.
 //! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes back. (Text that it shares with
-//!    its parent stays as it is: the child meets the INT3s, and finds them in the shared table.) Then it lets go.
+//!    its parent stays as it is: the child meets the INT3s, and finds them in the shared table.) Then it lets go; and gets text of its
+//!    own at once where it shares only a part of it, because a debugger has copied the rest.
 //!
 //! A patch is never waited for, only the stores that it makes between two waits. A child that a raw `clone` has made runs none of this.
 
 use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages};
+use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
 use crate::{Bytes, copies, outstanding, site_table, trap};
 
 /// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
@@ -93,6 +94,10 @@ extern "C" fn in_child() {
     if let Some(held) = take() {
         // SAFETY: the child has this one thread; no patch was in the middle of a step when it was made.
         unsafe { roll_back_own_pages(&held.mappings, &held.locked) };
+        drop(held);
+        let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: as above.
+        unsafe { unshare_where_copied(&mappings) };
     }
 }
 

@@ -69,7 +69,16 @@ pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8)
         };
         differences(page, &text, &original).map(|(at, _)| at).collect::<Vec<_>>()
     };
-    copied_pages(part).into_iter().flat_map(in_page).collect()
+    let mut breakpoints: Vec<usize> = copied_pages(part).into_iter().flat_map(in_page).collect();
+    // The parent may have stored since: such bytes differ together. A debugger's are single ones.
+    // SAFETY: both bytes are inside the part, and inside the view.
+    let differs = |at: usize| unsafe {
+        part.contains(&at)
+            && std::ptr::with_exposed_provenance::<u8>(at).read_volatile()
+                != view.wrapping_add(at - part.start).read_volatile()
+    };
+    breakpoints.retain(|at| !differs(at - 1) && !differs(at + 1));
+    breakpoints
 }
 
 /// The breakpoints in text that was mapped from a file, each with the byte that the file has in its place. None where the file cannot

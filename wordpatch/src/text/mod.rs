@@ -2,7 +2,7 @@
 //!
 //! # The algorithm
 //! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its bytes are copied into a memory
-//! file, the file is mapped writable somewhere, and mapped read-execute over the text, which replaces the old pages in
+//! file, the file is mapped writable somewhere, and mapped read-execute over the text, privately, which replaces the old pages in
 //! one step. From then on a store through the alias changes the text, with no system call, and no page is ever
 //! writable where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a store. Memory that the
 //! caller mapped writable and executable by itself is written directly.
@@ -47,16 +47,18 @@ use wordpatch_model::environment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TextAccess {
-    /// Through a second, writable mapping of the same pages. The default.
+    /// Through a second, writable mapping of the same pages, which are mapped shared where they are executed: a debugger cannot set
+    /// breakpoints there.
     Alias,
     /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
     Mprotect,
-    /// As [`TextAccess::Alias`], with text that a debugger can set breakpoints in: a private mapping, see `shown`. Not for text that other
-    /// text may take the place of.
+    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set breakpoints: see `shown`. The default. Text
+    /// in which one has, so that a page is the process's own, must stay mapped while patches of it are
+    /// [outstanding](crate::start_patch).
     Private,
 }
 
-static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Alias as u8);
+static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Private as u8);
 
 /// Chooses how text is made writable, for text that was not patched before.
 pub fn set_access(access: TextAccess) {
@@ -226,18 +228,18 @@ impl TextRef {
         }) && !self.is_copied_page(length)
     }
 
-    /// Whether the text is still that of the view, of which somebody has copied a page.
+    /// Whether the text is still that of the view: where they differ, somebody has copied a page. Allocates nothing.
     fn is_copied_page(&self, length: usize) -> bool {
-        let wanted = self.address..self.address + length;
-        self.is_private
-            && self.writable.is_some_and(|view| {
-                alias::Files::now().is_some_and(|files| files.shown(&wanted, view).contains(&wanted))
-            })
+        let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
+        let addresses = [view.addr().get(), self.address, self.address + length - 1];
+        maps::files_at(addresses)
+            .is_some_and(|[view, first, last]| view.is_some() && view == first && view == last)
     }
 
-    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. With an alias, it
-    /// never blocks or allocates: a probe function or a signal handler may call it. With [`TextAccess::Private`], enters the kernel to
-    /// look at text that may be unmapped ([`TextRef::staying_mapped`]), and where a debugger has copied the page.
+    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. It never allocates, and but for
+    /// [`TextAccess::Mprotect`] it never blocks: a probe function or a signal handler may call it. With [`TextAccess::Private`], it enters the
+    /// kernel to look at text that may be unmapped ([`TextRef::staying_mapped`]); where a debugger has copied the page, it blocks as
+    /// with [`TextAccess::Mprotect`].
     ///
     /// # Errors
     /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
@@ -304,14 +306,16 @@ impl TextRef {
         let view = view.wrapping_sub(quadword.back()).cast();
         let place = Place::new(quadword, view, self.address + offset);
         let (old, new) = (quadword.word(old), quadword.word(new));
-        let shown = if self.stays_mapped {
-            // SAFETY: promised to `staying_mapped`.
-            Some(unsafe { place.text_word() })
-        } else {
-            place.text_word_if_mapped()
-        };
+        // SAFETY: what `staying_mapped` was promised.
+        let shown = || unsafe { place.shown(self.stays_mapped) };
+        // SAFETY: the view outlives the text.
+        let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
+        // Where another thread has stored since, the two differ for a moment only.
+        if shown().is_none_or(|shown| shown == new) || (0..LOOKS).any(|_| shown().is_none_or(is_in_view)) {
+            return Ok(());
+        }
         // Other text may have been mapped there before the call: then the place is stale, and its store shows nowhere.
-        if shown.is_none_or(|shown| shown == new) || !self.behind(offset).is_copied_page(1) {
+        if !self.behind(offset).is_copied_page(1) {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
@@ -324,12 +328,8 @@ impl TextRef {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let place = Place::new(quadword, view.as_ptr().wrapping_sub(quadword.back()).cast(), self.address);
         let is_int3 = |_| {
-            let shown = if self.stays_mapped {
-                // SAFETY: promised to `staying_mapped`.
-                Some(unsafe { place.text_word() })
-            } else {
-                place.text_word_if_mapped()
-            };
+            // SAFETY: what `staying_mapped` was promised.
+            let shown = unsafe { place.shown(self.stays_mapped) };
             // SAFETY: the view outlives the text.
             let written = unsafe { quadword.load(place.view) };
             quadword.bytes(written)[0] != INT3 && shown.is_some_and(|word| quadword.bytes(word)[0] == INT3)
@@ -365,7 +365,7 @@ impl TextMapping {
     /// As [`TextRef::resolve`].
     unsafe fn new(wanted: &Range<usize>) -> Result<Self, Error> {
         let mapping = maps::mapping_at(wanted.start).ok_or(Error::NotMapped { address: wanted.start })?;
-        let range = mapping.range;
+        let range = mapping.range.clone();
         if range.end < wanted.end {
             return Err(Error::NotMapped { address: range.end });
         }
@@ -373,8 +373,18 @@ impl TextMapping {
             return Err(Error::NotExecutable { address: wanted.start });
         }
         let private = !mapping.shared;
-        let is_private = !mapping.writable && private && access() == TextAccess::Private;
-        let (writable, copied) = if mapping.writable {
+        let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
+        // Text that is one of our files already was forgotten while it was mapped: another file would cut the earlier view off.
+        let known = if mapping.is_ours && private && !mapping.writable {
+            // SAFETY: views are emptied or moved with the caller's lock held, and only when the text is gone or known.
+            unsafe { alias::duplicate_view_of(&mapping)? }
+        } else {
+            None
+        };
+        let (writable, copied) = if known.is_some() {
+            is_private = true;
+            (known, true)
+        } else if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
             // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
@@ -382,7 +392,7 @@ impl TextMapping {
             (None, false)
         } else if mapping.shared {
             // SAFETY: the range is mapped, and stays so by the caller's obligation.
-            (Some(unsafe { alias::duplicate_shared(&range)? }), false)
+            (Some(unsafe { alias::duplicate_shared(&range)? }), mapping.is_ours)
         } else {
             fork::watch()?;
             // Before a child can share this text, and with it the sites that will be locked.
@@ -423,6 +433,16 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
+}
+
+impl TextRef {
+    /// Drops what is known about the mapping that this place was resolved in, where [something else](TextRef::is_stale) is mapped now.
+    /// Unlike [`forget`], leaves alone what was resolved there since.
+    pub fn forget_text(&self) {
+        let wanted = self.address..self.address + 1;
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
+        mappings.retain(|m| !m.contains(&wanted) || m.at(self.address).writable != self.writable);
+    }
 }
 
 /// What is left of the writable views of texts that were released: where each text was, and its view.
@@ -510,23 +530,50 @@ pub unsafe fn unshare() -> Result<(), Error> {
     }
     let files = alias::Files::now();
     for mapping in mappings.iter().filter(|m| m.copied) {
-        let writable = mapping.writable.expect("a copied mapping has a writable view");
-        // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
-        let shown = match &files {
-            Some(files) => files.shown(&mapping.range, writable),
-            None => vec![mapping.range.clone()],
-        };
-        if shown.is_empty() {
-            continue;
-        }
-        // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's
-        // obligation.
-        unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private)? };
+        // SAFETY: the caller's obligation.
+        unsafe { unshare_mapping(mapping, files.as_ref())? };
     }
     // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
     site_table::renew_in_child()?;
     fork::child_is_prepared();
     Ok(())
+}
+
+/// Gives this process, a forked child, pages of its own for one mapping.
+///
+/// # Safety
+/// As [`unshare`].
+unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
+    let writable = mapping.writable.expect("a copied mapping has a writable view");
+    // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
+    let shown = match files {
+        Some(files) => files.shown(&mapping.range, writable),
+        None => vec![mapping.range.clone()],
+    };
+    if shown.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
+    unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
+}
+
+/// In a forked child: gives it all pages of texts in which a debugger has copied some. Of a site that crosses into a copied page, the
+/// child would see half of its parent's patches; and in a copy, it would keep their INT3s.
+///
+/// # Safety
+/// As [`unshare`].
+pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
+    // Stores inside a window are seen as a whole or not at all.
+    if !site_table::has_records() {
+        return;
+    }
+    let is_copied = |m: &&TextMapping| m.is_private && !debugger::copied_pages(&m.range).is_empty();
+    let mut copied = mappings.iter().filter(is_copied).peekable();
+    let files = copied.peek().and_then(|_| alias::Files::now());
+    for mapping in copied {
+        // SAFETY: the caller's obligation. A refusal is one of memory: the child is as it was.
+        let _ = unsafe { unshare_mapping(mapping, files.as_ref()) };
+    }
 }
 
 /// Puts the old bytes of each of these sites back, in text of which this process has pages of its own; the others are left

@@ -12,7 +12,17 @@
 //!
 //! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]), or
 //! nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
-//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. All of this concerns [`TextAccess::Private`](super::TextAccess::Private) only.
+//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. If the text goes between the kernel's answer and step 3, what is mapped
+//! there next may be written: patches of copied pages must not be outstanding when the text is unmapped. All of this concerns
+//! [`TextAccess::Private`](super::TextAccess::Private) only.
+//!
+//! # Copies behind a store
+//! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an older page. One that writes while threads
+//! run can: the store then shows with the next one to these bytes.
+//!
+//! # Fork
+//! A child inherits copies as they are, and shares the other pages with its parent. Where patches of several steps are in use, it gets
+//! text of its own at once (`atfork`), else with [`unshare`](super::unshare).
 
 use super::protect::PageGuard;
 use crate::Error;
@@ -49,8 +59,21 @@ impl Place {
         unsafe { self.quadword.load(self.text) }
     }
 
+    /// What the text shows, if it is mapped.
+    ///
+    /// # Safety
+    /// With `stays_mapped`, the text must be mapped.
+    pub(super) unsafe fn shown(&self, stays_mapped: bool) -> Option<u64> {
+        if stays_mapped {
+            // SAFETY: the caller's obligation.
+            Some(unsafe { self.text_word() })
+        } else {
+            self.text_word_if_mapped()
+        }
+    }
+
     /// What the text shows, none if it is not mapped or the kernel does not tell.
-    pub(super) fn text_word_if_mapped(&self) -> Option<u64> {
+    fn text_word_if_mapped(&self) -> Option<u64> {
         let mut word = 0_u64;
         let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
         let remote = libc::iovec { iov_base: self.text.cast(), iov_len: size_of::<u64>() };

@@ -112,9 +112,8 @@ extern "C" fn wordpatch_copied_bytes() -> usize {
 /// `wordpatch_access` of the header: its numbers are those of [`TextAccess`].
 #[unsafe(no_mangle)]
 extern "C" fn wordpatch_set_text_access(access: u32) -> c_int {
-    let Some(access) =
-        [TextAccess::Alias, TextAccess::Mprotect].into_iter().find(|known| *known as u32 == access)
-    else {
+    let known = [TextAccess::Alias, TextAccess::Mprotect, TextAccess::Private];
+    let Some(access) = known.into_iter().find(|known| *known as u32 == access) else {
         return Code::Argument as c_int;
     };
     text::set_access(access);
