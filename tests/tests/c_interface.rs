@@ -325,11 +325,11 @@ fn the_example_in_the_header_prints_what_it_says() {
 }
 
 #[test]
-fn the_c_example_in_the_readme_works() {
-    let readme = fs::read_to_string(repo_root().join("README.md")).expect("the README is there");
-    let (_, example) = readme.split_once("```c\n").expect("a C example");
+fn the_c_example_in_the_guide_works() {
+    let guide = fs::read_to_string(repo_root().join("docs/c-api.md")).expect("the guide is there");
+    let (_, example) = guide.split_once("```c\n").expect("a C example");
     let (example, _) = example.split_once("```").expect("its end");
-    assert!(print_of_example(example, "readme").ends_with("calls of work\n"));
+    assert!(print_of_example(example, "guide").ends_with("calls of work\n"));
 }
 
 /// What the header declares is what the library exports, and the other way round.
