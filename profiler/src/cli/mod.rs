@@ -3,12 +3,14 @@
 //! Results go to standard output. A diagnostic is one line on standard error that starts with `fastinst: `. A verb
 //! returns a [`Failure`], which is printed here, once; mistakes in the command line itself are clap's, exit code 2.
 
+mod generate;
 mod record;
 mod report;
 
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,6 +33,8 @@ struct Cli {
 enum Verb {
     Record(record::Record),
     Report(report::Report),
+    #[command(flatten)]
+    Generate(generate::Generate),
 }
 
 /// Why a verb ends without its result.
@@ -42,11 +46,23 @@ struct Failure {
     message: String,
 }
 
+/// Writes a verb's result to standard output.
+fn print(text: &[u8]) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text).and_then(|()| output.flush()) {
+        // The reader, `head` for example, has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
+        Ok(()) => Ok(()),
+    }
+}
+
 /// Parses the command line, runs the verb and returns the exit code.
 pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Generate(what) => generate::run(&what, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,8 +75,6 @@ pub(crate) fn run() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
