@@ -34,7 +34,8 @@ pub(super) fn run(what: &Generate, mut command: Command) -> Result<u8, Failure> 
             super::print(&String::from_utf8_lossy(&script))?;
         }
         Generate::Man { folder } => {
-            let written = fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+            let written = fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(with_examples(command), folder));
             written.map_err(|error| Failure {
                 code: super::code::FAILED,
                 message: format!("{}: {error}", folder.display()),
@@ -42,6 +43,13 @@ pub(super) fn run(what: &Generate, mut command: Command) -> Result<u8, Failure> 
         }
     }
     Ok(0)
+}
+
+/// Manual pages have a section for the text after the help, and none for the examples before it.
+fn with_examples(command: Command) -> Command {
+    let texts = [command.get_before_help(), command.get_after_help()];
+    let texts: Vec<String> = texts.into_iter().flatten().map(ToString::to_string).collect();
+    command.after_help(texts.join("\n\n")).mut_subcommands(with_examples)
 }
 
 #[cfg(test)]
@@ -57,7 +65,7 @@ mod tests {
         let man = Generate::Man { folder: folder.path().join("man1") };
         run(&man, Cli::command()).expect("the folder can be written");
         let page = |name: &str| fs::read_to_string(folder.path().join("man1").join(name)).expect("a page");
-        assert!(page("tmax-probe.1").contains(".SH SYNOPSIS"));
+        assert!(page("tmax-probe.1").contains("Examples:"));
         assert!(page("tmax-probe-report.1").contains(".SH OPTIONS"));
     }
 

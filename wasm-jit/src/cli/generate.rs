@@ -35,11 +35,19 @@ pub(super) fn run(what: &Generate, mut command: Command) -> Result<ExitCode, Fai
             super::print(|out| out.write_all(&script))?;
         }
         Generate::Man { folder } => {
-            let written = fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+            let written = fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(with_examples(command), folder));
             written.map_err(|error| Failure::of_file(folder, error))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Manual pages have a section for the text after the help, and none for the examples before it.
+fn with_examples(command: Command) -> Command {
+    let texts = [command.get_before_help(), command.get_after_help()];
+    let texts: Vec<String> = texts.into_iter().flatten().map(ToString::to_string).collect();
+    command.after_help(texts.join("\n\n")).mut_subcommands(with_examples)
 }
 
 #[cfg(test)]
@@ -55,7 +63,7 @@ mod tests {
         let man = Generate::Man { folder: folder.path().join("man1") };
         run(&man, Cli::command()).expect("the folder can be written");
         let page = |name: &str| fs::read_to_string(folder.path().join("man1").join(name)).expect("a page");
-        assert!(page("wasm-jit.1").contains(".SH SYNOPSIS"));
+        assert!(page("wasm-jit.1").contains("Examples:"));
         assert!(page("wasm-jit-objdump.1").contains(".SH OPTIONS"));
     }
 
