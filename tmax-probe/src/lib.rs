@@ -1,5 +1,23 @@
 //! Measures, by stress, what a machine's instruction fetch does to code that is rewritten while it runs.
 //!
+//! The command `tmax-probe` writes the result as a calibration for the crate `wordpatch`. The crate is a library as well: the statistics
+//! can be run against a simulated machine,
+//!
+//! ```
+//! use tmax_probe::plan::Depth;
+//! use tmax_probe::results::Results;
+//! use tmax_probe::simulated::Simulated;
+//! use tmax_probe::survey::{Unobserved, survey};
+//!
+//! // Instruction fetch of this machine tears at 32 bytes; stale code is executed for at most 800 ticks.
+//! let mut machine = Simulated::new(32, 800, 1);
+//! let results = Results::new(survey(&mut machine, Depth::Quick, &mut Unobserved)?, None);
+//! assert!(results.calibration().is_none_or(|found| found.window.bytes() <= 32));
+//! # Ok::<(), tmax_probe::error::Error>(())
+//! ```
+//!
+//! or against this one, by [`kernel`].
+//!
 //! # The question
 //! Other cores see a store to code that they execute sooner or later, and perhaps not as a whole. Two properties decide how code may be
 //! rewritten: the **fetch window**, the largest aligned block inside which one store is never seen in part, and **T_max**, the longest
@@ -23,6 +41,10 @@
 //! # How it is tested
 //! On simulated machines that tear rarely and in clusters ([`simulated`]), no run may claim what does not hold, whatever machine the
 //! tests run on.
+//!
+//! # Safety, errors, features
+//! The library has no `unsafe` functions; its trials run in child processes, since torn code may do anything. [`error::Error`] says what
+//! the machine or the kernel refused. There are no features.
 
 pub mod costs;
 pub mod error;
