@@ -1,7 +1,10 @@
-//! The stress program: patches running code from all sides, and looks for torn instructions, lost updates and hangs.
+//! The stress program: patches running code from all sides, and looks for torn instructions, lost
+//! updates and hangs.
 //!
-//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash there is a torn instruction.
-//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as JSON.
+//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash
+//!    there is a torn instruction.
+//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as
+//!    JSON.
 //! 3. They are added up, round after round in the long form, and printed as a table (`report.rs`).
 //!
 //! Each scenario is a file and a line in [`SCENARIOS`].
@@ -163,8 +166,8 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
             Some(ticks) => (Some(TMax(ticks)), WaitPolicy::TMax),
             None => (model.t_max, model.wait),
         };
-        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in registers, or crashes a process that was
-        // made for that.
+        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in
+        // registers, or crashes a process that was made for that.
         unsafe { FetchModel::force(window, t_max, wait) };
     }
     let FetchModel { window, t_max, wait, .. } = FetchModel::in_force();

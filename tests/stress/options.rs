@@ -31,7 +31,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     pub(crate) toggles: Option<u64>,
 
-    /// Rounds of 20 seconds for each scenario, until there were 10^9 executions and 10^8 toggles in total
+    /// Rounds of 20 seconds for each scenario, until there were 10^9 executions and 10^8 toggles in
+    /// total
     #[arg(long, conflicts_with_all = ["seconds", "toggles"])]
     pub(crate) long: bool,
 
@@ -43,7 +44,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TICKS")]
     pub(crate) t_max: Option<u32>,
 
-    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes single stores tear
+    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes
+    /// single stores tear
     #[arg(long, value_name = "BYTES", value_parser = window)]
     pub(crate) window: Option<FetchWindow>,
 

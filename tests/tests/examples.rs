@@ -1,6 +1,8 @@
-//! The examples of the crates: each is built and run as its first comment says, and prints what that says.
+//! The examples of the crates: each is built and run as its first comment says, and prints what
+//! that says.
 //!
-//! READMEs and guides show some of them: what stands there is the example's own text. Their links lead somewhere.
+//! READMEs and guides show some of them: what stands there is the example's own text. Their links
+//! lead somewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,7 +28,8 @@ fn examples(extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What the first comment of an example says that it prints: the block after "Prints:", without the comment's signs.
+/// What the first comment of an example says that it prints: the block after "Prints:", without the
+/// comment's signs.
 fn promised(source: &str) -> String {
     let comment = |line: &str| {
         let line = line.strip_prefix("//!").or_else(|| line.strip_prefix(" *"))?;

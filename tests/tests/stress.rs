@@ -1,4 +1,5 @@
-//! The short form of the stress program: every scenario for a moment, and every planted defect is found.
+//! The short form of the stress program: every scenario for a moment, and every planted defect is
+//! found.
 
 use std::process::Command;
 
@@ -37,8 +38,8 @@ fn boundaries() {
     check("boundaries");
 }
 
-/// With a window that may not be this processor's, single stores tear where it is not: then nothing else must go wrong, and where the
-/// processor does not tear, nothing at all.
+/// With a window that may not be this processor's, single stores tear where it is not: then nothing
+/// else must go wrong, and where the processor does not tear, nothing at all.
 #[test]
 fn boundaries_of_a_window_that_may_be_too_large() {
     let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
@@ -95,7 +96,8 @@ fn all_at_once() {
 
 #[test]
 fn planted_defects_are_found() {
-    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the process.
+    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the
+    // process.
     let damage: &[&str] = &["lost: ", "torn: "];
     for (scenario, defect, lines) in [
         ("neighbours", "overwrite", damage),

@@ -4,6 +4,7 @@
 //! returns a [`Failure`], which is printed here, once; mistakes in the command line itself are clap's, exit code 2.
 
 mod generate;
+mod info;
 mod record;
 mod report;
 
@@ -17,7 +18,8 @@ Examples:
   fastinst record -- ./app --size 10         profile, the table goes to stderr at exit
   fastinst record -o app.json -- ./app       profile into a file
   fastinst report app.json --limit 20        print the 20 functions with the longest totals
-  fastinst report app.json --callers hash    print who calls hash";
+  fastinst report app.json --callers hash    print who calls hash
+  fastinst info ./app                        print what can be measured in a binary";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
@@ -33,6 +35,7 @@ struct Cli {
 enum Verb {
     Record(record::Record),
     Report(report::Report),
+    Info(info::Info),
     #[command(flatten)]
     Generate(generate::Generate),
 }
@@ -62,6 +65,7 @@ pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Info(arguments) => info::run(&arguments),
         Verb::Generate(what) => generate::run(&what, Cli::command()),
     };
     match done {
@@ -103,6 +107,7 @@ mod tests {
         check("fastinst record --text rwx -- a", "text=rwx: expected alias or mprotect or private");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
+        check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
         check("fastinst report a.json --json --limit 3", "cannot be used with");

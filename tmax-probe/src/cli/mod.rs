@@ -1,7 +1,7 @@
 //! The command line: one file per verb.
 //!
-//! Results go to standard output, diagnostics and progress to standard error. A verb returns its exit code, or a [`Failure`], which
-//! is printed here, once.
+//! Results go to standard output, diagnostics and progress to standard error. A verb returns its
+//! exit code, or a [`Failure`], which is printed here, once.
 
 mod calibrate;
 mod generate;
