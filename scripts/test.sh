@@ -20,6 +20,7 @@ cargo=${CARGO:-cargo}
 quick() {
     export CARGO_NET_OFFLINE=true
     "$cargo" fmt --all -- --check
+    scripts/wrap.py --check
     "$cargo" clippy --quiet --workspace --all-targets -- -D warnings
     "$cargo" test --quiet --release --workspace --exclude tests --exclude benches --exclude wasm-jit-fuzz --lib --bins --tests
     "$cargo" test --quiet --release -p tests --lib --bins \

@@ -22,6 +22,11 @@ use std::{env, process, thread};
 
 use serde_json::Value;
 
+/// Compiles the program of the guide to the Rust crates.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rust-api.md")]
+mod rust_api {}
+
 /// How long a fixture may run before it counts as hung. All of them end within two seconds on a
 /// quiet machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);

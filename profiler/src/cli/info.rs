@@ -480,7 +480,7 @@ mod tests {
             let _ = describe(&bytes[..length]);
         }
         let sections = Elf::parse(&bytes).expect("an ELF file").header.e_shoff as usize;
-        for at in (16..1000).chain(sections..sections + 1000).filter(|at| *at < bytes.len()) {
+        for at in (16..1000).chain(sections..sections + 1000).step_by(3).filter(|at| *at < bytes.len()) {
             let mut damaged = bytes.clone();
             damaged[at] = !damaged[at];
             let _ = describe(&damaged);
