@@ -233,6 +233,24 @@ fn links_of_the_documents_lead_somewhere() {
     }
 }
 
+/// The files that the exercises in CONTRIBUTING name are there, but for those that are to be
+/// written.
+#[test]
+fn the_exercises_name_files_that_exist() {
+    const TO_BE_WRITTEN: [&str; 2] = ["profiler/src/report/markdown.rs", "fastinst/src/provider/NAME.rs"];
+    let text = fs::read_to_string(repo_root().join("CONTRIBUTING.md")).expect("it is there");
+    let is_file = |name: &&str| {
+        let known = [".rs", ".toml", ".txt", ".md", ".h", ".py", ".sh"];
+        name.contains('/') && !name.contains([' ', '*']) && known.iter().any(|end| name.ends_with(end))
+    };
+    let named: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_file).collect();
+    assert!(named.len() > 25, "{named:?}");
+    for name in named {
+        let exists = repo_root().join(name).exists();
+        assert_eq!(exists, !TO_BE_WRITTEN.contains(&name), "CONTRIBUTING.md: {name}");
+    }
+}
+
 #[test]
 fn broken_links_are_found() {
     let readme = repo_root().join("README.md");
