@@ -1,12 +1,14 @@
 //! What does a probe cost the code that runs through it?
 //!
-//! 1. A site that is off (section 8.5 of the paper, "latent costs"), by shape, split and strategy, in a loop against the same loop
-//!    without the site; and the same site when it calls an empty function.
-//! 2. A probe that is on and does nothing (Table 2, "invocation"), and one that is off, in a function compiled with
-//!    `-finstrument-functions` against the same function compiled without.
+//! 1. A site that is off (section 8.5 of the paper, "latent costs"), by shape, split and strategy,
+//!    in a loop against the same loop without the site; and the same site when it calls an empty
+//!    function.
+//! 2. A probe that is on and does nothing (Table 2, "invocation"), and one that is off, in a
+//!    function compiled with `-finstrument-functions` against the same function compiled without.
 //! 3. The profiler's own probes, in a process under `libfastinst.so`.
 //!
-//! What is compared is measured in turns, and subtracted within a turn, so that a change of the clock rate cancels out.
+//! What is compared is measured in turns, and subtracted within a turn, so that a change of the
+//! clock rate cancels out.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -75,7 +77,8 @@ fn latent(options: &Options, cycles_per_tick: f64) -> Table {
         let checked = code.loop_around(&case, Some(counting));
         code.finish();
         let [off_site, _, checked_site] = [off, on, checked].map(|function| {
-            // SAFETY: a call of our own text, right with and without it; only callpatch writes it from now on.
+            // SAFETY: a call of our own text, right with and without it; only callpatch writes it
+            // from now on.
             unsafe { CallSite::decode(function.site, case.clobbers) }.expect("a call site")
         });
         assert_eq!(checked.run(100), 100, "{checked_site:?} is on");
@@ -123,7 +126,8 @@ extern "C" fn nothing(_: ProbeId, _: usize, _: usize) {}
 const COUNT: ProbeFn = count;
 const NOTHING: ProbeFn = nothing;
 
-/// Two small functions, and loops that call them. The exit of the first is a call, of the second a tail call.
+/// Two small functions, and loops that call them. The exit of the first is a call, of the second a
+/// tail call.
 fn leaves() -> String {
     format!(
         "#define LEAF __attribute__((noinline, noclone)) static\n\
@@ -134,7 +138,8 @@ fn leaves() -> String {
     )
 }
 
-/// The instrumentation functions, doing nothing, for the library itself only. The compiler must not see that they do nothing.
+/// The instrumentation functions, doing nothing, for the library itself only. The compiler must not
+/// see that they do nothing.
 const EMPTY_CYG: &str = "#define EMPTY __attribute__((no_instrument_function, noinline, visibility(\"hidden\")))\n\
     EMPTY void __cyg_profile_func_enter(void *f, void *c) { __asm__ volatile(\"\" : : \"r\"(f), \"r\"(c)); }\n\
     EMPTY void __cyg_profile_func_exit(void *f, void *c) { __asm__ volatile(\"\" : : \"r\"(f), \"r\"(c)); }\n";
@@ -241,7 +246,8 @@ fn program(functions: usize) -> String {
     }
     let _ = writeln!(source, "{PLAIN} int main(void) {{\n    unsigned long begin, end;");
     for number in 0..functions {
-        // The pause lets the profiler take the samples of the last function out of the thread's buffer.
+        // The pause lets the profiler take the samples of the last function out of the thread's
+        // buffer.
         let _ = writeln!(
             source,
             "    usleep(5000);\n\

@@ -1,9 +1,10 @@
 //! How much CPU time does the profiler cost real programs?
 //!
-//! The question of Table 3 of the paper (which does not say what its baseline is): programs compiled with
-//! `-finstrument-functions -O2` run under the profiler with its default settings, against the same object files linked with
-//! instrumentation functions that do nothing. A third way, under the library with `tool=none`, has every site switched off
-//! for the whole run: what is left then is the cost of the compiler's instrumentation, and of finding the sites.
+//! The question of Table 3 of the paper (which does not say what its baseline is): programs
+//! compiled with `-finstrument-functions -O2` run under the profiler with its default settings,
+//! against the same object files linked with instrumentation functions that do nothing. A third
+//! way, under the library with `tool=none`, has every site switched off for the whole run: what is
+//! left then is the cost of the compiler's instrumentation, and of finding the sites.
 //!
 //! The three ways are run in turns. Their output must be the same, byte for byte.
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The demo: builds the profiler, fetches and builds SQLite with -O2 -finstrument-functions, runs a workload on it
-# under the profiler, and prints how long each function's calls took.
+# The demo: builds the profiler, fetches and builds SQLite with -O2 -finstrument-functions, runs a
+# workload on it under the profiler, and prints how long each function's calls took.
 #
-# usage: scripts/demo.sh [ROWS]        ROWS: size of the workload's main table (default 300000: some seconds)
+# usage: scripts/demo.sh [ROWS] ROWS: size of the workload's main table (default 300000: some
+# seconds)
 #
-# Needs Rust and a network or a filled cargo cache; installs what else is missing. The workload's own output goes to
-# target/demo/output.txt, the full table and the JSON report beside it; the first lines of the table go to stdout.
+# Needs Rust and a network or a filled cargo cache; installs what else is missing. The workload's
+# own output goes to target/demo/output.txt, the full table and the JSON report beside it; the first
+# lines of the table go to stdout.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

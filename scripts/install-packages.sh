@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs, on Debian or a system like it, what the build, the tests, the demo and the benchmarks need besides Rust.
+# Installs, on Debian or a system like it, what the build, the tests, the demo and the benchmarks
+# need besides Rust.
 #
 # usage: scripts/install-packages.sh
 #
@@ -29,8 +30,9 @@ while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# What brings no command: the C library's headers, those for WebAssembly and its compiler's library, pip, a Rust that compiles for
-# WASI (Debian's goes to /usr/bin, the one in use stays the one in the path), CA certificates for cargo.
+# What brings no command: the C library's headers, those for WebAssembly and its compiler's library,
+# pip, a Rust that compiles for WASI (Debian's goes to /usr/bin, the one in use stays the one in the
+# path), CA certificates for cargo.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
 [[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
 [[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs what the WebAssembly benchmarks compare wasm-jit with: wasmtime (Winch and Cranelift) and node (V8's Liftoff).
+# Installs what the WebAssembly benchmarks compare wasm-jit with: wasmtime (Winch and Cranelift) and
+# node (V8's Liftoff).
 #
 # usage: scripts/install-wasm-peers.sh
 #
-# The benchmarks run without them, and then name them as missing. wasmtime comes from its crate, with what the comparison
-# needs and no more, into cargo's folder of programs; building it takes some minutes. node comes from the distribution when
-# there is none; what is known to work is version 20.
+# The benchmarks run without them, and then name them as missing. wasmtime comes from its crate,
+# with what the comparison needs and no more, into cargo's folder of programs; building it takes
+# some minutes. node comes from the distribution when there is none; what is known to work is
+# version 20.
 set -euo pipefail
 
 # The newest for the Rust version of this workspace.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Mutation testing: plants one defect at a time from the lists in scripts/mutants/, and checks that a test notices it.
+# Mutation testing: plants one defect at a time from the lists in scripts/mutants/, and checks that
+# a test notices it.
 #
 # usage: scripts/mutants.sh [OPTIONS] [NAME...]        scripts/mutants.sh --help
 #

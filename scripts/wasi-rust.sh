@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Finds a Rust that compiles for WASI: the caller's, when that target was added to it, else Debian's.
+# Finds a Rust that compiles for WASI: the caller's, when that target was added to it, else
+# Debian's.
 #
 # usage: scripts/wasi-rust.sh
 #
-# Prints the paths of its cargo and of its rustc and the target's name, a line each. Exit code 1: there is none.
+# Prints the paths of its cargo and of its rustc and the target's name, a line each. Exit code 1:
+# there is none.
 set -euo pipefail
 
 for folder in "" /usr/bin/; do

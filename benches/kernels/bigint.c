@@ -1,11 +1,13 @@
-// Digits of e by long division of an array, and factorials in words of 32 bits with carries in 64; n digits.
+// Digits of e by long division of an array, and factorials in words of 32 bits with carries in 64;
+// n digits.
 #include "kernel.h"
 
 enum { MOST = 5000 };
 static uint32_t remainders[MOST + 16], words[MOST];
 
 static uint64_t digits_of_e(int n) {
-    // e - 2 in the base whose i-th place is 1 / i!: multiply by ten, carry, and what is left over is a digit.
+    // e - 2 in the base whose i-th place is 1 / i!: multiply by ten, carry, and what is left over
+    // is a digit.
     int places = n + 8;
     uint64_t sum = 0;
     for (int i = 2; i < places; i++) remainders[i] = 1;

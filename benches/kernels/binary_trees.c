@@ -1,4 +1,5 @@
-// Trees of depth n are made, walked and given back, with an allocator that keeps a list of free nodes.
+// Trees of depth n are made, walked and given back, with an allocator that keeps a list of free
+// nodes.
 #include "kernel.h"
 
 enum { MOST = 18 };

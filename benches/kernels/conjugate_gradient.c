@@ -1,4 +1,5 @@
-// Conjugate gradients on a sparse matrix in compressed rows: the five-point Laplacian of a grid; 60 steps for each of n right sides.
+// Conjugate gradients on a sparse matrix in compressed rows: the five-point Laplacian of a grid; 60
+// steps for each of n right sides.
 #include "kernel.h"
 
 enum { SIDE = 64, ROWS = SIDE * SIDE, MOST_ENTRIES = 5 * ROWS };

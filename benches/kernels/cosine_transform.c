@@ -1,4 +1,5 @@
-// Discrete cosine transform of 8 by 8 blocks in single precision, quantized to integers and back; n thousand blocks.
+// Discrete cosine transform of 8 by 8 blocks in single precision, quantized to integers and back; n
+// thousand blocks.
 #include "kernel.h"
 
 // Half the cosines of (2 column + 1) row pi / 16, the first row by the square root of a half.

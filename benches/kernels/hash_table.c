@@ -1,4 +1,5 @@
-// A hash table with open addressing: n times, words are counted, half of them removed, and all looked up.
+// A hash table with open addressing: n times, words are counted, half of them removed, and all
+// looked up.
 #include "kernel.h"
 
 enum { WORDS = 40000, SLOTS = 1 << 17 };

@@ -1,4 +1,5 @@
-// A virtual machine with a stack, whose loop is a switch; it runs a program that counts the primes below n.
+// A virtual machine with a stack, whose loop is a switch; it runs a program that counts the primes
+// below n.
 #include "kernel.h"
 
 enum Operation { PUSH, LOAD, STORE, DUPLICATE, ADD, MULTIPLY, REMAINDER, LESS, JUMP, JUMP_IF, JUMP_IF_ZERO, HALT };

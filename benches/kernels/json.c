@@ -1,4 +1,5 @@
-// A tokenizer for JSON over a text of 100 kB, n times: branches on characters, strings, numbers, nesting.
+// A tokenizer for JSON over a text of 100 kB, n times: branches on characters, strings, numbers,
+// nesting.
 #include "kernel.h"
 
 enum { LENGTH = 100000, DEEPEST = 64 };

@@ -29,7 +29,8 @@ static inline uint64_t fold(uint64_t sum, uint64_t value) {
     return sum ^ (sum >> 29);
 }
 
-// Every bit of the number counts: floating point is the same everywhere as long as nothing is contracted or reassociated.
+// Every bit of the number counts: floating point is the same everywhere as long as nothing is
+// contracted or reassociated.
 static inline uint64_t fold_double(uint64_t sum, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -1,4 +1,5 @@
-// A list that is scattered over memory is reversed and sorted by merging, n times: loads that wait for loads.
+// A list that is scattered over memory is reversed and sorted by merging, n times: loads that wait
+// for loads.
 #include "kernel.h"
 
 enum { LENGTH = 10000 };

@@ -1,4 +1,5 @@
-// Compression of 256 kB of text by back references that a hash table finds, and decompression; n texts.
+// Compression of 256 kB of text by back references that a hash table finds, and decompression; n
+// texts.
 #include "kernel.h"
 
 enum { LENGTH = 256 * 1024, TABLE = 1 << 13 };
@@ -21,8 +22,8 @@ static uint32_t four_bytes(const uint8_t *at) {
     return word;
 }
 
-// A token is 0 to 127: as many literal bytes and one more follow; or 128 and more: 4 bytes and up of what stood
-// a distance of two bytes before.
+// A token is 0 to 127: as many literal bytes and one more follow; or 128 and more: 4 bytes and up
+// of what stood a distance of two bytes before.
 static int compress(void) {
     int to = 0, literals = 0;
     memset(last_seen, 0xff, sizeof last_seen);

@@ -1,4 +1,5 @@
-// Runs the kernel that it is linked with, and times it by itself: neither start-up nor compilation is in the figure.
+// Runs the kernel that it is linked with, and times it by itself: neither start-up nor compilation
+// is in the figure.
 //
 // usage: KERNEL N REPETITIONS        prints "CHECKSUM NANOSECONDS" of the fastest repetition
 #include <inttypes.h>

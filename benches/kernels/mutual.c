@@ -1,4 +1,5 @@
-// A parser by recursive descent that evaluates an expression, n times: calls of functions that call each other.
+// A parser by recursive descent that evaluates an expression, n times: calls of functions that call
+// each other.
 #include "kernel.h"
 
 static const char *at;

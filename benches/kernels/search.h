@@ -1,4 +1,5 @@
-// A text of few letters with many near misses, and patterns from it and from elsewhere: for the string searches.
+// A text of few letters with many near misses, and patterns from it and from elsewhere: for the
+// string searches.
 #ifndef SEARCH_H
 #define SEARCH_H
 

@@ -1,4 +1,5 @@
-// Objects with tables of methods: floats in arguments and results of indirect calls; n passes over a thousand objects.
+// Objects with tables of methods: floats in arguments and results of indirect calls; n passes over
+// a thousand objects.
 #include "kernel.h"
 
 typedef struct Shape Shape;

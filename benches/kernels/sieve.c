@@ -1,4 +1,5 @@
-// The sieve of Eratosthenes up to 200,000, n times: once with a byte and once with a bit for each odd number.
+// The sieve of Eratosthenes up to 200,000, n times: once with a byte and once with a bit for each
+// odd number.
 #include "kernel.h"
 
 enum { END = 200000 };

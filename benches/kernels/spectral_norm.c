@@ -1,4 +1,5 @@
-// Spectral norm of the matrix 1 / ((i + j) (i + j + 1) / 2 + i + 1) by power iteration: integer to float conversions.
+// Spectral norm of the matrix 1 / ((i + j) (i + j + 1) / 2 + i + 1) by power iteration: integer to
+// float conversions.
 #include "kernel.h"
 
 enum { MOST = 1500 };

@@ -1,4 +1,5 @@
-//! Java's call sites, which are made to have their targets changed while threads call through them: the peer of Figure 13.
+//! Java's call sites, which are made to have their targets changed while threads call through them:
+//! the peer of Figure 13.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ use crate::{executors, push};
 /// The compiled program, and what it has said beside the turns.
 pub(crate) struct CallSites {
     folder: PathBuf,
-    /// Site, executors, pace, and throughput once the toggles have ended, relative to that before they began.
+    /// Site, executors, pace, and throughput once the toggles have ended, relative to that before
+    /// they began.
     afterwards: RefCell<Vec<(&'static str, usize, Pace, f64)>>,
 }
 
@@ -42,7 +44,8 @@ impl CallSites {
         }
     }
 
-    /// One turn. A virtual machine for each measurement: what was toggled often enough is never compiled again.
+    /// One turn. A virtual machine for each measurement: what was toggled often enough is never
+    /// compiled again.
     pub(crate) fn measure(&self, options: &Options, measured: &mut Vec<Measured>) {
         let paces = options.either(&Pace::ALL[..], &[Pace::ALL[0], Pace::Unlimited]);
         for (kind, site) in SITES {

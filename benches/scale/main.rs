@@ -1,12 +1,13 @@
 //! What do rapid toggles cost the threads that run through the site?
 //!
-//! 1. Throughput of executors against the rate of toggles (Figures 11 to 13 of the paper): a call switched on and off, an active probe
-//!    given another function, a straddler patched through INT3, and Java's call sites.
+//! 1. Throughput of executors against the rate of toggles (Figures 11 to 13 of the paper): a call
+//!    switched on and off, an active probe given another function, a straddler patched through
+//!    INT3, and Java's call sites.
 //! 2. The balance between the two states, as the executors saw it.
 //! 3. How many patches one thread completes in a second, by how many it has outstanding.
 //!
-//! Every measurement of a toggled site has the same site beside it, left alone in each of its states, with the toggling thread
-//! at the same busy wait.
+//! Every measurement of a toggled site has the same site beside it, left alone in each of its
+//! states, with the toggling thread at the same busy wait.
 mod balance;
 mod java;
 mod outstanding;

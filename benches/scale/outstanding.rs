@@ -45,7 +45,8 @@ impl Sites {
             .collect()
     }
 
-    /// Passes there and back, each of which leaves every site as it should be; patches per second of each.
+    /// Passes there and back, each of which leaves every site as it should be; patches per second
+    /// of each.
     fn passes(&self, rounds: usize, ticks_per_ns: f64, pass: impl Fn(&[Patch<'_>])) -> Vec<f64> {
         let [off, on] = [true, false].map(|to_nop| self.patches(to_nop));
         let one = |patches: &[Patch<'_>]| {
@@ -61,7 +62,8 @@ impl Sites {
 
 fn synchronous(patches: &[Patch<'_>]) {
     for one in patches {
-        // SAFETY: instructions of our own text, right with and without the call; no thread blocks SIGTRAP. Here and below.
+        // SAFETY: instructions of our own text, right with and without the call; no thread blocks
+        // SIGTRAP. Here and below.
         unsafe { patch(one.address, one.expected, one.replacement) }.expect("it is patched");
     }
 }
@@ -70,7 +72,8 @@ fn is_finished(one: &Outstanding) -> bool {
     one.try_finish().expect("it is furthered") == State::Finished
 }
 
-/// Each begun on its own; when as many are outstanding, all are furthered in turns until one is finished: their waits overlap.
+/// Each begun on its own; when as many are outstanding, all are furthered in turns until one is
+/// finished: their waits overlap.
 fn outstanding(at_once: usize, patches: &[Patch<'_>]) {
     let mut begun = Vec::with_capacity(at_once);
     for one in patches {
@@ -121,7 +124,8 @@ pub(crate) fn table(options: &Options, ticks_per_ns: f64) -> Table {
     for (name, t_max, wait) in
         [("membarrier", None, WaitPolicy::Membarrier), ("T_max", Some(t_max), WaitPolicy::TMax)]
     {
-        // SAFETY: the window is what was in force; nobody executes the sites, so that no T_max is too short.
+        // SAFETY: the window is what was in force; nobody executes the sites, so that no T_max is
+        // too short.
         unsafe { FetchModel::force(before.window, t_max, wait) };
         for (kind, pass, numbers) in kinds {
             for at_once in numbers {

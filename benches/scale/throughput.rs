@@ -15,7 +15,8 @@ pub(crate) fn assert_both_states_were_seen(measured: &[Measured], site: &str) {
     assert!(seen[0] > 0 && seen[1] > 0, "{site}: executors have seen {seen:?}");
 }
 
-/// A row for each site, number of executors and pace; the site left alone in front of the toggled one.
+/// A row for each site, number of executors and pace; the site left alone in front of the toggled
+/// one.
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Throughput of the executors (paper, Figures 11 to 13)",

@@ -1,7 +1,8 @@
 //! One measurement: threads execute a site while another toggles it.
 //!
-//! The toggling thread keeps its pace by the time-stamp counter, in a busy wait, and does the same busy wait where it toggles
-//! nothing: what it takes from the executors by being there is taken from all that is compared.
+//! The toggling thread keeps its pace by the time-stamp counter, in a busy wait, and does the same
+//! busy wait where it toggles nothing: what it takes from the executors by being there is taken
+//! from all that is compared.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,8 @@ use wordpatch::{serialize_all_cores, tsc};
 
 use crate::way::Way;
 
-/// What is measured: a site, how many threads execute it, how often it is toggled. In each turn once.
+/// What is measured: a site, how many threads execute it, how often it is toggled. In each turn
+/// once.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) site: String,
@@ -202,8 +204,9 @@ pub(crate) fn run(
     total
 }
 
-/// Calls `act` for `duration` ticks: with the number of a toggle that is due, from 1, or else without one. It says whether it
-/// could be made. A toggle that comes too late is not made up for. Gives how many were made, and in how many ticks.
+/// Calls `act` for `duration` ticks: with the number of a toggle that is due, from 1, or else
+/// without one. It says whether it could be made. A toggle that comes too late is not made up for.
+/// Gives how many were made, and in how many ticks.
 fn toggle_for(duration: u64, interval: Option<u64>, mut act: impl FnMut(Option<u64>) -> bool) -> (u64, u64) {
     let begin = tsc::now();
     let (mut toggles, mut next) = (0, interval.map(|interval| begin + interval));

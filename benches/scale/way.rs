@@ -1,4 +1,5 @@
-//! The ways of toggling that are compared: each has a site of its own, a function that executes it, and a toggler.
+//! The ways of toggling that are compared: each has a site of its own, a function that executes it,
+//! and a toggler.
 
 use std::ffi::c_ulong;
 use std::sync::{Arc, Mutex};
@@ -70,7 +71,8 @@ impl Way {
     /// `CallSite::activate` and `deactivate`: one store.
     fn of_call_site(split: Split) -> Self {
         let function = loop_around_call(split);
-        // SAFETY: a call of our own text, right with and without it, which may change EAX; only this site's toggles write it.
+        // SAFETY: a call of our own text, right with and without it, which may change EAX; only
+        // this site's toggles write it.
         let site = unsafe { CallSite::decode(function.site, Clobbers::CallerSaved) }.expect("a call site");
         let kind = if split == Split::Inside { "inside" } else { "straddling" };
         Self {
@@ -80,7 +82,8 @@ impl Way {
         }
     }
 
-    /// `fastinst::activate` of an active probe with another function: data only. On is the one function, off the other.
+    /// `fastinst::activate` of an active probe with another function: data only. On is the one
+    /// function, off the other.
     fn between_two_probe_functions() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let path = compiled::compile(
@@ -159,7 +162,8 @@ fn straddler() -> (LoopFunction, Patched) {
     (function, Patched { address: function.site, forms: [E8_NOP, call], state: 1 })
 }
 
-/// The entry of `probed` is the probe. What each thread has counted is its own, and reached without a call.
+/// The entry of `probed` is the probe. What each thread has counted is its own, and reached without
+/// a call.
 fn probed_function() -> String {
     format!(
         "static __thread unsigned long seen __attribute__((tls_model(\"initial-exec\")));\n\
@@ -229,7 +233,8 @@ impl Toggler for PatchToggler {
     fn toggle(&mut self, state: usize) {
         let Some([old, new]) = self.patched.change(state) else { return };
         wait_by(self.wait);
-        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks SIGTRAP.
+        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks
+        // SIGTRAP.
         unsafe { wordpatch::patch(self.patched.address, &old, &new) }.expect("it is patched");
     }
 }

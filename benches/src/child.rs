@@ -22,7 +22,8 @@ pub struct Run {
     pub output: Vec<u8>,
 }
 
-/// Runs `command` with nothing to read; its standard error is that of this process, unless the command says otherwise.
+/// Runs `command` with nothing to read; its standard error is that of this process, unless the
+/// command says otherwise.
 ///
 /// # Panics
 /// When it cannot be started.

@@ -69,9 +69,9 @@ impl Library {
     }
 }
 
-/// The source of an application with this many small functions, each of which passes one entry and one exit when
-/// `run_all` calls it. They are of several kinds, so that their sites have several shapes and all splits; every other
-/// exit is a tail call.
+/// The source of an application with this many small functions, each of which passes one entry and
+/// one exit when `run_all` calls it. They are of several kinds, so that their sites have several
+/// shapes and all splits; every other exit is a tail call.
 pub fn application(functions: usize) -> String {
     let mut source = String::from("static volatile unsigned sink;\n");
     for number in 0..functions {

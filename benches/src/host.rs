@@ -87,7 +87,8 @@ fn ticks_per_ns() -> f64 {
     tsc::now().wrapping_sub(ticks) as f64 / instant.elapsed().as_nanos() as f64
 }
 
-/// By a chain of multiplications, of which each waits three cycles for the one before, on every processor since 2008.
+/// By a chain of multiplications, of which each waits three cycles for the one before, on every
+/// processor since 2008.
 fn cycles_per_tick() -> f64 {
     const ROUNDS: u64 = 200_000;
     const CYCLES: u64 = 4 * 3;

@@ -90,7 +90,8 @@ pub const KERNELS: &[Kernel] = &[
     kernel("cosine_transform", 65, 1),
 ];
 
-/// The same for both compilers. WebAssembly has neither `errno` for square roots nor a fused multiplication and addition.
+/// The same for both compilers. WebAssembly has neither `errno` for square roots nor a fused
+/// multiplication and addition.
 const FLAGS: [&str; 4] = ["-O2", "-fno-math-errno", "-ffp-contract=off", "-Wall"];
 
 /// There are no vectors in the WebAssembly that is compared, so there are none in native code.
@@ -151,7 +152,8 @@ pub fn build(kernels: &[Kernel]) -> Vec<Built> {
     })
 }
 
-/// Compiles all kernels into one module, each under its own name: the module of a quick run of the compilers.
+/// Compiles all kernels into one module, each under its own name: the module of a quick run of the
+/// compilers.
 ///
 /// # Panics
 /// When that fails.

@@ -38,7 +38,8 @@ impl Options {
         if self.is_quick() { quick } else { full }
     }
 
-    /// How often each program is run in each way: what was asked for, or `full`, or once in a quick run.
+    /// How often each program is run in each way: what was asked for, or `full`, or once in a quick
+    /// run.
     pub fn runs(&self, full: u32) -> u32 {
         self.runs.unwrap_or(self.either(full, 1))
     }

@@ -1,5 +1,5 @@
-//! The sizes of a WebAssembly module's parts, without reading the parts: what this process has had in memory counts in the
-//! peak of its children too.
+//! The sizes of a WebAssembly module's parts, without reading the parts: what this process has had
+//! in memory counts in the peak of its children too.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Result, Seek, SeekFrom};

@@ -145,7 +145,8 @@ impl Code {
         let place = self.block.data_address() + self.pointers * 8;
         assert!(self.pointers < self.capacity, "room for {} pointers", self.capacity);
         self.pointers += 1;
-        // SAFETY: the block's data is mapped writable, and has room for `capacity` aligned pointers.
+        // SAFETY: the block's data is mapped writable, and has room for `capacity` aligned
+        // pointers.
         unsafe { std::ptr::with_exposed_provenance_mut::<usize>(place).write(target) };
         place
     }
@@ -193,8 +194,9 @@ impl Code {
         SiteFunction { entry, site }
     }
 
-    /// A loop around a site of this kind, which calls `target`; without one, the same loop with nothing in the site's
-    /// place. A tail call stands in a function of its own, which the loop calls.
+    /// A loop around a site of this kind, which calls `target`; without one, the same loop with
+    /// nothing in the site's place. A tail call stands in a function of its own, which the loop
+    /// calls.
     ///
     /// ```text
     ///       sub  rsp, 8

@@ -41,7 +41,8 @@ impl Engine {
         }
     }
 
-    /// The program, and what it is told to use this compiler and no other, and to compile everything beforehand.
+    /// The program, and what it is told to use this compiler and no other, and to compile
+    /// everything beforehand.
     fn program(self) -> (PathBuf, &'static [&'static str]) {
         match self {
             Self::Native => (host::compiler().into(), &[]),
@@ -97,7 +98,8 @@ impl Engine {
         command
     }
 
-    /// Compiles a module by one thread, into `output` if the engine writes files; nothing for what does not read modules.
+    /// Compiles a module by one thread, into `output` if the engine writes files; nothing for what
+    /// does not read modules.
     pub fn compile(self, module: &Path, output: &Path) -> Option<Command> {
         let (program, options) = self.program();
         let mut command = Command::new(program);
@@ -125,10 +127,12 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Those of `wanted` that are here, and a table of what is to be said of each. `note` goes above it.
+/// Those of `wanted` that are here, and a table of what is to be said of each. `note` goes above
+/// it.
 ///
 /// # Panics
-/// When wasm-jit is wanted and cannot be built or started. That the others are missing is nobody's fault.
+/// When wasm-jit is wanted and cannot be built or started. That the others are missing is nobody's
+/// fault.
 pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>, Table) {
     let mut table = Table::new("Engines", note, &["engine", "version and options"]);
     let mut here = Vec::new();

@@ -21,7 +21,8 @@ const SITES: usize = 1000;
 /// Sizes of the batches that the sites are patched in.
 const SIZES: [usize; 4] = [1, 10, 100, SITES];
 
-/// This machine's T_max if it is calibrated, else the paper's for a machine of one socket: enough where nobody executes the sites.
+/// This machine's T_max if it is calibrated, else the paper's for a machine of one socket: enough
+/// where nobody executes the sites.
 fn t_max() -> TMax {
     FetchModel::in_force().t_max.unwrap_or(TMax(600))
 }
@@ -68,7 +69,8 @@ impl Sites {
 
 fn one_by_one(patches: &[Patch<'_>]) {
     for one in patches {
-        // SAFETY: instructions of our own text, right with and without the call; no thread blocks SIGTRAP. Here and below.
+        // SAFETY: instructions of our own text, right with and without the call; no thread blocks
+        // SIGTRAP. Here and below.
         unsafe { patch(one.address, one.expected, one.replacement) }.expect("it is patched");
     }
 }
@@ -155,7 +157,8 @@ pub(crate) fn table(options: &Options) -> Table {
     let sites: Vec<CallSite> = straddling
         .addresses
         .iter()
-        // SAFETY: a call of our own text, right with and without it; only callpatch writes it from now on.
+        // SAFETY: a call of our own text, right with and without it; only callpatch writes it from
+        // now on.
         .map(|site| unsafe { CallSite::decode(*site, Clobbers::Nothing) }.expect("a call site"))
         .collect();
     let toggle = |on: bool| {

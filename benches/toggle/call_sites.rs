@@ -50,7 +50,8 @@ pub(crate) fn tables(options: &Options) -> [Table; 2] {
         code.finish();
         let sites: Vec<CallSite> = functions
             .iter()
-            // SAFETY: a call of our own text, right with and without it; only callpatch writes it from now on.
+            // SAFETY: a call of our own text, right with and without it; only callpatch writes it
+            // from now on.
             .map(|function| unsafe { CallSite::decode(function.site, case.clobbers) }.expect("a call site"))
             .collect();
         let strategy = sites[0].strategy();

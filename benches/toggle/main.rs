@@ -1,10 +1,10 @@
 //! What does it cost to switch a probe on and off?
 //!
 //! 1. A call site by shape, split and strategy, executed by nobody and then by another thread.
-//! 2. Through `fastinst::activate` and `deactivate` on an application of 20,000 probes, as in section 8.3 of the paper; and what
-//!    it costs to discover them (section 8.2).
-//! 3. In the same run, what other ways of changing code are made of: mprotect, membarrier, writes to /proc/self/mem, and
-//!    `wordpatch::patch` with its INT3 protocol.
+//! 2. Through `fastinst::activate` and `deactivate` on an application of 20,000 probes, as in
+//!    section 8.3 of the paper; and what it costs to discover them (section 8.2).
+//! 3. In the same run, what other ways of changing code are made of: mprotect, membarrier, writes
+//!    to /proc/self/mem, and `wordpatch::patch` with its INT3 protocol.
 //! 4. Patches of many sites: as a batch, and asynchronously.
 mod application;
 mod batches;

@@ -77,8 +77,8 @@ pub(crate) fn table(options: &Options) -> Table {
     table
 }
 
-/// What no store to code that another processor runs can be cheaper than. On a virtual machine it may change from one second
-/// to the next, with the place of the two processors.
+/// What no store to code that another processor runs can be cheaper than. On a virtual machine it
+/// may change from one second to the next, with the place of the two processors.
 pub(crate) const LINE_TRANSFER: &str = "a locked addition to data that another thread has read since";
 
 pub(crate) fn line_transfers(count: usize) -> Vec<f64> {
@@ -94,7 +94,8 @@ pub(crate) fn line_transfers(count: usize) -> Vec<f64> {
     })
 }
 
-/// The one instruction that no toggle can do without, in cache lines that nobody else uses. The timer's share is small.
+/// The one instruction that no toggle can do without, in cache lines that nobody else uses. The
+/// timer's share is small.
 fn exchange_in_lines() -> f64 {
     #[repr(align(64))]
     struct Line(AtomicU64);
@@ -116,7 +117,8 @@ fn patches(function: SiteFunction, count: usize, before: impl Fn()) -> Vec<f64> 
         before();
         let [old, new] = forms;
         forms.swap(0, 1);
-        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks SIGTRAP.
+        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks
+        // SIGTRAP.
         ticks(|| unsafe { wordpatch::patch(function.site, &old, &new) }.expect("it is patched")).0
     });
     let times = times.collect();

@@ -1,13 +1,15 @@
 //! Are the profiler's figures true, and what do they cost?
 //!
-//! Real programs run under the profiler and under an oracle (`oracle.c`) that counts and times every call. The oracle counts in
-//! two runs: where they differ, as in programs with several threads, the truth is the range between them. Times are disturbed by
-//! timing, so those of the functions with the largest totals are measured in runs that time one function each, with the calls of
-//! instrumentation functions in all others removed; two of them, and what they differ by is the truth's own range, widened by
-//! [`NOISE`] since no two runs of a program take equally long.
+//! Real programs run under the profiler and under an oracle (`oracle.c`) that counts and times
+//! every call. The oracle counts in two runs: where they differ, as in programs with several
+//! threads, the truth is the range between them. Times are disturbed by timing, so those of the
+//! functions with the largest totals are measured in runs that time one function each, with the
+//! calls of instrumentation functions in all others removed; two of them, and what they differ by
+//! is the truth's own range, widened by [`NOISE`] since no two runs of a program take equally long.
 //!
-//! Costs are CPU times of runs that follow each other: the uninstrumented build, all sites off (`tool=none`), and profiled with
-//! budgets of 1 and 5 %. Where they are installed, uftrace, perf and callgrind run on the same programs (`--peers`).
+//! Costs are CPU times of runs that follow each other: the uninstrumented build, all sites off
+//! (`tool=none`), and profiled with budgets of 1 and 5 %. Where they are installed, uftrace, perf
+//! and callgrind run on the same programs (`--peers`).
 
 mod programs;
 
@@ -139,7 +141,8 @@ fn main() {
     let mut failed = Vec::new();
     for program in &all {
         options.progress(program.name);
-        // A program that fails under the profiler is a result too; those of the others are not lost.
+        // A program that fails under the profiler is a result too; those of the others are not
+        // lost.
         let measured = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let built = program.build();
             compare(&bench, program, &built, &mut tables);

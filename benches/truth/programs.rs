@@ -100,8 +100,8 @@ impl Program {
 }
 
 impl Built {
-    /// Runs `binary` to its end, started by `prefix` and with these variables in its environment. The code lies at the same
-    /// addresses in every run.
+    /// Runs `binary` to its end, started by `prefix` and with these variables in its environment.
+    /// The code lies at the same addresses in every run.
     ///
     /// # Panics
     /// When it fails.

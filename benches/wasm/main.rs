@@ -1,9 +1,10 @@
 //! How fast is the code that engines make of the same WebAssembly?
 //!
-//! Compute kernels in C (`kernels/`), compiled once to WebAssembly and once to native code. Each program times its
-//! kernel by itself, by the same clock, so that neither start-up nor compilation is in the figure; it says the least of its
-//! repetitions. Every engine runs every kernel in each turn, so that other work on the machine meets all alike, and the least
-//! of the turns counts: other work only adds time. All of them must compute the same checksum.
+//! Compute kernels in C (`kernels/`), compiled once to WebAssembly and once to native code. Each
+//! program times its kernel by itself, by the same clock, so that neither start-up nor compilation
+//! is in the figure; it says the least of its repetitions. Every engine runs every kernel in each
+//! turn, so that other work on the machine meets all alike, and the least of the turns counts:
+//! other work only adds time. All of them must compute the same checksum.
 
 use benches::child;
 use benches::kernels::{self, Built, KERNELS, Kernel};

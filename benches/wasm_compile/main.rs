@@ -1,7 +1,7 @@
 //! How fast do engines compile large modules, and in how much memory?
 //!
-//! One thread of each compiles the whole module, function by function, into memory or into a file. The modules are
-//! real programs (`--module`); without any, all the kernels in one.
+//! One thread of each compiles the whole module, function by function, into memory or into a file.
+//! The modules are real programs (`--module`); without any, all the kernels in one.
 
 use std::path::{Path, PathBuf};
 

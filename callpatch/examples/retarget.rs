@@ -1,4 +1,5 @@
-//! Gives two calls another target while a thread runs through them: one wait for each step of the batch, and no trap.
+//! Gives two calls another target while a thread runs through them: one wait for each step of the
+//! batch, and no trap.
 //!
 //! Run by `cargo run --release -p callpatch --example retarget`. Prints:
 //!
@@ -73,8 +74,8 @@ fn main() -> Result<(), Error> {
 
 fn lead_elsewhere() -> Result<(), Error> {
     let decode = |address: *const u8| {
-        // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch writes; 2. `work` is right without
-        // the call; 3. nothing branches into the middle of it.
+        // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch
+        // writes; 2. `work` is right without the call; 3. nothing branches into the middle of it.
         unsafe { CallSite::decode(address as usize, Clobbers::Nothing) }
     };
     let sites = [decode(&raw const first_call)?, decode(&raw const second_call)?];

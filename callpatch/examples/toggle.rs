@@ -16,7 +16,8 @@ use std::thread;
 
 use callpatch::{CallSite, Clobbers, Error};
 
-// A function that calls the hook. The call crosses a cache line; callpatch changes bytes on one side of it only.
+// A function that calls the hook. The call crosses a cache line; callpatch changes bytes on one
+// side of it only.
 global_asm!(
     ".globl work, work_call",
     ".balign 64",
@@ -51,8 +52,8 @@ fn calls() -> u32 {
 }
 
 fn main() -> Result<(), Error> {
-    // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch writes; 2. `work` is right without the
-    // call; 3. nothing branches into the middle of it.
+    // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch
+    // writes; 2. `work` is right without the call; 3. nothing branches into the middle of it.
     let site = unsafe { CallSite::decode(&raw const work_call as usize, Clobbers::Nothing)? };
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! The paper's interface (Figure 3): calls named by their address alone.
 //!
-//! A site is decoded and verified when its address is first seen, and remembered. Whoever has a [`CallSite`] toggles without this
-//! table and its lock.
+//! A site is decoded and verified when its address is first seen, and remembered. Whoever has a
+//! [`CallSite`] toggles without this table and its lock.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -30,7 +30,8 @@ unsafe fn with_site<R>(
     if let Some(site) = sites.get_mut(&address) {
         if !is_stale(site) {
             let result = act(site);
-            // What was mapped here anew may hold the same bytes: then it shows only now that the store went elsewhere.
+            // What was mapped here anew may hold the same bytes: then it shows only now that the
+            // store went elsewhere.
             if !is_stale(site) {
                 // SAFETY: the caller's obligation.
                 unsafe { site.settle()? };
@@ -47,18 +48,20 @@ unsafe fn with_site<R>(
     result
 }
 
-/// Makes the call at `address` be made from now on, with this operand: the displacement from the end of the
-/// instruction to the callee, or to the pointer of an indirect call. The site is an active or inactive call, or a
-/// five-byte NOP inside one fetch window.
+/// Makes the call at `address` be made from now on, with this operand: the displacement from the
+/// end of the instruction to the callee, or to the pointer of an indirect call. The site is an
+/// active or inactive call, or a five-byte NOP inside one fetch window.
 ///
-/// One store when the operand is the one the site has; otherwise the call blocks as [`retarget`] does. Takes a lock: not for
-/// signal handlers.
+/// One store when the operand is the one the site has; otherwise the call blocks as [`retarget`]
+/// does. Takes a lock: not for signal handlers.
 ///
 /// # Errors
-/// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or the text cannot be written.
+/// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or the
+/// text cannot be written.
 ///
 /// # Safety
-/// 1. `address` must be the start of an instruction in text that stays mapped, which only this workspace's crates write.
+/// 1. `address` must be the start of an instruction in text that stays mapped, which only this
+///    workspace's crates write.
 /// 2. The program must be right with the call of that target, and without it.
 /// 3. No other code branches into the middle of the instruction.
 pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error> {
@@ -83,7 +86,8 @@ pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error
     unsafe { with_site(address, decode, act) }
 }
 
-/// Makes the call at `address` be skipped from now on. One store, under a lock: not for signal handlers.
+/// Makes the call at `address` be skipped from now on. One store, under a lock: not for signal
+/// handlers.
 ///
 /// # Errors
 /// [`Error::NotACall`], [`Error::Foreign`], or the text cannot be written.

@@ -30,12 +30,14 @@ impl Shape {
         false
     }
 
-    /// Whether the site is a tail call: the callee returns to the caller of the function that holds the site.
+    /// Whether the site is a tail call: the callee returns to the caller of the function that holds
+    /// the site.
     pub const fn is_tail_call(self) -> bool {
         matches!(self, Self::Jump | Self::IndirectJump)
     }
 
-    /// Whether a direct call or tail call begins with this byte: for a quick search that decoding then confirms.
+    /// Whether a direct call or tail call begins with this byte: for a quick search that decoding
+    /// then confirms.
     pub const fn is_direct_opcode(byte: u8) -> bool {
         byte == Self::Call.opcode()[0] || byte == Self::Jump.opcode()[0]
     }
@@ -56,7 +58,8 @@ impl Shape {
     }
 }
 
-/// Where a one-byte RET begins, of the instructions that follow each other from the start of `code`, which is at `address`.
+/// Where a one-byte RET begins, of the instructions that follow each other from the start of
+/// `code`, which is at `address`.
 pub(crate) fn rets(code: &[u8], address: usize) -> impl Iterator<Item = usize> {
     let instructions = Decoder::with_ip(64, code, address as u64, DecoderOptions::NONE).into_iter();
     let known = instructions.take_while(|instruction| !instruction.is_invalid());
@@ -122,7 +125,8 @@ pub(crate) fn skip(shape: Shape) -> Bytes {
     bytes(&[JMP_REL8, shape.len() as u8 - 2])
 }
 
-/// The first byte that turns the call into a load of a constant: EAX for a direct call, EDX for an indirect one.
+/// The first byte that turns the call into a load of a constant: EAX for a direct call, EDX for an
+/// indirect one.
 pub(crate) fn opcode_of_load(shape: Shape) -> Bytes {
     bytes(&[match shape {
         Shape::Call => MOV_EAX_IMM32,
@@ -175,7 +179,8 @@ mod tests {
         check(&[0xe8, 1, 2, 3], None);
     }
 
-    /// Every inactive form is as long as the active one, and falls through, jumps behind it, or returns.
+    /// Every inactive form is as long as the active one, and falls through, jumps behind it, or
+    /// returns.
     #[test]
     fn inactive_forms_keep_the_layout() {
         for shape in [Shape::Call, Shape::IndirectCall] {
@@ -193,7 +198,8 @@ mod tests {
         }
     }
 
-    /// Where the RETs are that an inactive call may be led to: one byte long, in instructions that follow each other.
+    /// Where the RETs are that an inactive call may be led to: one byte long, in instructions that
+    /// follow each other.
     #[test]
     fn rets_are_found_where_an_instruction_starts() {
         let check = |code: &[u8], expected: &[usize]| {

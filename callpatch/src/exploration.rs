@@ -1,5 +1,5 @@
-//! Toggles and `retarget` in every execution under the paper's memory model: see `wordpatch-model`, and `exploration` of
-//! wordpatch.
+//! Toggles and `retarget` in every execution under the paper's memory model: see `wordpatch-model`,
+//! and `exploration` of wordpatch.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg model" cargo test --release -p callpatch --lib --target-dir target/model exploration -- --nocapture
@@ -73,7 +73,8 @@ impl Place {
         })
     }
 
-    /// Adds the site with its executors, active. Whatever its inactive form leaves of the operand does not matter.
+    /// Adds the site with its executors, active. Whatever its inactive form leaves of the operand
+    /// does not matter.
     fn add_to(&self, scenario: Scenario, executors: usize) -> Scenario {
         let scenario = scenario.site(self.address, &self.whole(TARGETS[0], true), executors);
         if self.has_dead_operand() {
@@ -93,7 +94,8 @@ impl Place {
     }
 }
 
-/// `retarget` of these sites, which are active, from one displacement to the other. They are inactive then, also those that fail.
+/// `retarget` of these sites, which are active, from one displacement to the other. They are
+/// inactive then, also those that fail.
 fn retarget_of(places: &[Place], from: i32, to: i32) -> Job {
     let places = places.to_vec();
     let changes = (0..).zip(&places).flat_map(|(number, place)| {
@@ -198,7 +200,8 @@ fn a_batch_of_a_straddler_and_its_neighbour() {
     }
 }
 
-/// A site that was not retargeted keeps its old target, inactive. Either is activated at once, with no wait.
+/// A site that was not retargeted keeps its old target, inactive. Either is activated at once, with
+/// no wait.
 fn refused(place: &Place) -> Scenario {
     let place = *place;
     let [from, to] = TARGETS;
@@ -273,7 +276,8 @@ fn window_assumed_too_large_a_toggle_tears() {
     scenario(FetchWindow::Bytes64).fails(is_mixture);
 }
 
-/// A toggle waits for nobody. So whoever patches the same instruction otherwise has to wait first: obligation 4 of `decode`.
+/// A toggle waits for nobody. So whoever patches the same instruction otherwise has to wait first:
+/// obligation 4 of `decode`.
 #[test]
 fn a_patch_of_a_site_right_after_its_toggle() {
     let place = STRADDLER;

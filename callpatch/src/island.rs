@@ -1,10 +1,13 @@
-//! RET islands: a RET that an inactive 1|4 site calls, and a pointer to it for the sites that call through one.
+//! RET islands: a RET that an inactive 1|4 site calls, and a pointer to it for the sites that call
+//! through one.
 //!
-//! One island serves every site within reach of a 32-bit displacement. Islands live as long as the process. Their bytes are new to every
-//! core when a site is first led there, by one store: unreachable bytes may be written freely (AMD APM volume 2, section 7.6.1).
+//! One island serves every site within reach of a 32-bit displacement. Islands live as long as the
+//! process. Their bytes are new to every core when a site is first led there, by one store:
+//! unreachable bytes may be written freely (AMD APM volume 2, section 7.6.1).
 //!
-//! Where no memory is to be had within reach, a direct call is led to a RET of the program itself, as the paper proposes (section 6,
-//! footnote 2): the first one behind the site. It must be one that stays: not an inactive tail call of ours.
+//! Where no memory is to be had within reach, a direct call is led to a RET of the program itself,
+//! as the paper proposes (section 6, footnote 2): the first one behind the site. It must be one
+//! that stays: not an inactive tail call of ours.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -34,7 +37,8 @@ pub(crate) fn note_tail_call(address: usize) {
     TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner()).insert(address);
 }
 
-/// The displacement that leads a site of `shape` at `text` to a RET. Allocates an island where none is within reach.
+/// The displacement that leads a site of `shape` at `text` to a RET. Allocates an island where none
+/// is within reach.
 ///
 /// # Safety
 /// The text must stay mapped during the call.
@@ -79,8 +83,8 @@ unsafe fn ret_behind(text: &TextRef, shape: Shape) -> Option<usize> {
     let is_text = |length: &usize| unsafe { TextRef::resolve(start, *length) }.is_ok();
     let length = [to_page_end(SEARCH), to_page_end(1)].into_iter().find(is_text)?;
     let place = std::ptr::with_exposed_provenance::<u8>(start);
-    // SAFETY: `length` bytes of text were found there, and stay by the caller's obligation. Other sites among them may change
-    // meanwhile.
+    // SAFETY: `length` bytes of text were found there, and stay by the caller's obligation. Other
+    // sites among them may change meanwhile.
     let code: Vec<u8> = (0..length).map(|i| unsafe { place.add(i).read_volatile() }).collect();
     let tail_calls = TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner());
     encoding::rets(&code, start).find(|ret| !tail_calls.contains(ret))

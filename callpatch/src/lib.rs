@@ -1,27 +1,99 @@
-//! Toggles CALL instructions of running code: no trap, no wait, no change that another thread could see half made.
+//! Toggles CALL instructions of running code: each switch is one atomic store, without a trap, a
+//! wait or a lock.
+//!
+//! Use it to switch calls off and on that are in the code already, such as those of instrumentation
+//! functions, and to give them other targets. Other instructions are patched by the crate
+//! `wordpatch`; the crate `fastinst` manages many such calls by id.
+//!
+//! # Example
+//! ```
+//! use std::arch::global_asm;
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! use callpatch::{CallSite, Clobbers};
+//!
+//! // A function that calls the hook.
+//! global_asm!(
+//!     ".globl work, work_call",
+//!     "work: sub rsp, 8",
+//!     "work_call: call {hook}",
+//!     "add rsp, 8",
+//!     "ret",
+//!     hook = sym hook,
+//! );
+//!
+//! unsafe extern "C" {
+//!     safe fn work();
+//!     static work_call: u8;
+//! }
+//!
+//! static CALLS: AtomicU32 = AtomicU32::new(0);
+//!
+//! extern "C" fn hook() {
+//!     CALLS.fetch_add(1, Ordering::Relaxed);
+//! }
+//!
+//! fn main() -> Result<(), callpatch::Error> {
+//!     // SAFETY: 1. an instruction starts there, in text that only callpatch writes; 2. `work` is right without the
+//!     // call; 3. nothing branches into the middle of it.
+//!     let site = unsafe { CallSite::decode(&raw const work_call as usize, Clobbers::Nothing)? };
+//!     work();
+//!     site.deactivate()?;
+//!     work();
+//!     site.activate()?;
+//!     work();
+//!     assert_eq!(CALLS.load(Ordering::Relaxed), 2);
+//!     Ok(())
+//! }
+//! ```
 //!
 //! # Concepts
 //! * **Site**: a CALL or a tail-call JMP, decoded and verified once ([`CallSite::decode`]).
-//! * **Split**: where a boundary of the fetch window in force cuts the instruction, written *front|back* in bytes.
-//! * **Strategy**: which bytes change when the site is toggled ([`Strategy`]). Each changes bytes on one side of the
-//!   split only, so each toggle is one atomic store (paper section 6).
+//! * **Split**: where a boundary of the fetch window in force cuts the instruction, written
+//!   *front|back* in bytes.
+//! * **Strategy**: which bytes change when the site is toggled ([`Strategy`]). Each changes bytes
+//!   on one side of the split only, so each toggle is one atomic store (paper section 6).
 //! * **Island**: a RET within reach, for the one split whose front is a single byte.
 //!
 //! # Toggling and retargeting
-//! [`CallSite::activate`] and [`CallSite::deactivate`] are single stores: they never block, allocate or enter the kernel, and may
-//! be called from a signal handler or a probe function. Another core may still run the old form for T_max.
+//! [`CallSite::activate`] and [`CallSite::deactivate`] are single stores: they never block,
+//! allocate or enter the kernel, and may be called from a signal handler or a probe function.
+//! Another core may still run the old form for T_max.
 //!
-//! [`retarget`] gives sites another target. Where the operand itself is cut by a window it takes two waits, paid
-//! once for a batch, and no trap: while a site is inactive its operand is dead.
+//! [`retarget`] gives sites another target. Where the operand itself is cut by a window it takes
+//! two waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.
 //!
-//! # Where to start
-//! `README.md` has an example, guarantees and obligations; `examples/` has programs that toggle and retarget a call under a running
-//! thread.
+//! # Main types
+//! * [`CallSite`]: a decoded call: [`activate`](CallSite::activate),
+//!   [`deactivate`](CallSite::deactivate), [`state`](CallSite::state). [`Switch`]: what of it is
+//!   needed to toggle it, in 40 bytes.
+//! * [`retarget`]: another target, a batch at a time. [`stub`]: stubs that pass a number to a
+//!   common callee.
+//! * [`activate_call`], [`deactivate_call`]: the same by address, with a table and a lock.
 //!
-//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and RET, never imitated, and an inactive
-//! site is a RET, a CALL of a RET, or an instruction that pushes nothing.
+//! # Safety
+//! [`CallSite::decode`] and [`retarget`] are `unsafe`: the caller guarantees that an instruction
+//! starts at the address, in text that only these crates write, and that the program is right
+//! without the call and with the registers changed that [`Clobbers`] names. What a decoded site
+//! does afterwards is safe.
 //!
-//! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
+//! # Errors
+//! [`Error`]: no call at the address, a form or a place that cannot be switched, foreign bytes, a refused wait. Foreign bytes are never
+//! overwritten.
+//!
+//! # Features
+//! None.
+//!
+//! # Further reading
+//! `README.md` has guarantees, obligations and the form of an inactive call at each place of a
+//! window border; `examples/` has programs that toggle and retarget a call under a running thread.
+//!
+//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and
+//! RET, never imitated, and an inactive site is a RET, a CALL of a RET, or an instruction that
+//! pushes nothing.
+//!
+//! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI
+//! 2016).
 
 mod by_address;
 mod encoding;

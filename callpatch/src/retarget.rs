@@ -11,7 +11,8 @@
 //! 5 result   b8 n0 n1 | n2 n3    an inactive site with a new target
 //! ```
 //!
-//! A site inside one window, and a 1|4 site of a RET island, needs one store and no wait. All sites come out inactive.
+//! A site inside one window, and a 1|4 site of a RET island, needs one store and no wait. All sites
+//! come out inactive.
 
 use std::io;
 
@@ -22,19 +23,21 @@ use crate::error::Error;
 use crate::site::CallSite;
 use crate::strategy::{Edit, Strategy};
 
-/// Makes each site inactive and leads its operand to a new target: the callee of a direct call, the pointer of an indirect
-/// one. Returns for each, in order, the site with its new target, or why it has kept the old one. Blocks for two waits
-/// if any site needs them, however many do.
+/// Makes each site inactive and leads its operand to a new target: the callee of a direct call, the
+/// pointer of an indirect one. Returns for each, in order, the site with its new target, or why it
+/// has kept the old one. Blocks for two waits if any site needs them, however many do.
 ///
 /// Must not be called for one site from two threads at once, nor while another thread toggles it.
 ///
-/// A site whose wait is refused (the errors of [`wait_for_visibility`]) keeps its old target and is inactive. If the second wait is
-/// refused after the first was granted, the old operand is put back, and the call blocks for [`wait_for_assumed_bound`].
+/// A site whose wait is refused (the errors of [`wait_for_visibility`]) keeps its old target and is
+/// inactive. If the second wait is refused after the first was granted, the old operand is put
+/// back, and the call blocks for [`wait_for_assumed_bound`].
 ///
 /// # Safety
-/// 1. The program must be right when each site calls its new target: a function with the same calling convention, or a
-///    pointer to one, for as long as the site can be executed.
-/// 2. Other copies of a site that has got a new target must not be toggled any more: they hold the old operand.
+/// 1. The program must be right when each site calls its new target: a function with the same
+///    calling convention, or a pointer to one, for as long as the site can be executed.
+/// 2. Other copies of a site that has got a new target must not be toggled any more: they hold the
+///    old operand.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
     let prepare = |(site, target): &(CallSite, usize)| unsafe { prepare(site, *target) };
@@ -62,7 +65,8 @@ pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Erro
             for ((old, _), result) in sites.iter().zip(&results) {
                 result.iter().for_each(|new| take_operand_back(old, new));
             }
-            // A core may have fetched bytes of the new operand. The caller may activate the old one at once.
+            // A core may have fetched bytes of the new operand. The caller may activate the old one
+            // at once.
             wait_for_assumed_bound();
             return fail_those(results, dead_operand, first);
         }
@@ -89,11 +93,12 @@ unsafe fn prepare(site: &CallSite, target: usize) -> Result<CallSite, Error> {
 /// Step 3: writes the operand of `new`.
 fn store_operand(old: &CallSite, new: &CallSite) -> Result<(), Error> {
     let stores = operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit);
-    // SAFETY: the text stays mapped until `retarget` returns, by the contract of `CallSite::decode`.
+    // SAFETY: the text stays mapped until `retarget` returns, by the contract of
+    // `CallSite::decode`.
     let text = unsafe { new.text.staying_mapped() };
     for (offset, from, to) in stores {
-        // SAFETY: no thread executes these bytes as an operand that matters: the site is inactive, and every core has
-        // seen it since. A single byte crosses no window.
+        // SAFETY: no thread executes these bytes as an operand that matters: the site is inactive,
+        // and every core has seen it since. A single byte crosses no window.
         unsafe { text.compare_exchange(new.window, offset, &from, &to)? };
     }
     Ok(())
@@ -106,18 +111,20 @@ fn take_operand_back(old: &CallSite, new: &CallSite) {
     for (offset, from, to) in
         operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit)
     {
-        // SAFETY: as in `store_operand`. A byte that was not stored holds something else than `to`, and is left alone.
+        // SAFETY: as in `store_operand`. A byte that was not stored holds something else than `to`,
+        // and is left alone.
         let _ = unsafe { text.compare_exchange(new.window, offset, &to, &from) };
     }
 }
 
-/// Whether an inactive site still holds its operand, which then does not matter. In the other two strategies' inactive forms it is
-/// not there at all.
+/// Whether an inactive site still holds its operand, which then does not matter. In the other two
+/// strategies' inactive forms it is not there at all.
 fn has_dead_operand(strategy: Strategy) -> bool {
     matches!(strategy, Strategy::Skip | Strategy::Load | Strategy::Ret)
 }
 
-/// The stores of step 3: offset, byte before, byte after. What the inactive form itself occupies is written by `activate`.
+/// The stores of step 3: offset, byte before, byte after. What the inactive form itself occupies is
+/// written by `activate`.
 fn operand_stores(
     strategy: Strategy,
     shape: Shape,

@@ -49,22 +49,23 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// The active call at `address`, after its bytes were found to be one. Nothing is written to it. Takes locks, may allocate.
+    /// The active call at `address`, after its bytes were found to be one. Nothing is written to
+    /// it. Takes locks, may allocate.
     ///
     /// # Errors
     /// [`Error::NotACall`], or the text cannot be made writable.
     ///
     /// # Safety
-    /// 1. `address` must be the start of an instruction in text that stays mapped during the call, which only this
-    ///    workspace's crates write from now on.
-    /// 2. When the site is inactive, the program must be right without the call, and with the registers that `clobbers` names
-    ///    changed.
+    /// 1. `address` must be the start of an instruction in text that stays mapped during the call,
+    ///    which only this workspace's crates write from now on.
+    /// 2. When the site is inactive, the program must be right without the call, and with the
+    ///    registers that `clobbers` names changed.
     /// 3. No other code branches into the middle of the instruction.
-    /// 4. A toggle waits for nobody. So [`wordpatch::serialize_all_cores`] must come between the last toggle and a
-    ///    [`wordpatch::patch`] of the same instruction.
+    /// 4. A toggle waits for nobody. So [`wordpatch::serialize_all_cores`] must come between the
+    ///    last toggle and a [`wordpatch::patch`] of the same instruction.
     pub unsafe fn decode(address: usize, clobbers: Clobbers) -> Result<Self, Error> {
-        // SAFETY: obligation 1. One byte is enough to find the mapping; `read_code` looks no further than its page or the
-        // instruction's end.
+        // SAFETY: obligation 1. One byte is enough to find the mapping; `read_code` looks no
+        // further than its page or the instruction's end.
         let first = unsafe { TextRef::resolve(address, 1)? };
         // SAFETY: obligation 1.
         let code = unsafe { read_code(&first)? };
@@ -74,7 +75,8 @@ impl CallSite {
         unsafe { Self::new(first, shape, instruction, clobbers) }
     }
 
-    /// The inactive call to `target` at `address`, where a five-byte NOP stands. Nothing is written to it.
+    /// The inactive call to `target` at `address`, where a five-byte NOP stands. Nothing is written
+    /// to it.
     ///
     /// # Errors
     /// [`Error::NotACall`] without a NOP, [`Error::StraddlingNop`], [`Error::OutOfReach`].
@@ -124,21 +126,25 @@ impl CallSite {
         Ok(Self { forms, text, window, shape, clobbers, strategy, instruction, edit })
     }
 
-    /// The same site, with the caller's promise that its text stays mapped. Where a debugger has copied the text's page to set a
-    /// breakpoint, toggles then show at once, for the price of a load; without the promise, after [`CallSite::settle`].
+    /// The same site, with the caller's promise that its text stays mapped. Where a debugger has
+    /// copied the text's page to set a breakpoint, toggles then show at once, for the price of a
+    /// load; without the promise, after [`CallSite::settle`].
     ///
     /// # Safety
-    /// The text must stay mapped, and nothing else be mapped there, for as long as the result and its copies are used.
+    /// The text must stay mapped, and nothing else be mapped there, for as long as the result and
+    /// its copies are used.
     #[must_use]
     pub unsafe fn staying_mapped(self) -> Self {
         // SAFETY: the caller's obligation, twice.
         unsafe { Self { forms: self.forms.staying_mapped(), text: self.text.staying_mapped(), ..self } }
     }
 
-    /// Makes earlier toggles show where a debugger has copied the text's page ([`wordpatch::text::copied_pages`]).
+    /// Makes earlier toggles show where a debugger has copied the text's page
+    /// ([`wordpatch::text::copied_pages`]).
     ///
     /// # Errors
-    /// [`Error::Foreign`] where a breakpoint stands in the bytes that toggles change, or the page cannot be written.
+    /// [`Error::Foreign`] where a breakpoint stands in the bytes that toggles change, or the page
+    /// cannot be written.
     ///
     /// # Safety
     /// The text must be mapped, and not have been replaced.
@@ -173,8 +179,9 @@ impl CallSite {
         (self.address() + self.shape.len()).wrapping_add_signed(self.displacement() as isize)
     }
 
-    /// Makes the call be made from now on. One atomic store: does not block, allocate or enter the kernel (unless text
-    /// access is by mprotect); right from any thread, a signal handler, or the probe function of this very site.
+    /// Makes the call be made from now on. One atomic store: does not block, allocate or enter the
+    /// kernel (unless text access is by mprotect); right from any thread, a signal handler, or the
+    /// probe function of this very site.
     ///
     /// # Errors
     /// [`Error::Foreign`] when the site holds neither form.
@@ -194,8 +201,8 @@ impl CallSite {
 
     #[inline]
     fn toggle(&self, to: usize) -> Result<Toggle, Error> {
-        // SAFETY: the site was decoded under the contract of `decode`; an edit keeps inside the window, and both its forms are
-        // valid for every executing thread.
+        // SAFETY: the site was decoded under the contract of `decode`; an edit keeps inside the
+        // window, and both its forms are valid for every executing thread.
         match unsafe { self.forms.exchange(to) } {
             Ok(true) => Ok(Toggle::Changed),
             Ok(false) => Ok(Toggle::Unchanged),
@@ -203,7 +210,8 @@ impl CallSite {
         }
     }
 
-    /// Whether something else was mapped over the site since it was decoded: its library was unloaded, and perhaps loaded again.
+    /// Whether something else was mapped over the site since it was decoded: its library was
+    /// unloaded, and perhaps loaded again.
     ///
     /// # Safety
     /// The address must be mapped readable.

@@ -1,7 +1,7 @@
 //! Which bytes of a site change when it is toggled.
 //!
-//! A call that crosses a fetch window would take two stores. So only one side of the boundary is ever changed (paper section
-//! 6), by a strategy that depends on the split:
+//! A call that crosses a fetch window would take two stores. So only one side of the boundary is
+//! ever changed (paper section 6), by a strategy that depends on the split:
 //!
 //! ```text
 //! split            active             inactive
@@ -12,12 +12,13 @@
 //! any, see below   e8 d0 d1 d2 d3     b8 d0 d1 d2 d3     `mov eax, imm32`: one byte, at any split
 //! ```
 //!
-//! The six-byte forms through a pointer work alike: `eb 04`; for 1|5 the back five bytes name a pointer to the RET
-//! island; and FF 15 becomes `8d 15`, `lea edx, [rip+d]`, which reads no memory.
+//! The six-byte forms through a pointer work alike: `eb 04`; for 1|5 the back five bytes name a
+//! pointer to the RET island; and FF 15 becomes `8d 15`, `lea edx, [rip+d]`, which reads no memory.
 //!
-//! The last row is ours, not the paper's. A compiler assumes that a call destroys the caller-saved registers, so a site that a
-//! compiler made for a function without result may load EAX or EDX while inactive ([`Clobbers::CallerSaved`]). That is one
-//! micro-operation without inputs, where the jump costs a taken branch and the island a call and a return.
+//! The last row is ours, not the paper's. A compiler assumes that a call destroys the caller-saved
+//! registers, so a site that a compiler made for a function without result may load EAX or EDX
+//! while inactive ([`Clobbers::CallerSaved`]). That is one micro-operation without inputs, where
+//! the jump costs a taken branch and the island a call and a return.
 
 use wordpatch::{Bytes, FetchWindow, Split};
 
@@ -28,7 +29,8 @@ use crate::encoding::{self, Shape};
 pub enum Clobbers {
     /// Nothing at all: right for any call.
     Nothing,
-    /// EAX and EDX: right where the call follows the System V calling convention and its result is not used.
+    /// EAX and EDX: right where the call follows the System V calling convention and its result is
+    /// not used.
     CallerSaved,
 }
 
@@ -69,8 +71,8 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// The edit of `strategy` on a site whose instruction is `instruction` when active. `island` is that instruction with
-    /// the operand of the RET island; only [`Strategy::RetIsland`] wants it.
+    /// The edit of `strategy` on a site whose instruction is `instruction` when active. `island` is
+    /// that instruction with the operand of the RET island; only [`Strategy::RetIsland`] wants it.
     pub(crate) fn new(strategy: Strategy, shape: Shape, instruction: &Bytes, island: Option<&Bytes>) -> Self {
         let front = |inactive: Bytes| Self {
             offset: 0,

@@ -1,4 +1,5 @@
-//! What of a call site is needed to toggle it, for tables of very many sites: 40 bytes instead of three cache lines.
+//! What of a call site is needed to toggle it, for tables of very many sites: 40 bytes instead of
+//! three cache lines.
 
 use wordpatch::text::TwoForms;
 
@@ -68,8 +69,8 @@ impl Switch {
         unsafe { self.0.settle() }.map_err(Error::from)
     }
 
-    /// Whether this switch, of text that was unmapped, is what `now` is in the text that was mapped in its place: it stores the same
-    /// bytes at the same address.
+    /// Whether this switch, of text that was unmapped, is what `now` is in the text that was mapped
+    /// in its place: it stores the same bytes at the same address.
     pub fn is_again(&self, now: &Self) -> bool {
         self.0.is_again(&now.0)
     }
@@ -79,18 +80,20 @@ impl Switch {
         self.0.is_of_one_text_with(&other.0)
     }
 
-    /// Makes this switch, of text that was unmapped and [released](wordpatch::text::release), good for the text that was mapped in
-    /// its place, with all others of that text: see [`wordpatch::text::revive`].
+    /// Makes this switch, of text that was unmapped and [released](wordpatch::text::release), good
+    /// for the text that was mapped in its place, with all others of that text: see
+    /// [`wordpatch::text::revive`].
     ///
     /// # Safety
-    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used [is again](Switch::is_again) one of the new
-    /// text.
+    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used [is
+    /// again](Switch::is_again) one of the new text.
     pub unsafe fn revive(&self) -> bool {
         // SAFETY: the caller's obligations.
         unsafe { self.0.revive() }
     }
 
-    /// As [`CallSite::is_stale`], of the `length` bytes at `address`: those of this site's instruction.
+    /// As [`CallSite::is_stale`], of the `length` bytes at `address`: those of this site's
+    /// instruction.
     ///
     /// # Safety
     /// The bytes must be mapped readable.

@@ -59,7 +59,8 @@ const THUNK: usize = 32;
 const ACTIVE: [u8; 5] = [0xe8, (THUNK - SITE - 5) as u8, 0, 0, 0];
 const INACTIVE: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
-/// Maps a page over `place`, or anywhere: `sub rsp, 8`, these bytes, `add rsp, 8; ret`; at [`THUNK`], a jump to `callee`.
+/// Maps a page over `place`, or anywhere: `sub rsp, 8`, these bytes, `add rsp, 8; ret`; at
+/// [`THUNK`], a jump to `callee`.
 fn map(place: Option<usize>, site: [u8; 5]) -> usize {
     let flags = MapFlags::MAP_PRIVATE | if place.is_some() { MapFlags::MAP_FIXED } else { MapFlags::empty() };
     let place = place.and_then(NonZeroUsize::new);
@@ -88,7 +89,8 @@ fn calls_of(page: usize) -> u32 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// A library that was unloaded and loaded again at the same address, in all four states: a toggle reaches the text that is there.
+/// A library that was unloaded and loaded again at the same address, in all four states: a toggle
+/// reaches the text that is there.
 #[test]
 fn a_toggle_reaches_text_that_was_mapped_anew() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -128,7 +130,8 @@ fn a_toggle_reaches_text_that_was_mapped_anew() {
     }
 }
 
-/// Two calls in one text that is mapped anew: what is found out about it for the first is not forgotten for the second.
+/// Two calls in one text that is mapped anew: what is found out about it for the first is not
+/// forgotten for the second.
 #[test]
 fn the_text_that_was_mapped_anew_is_found_once() {
     let _model = with_window(FetchWindow::Bytes8);

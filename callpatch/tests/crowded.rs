@@ -1,5 +1,5 @@
-//! A 1|4 site where no memory is to be had within reach of its displacement: it is led to a RET of the program itself. One test:
-//! it takes all the address space around its code.
+//! A 1|4 site where no memory is to be had within reach of its displacement: it is led to a RET of
+//! the program itself. One test: it takes all the address space around its code.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,7 +38,8 @@ fn crowd(center: usize) {
     for gap in gaps.into_iter().filter(|gap| gap.start < gap.end) {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
         let (start, length) = (NonZeroUsize::new(gap.start), NonZeroUsize::new(gap.end - gap.start));
-        // SAFETY: a new mapping where nothing is mapped. What the kernel keeps free, such as below the stack, stays so.
+        // SAFETY: a new mapping where nothing is mapped. What the kernel keeps free, such as below
+        // the stack, stays so.
         let _ = unsafe { mmap_anonymous(start, length.expect("not empty"), ProtFlags::PROT_NONE, flags) };
     }
 }
@@ -52,7 +53,8 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let pages = unsafe { mmap_anonymous(None, size, protection, MapFlags::MAP_PRIVATE) }.expect("two pages");
     let start = pages.as_ptr() as usize;
-    // At 0: jmp *callee. At 32: sub rsp, 8; (at 39, crossing 40) call 0; add rsp, 8; ret. At 71: call *[0x100]; ret
+    // At 0: jmp *callee. At 32: sub rsp, 8; (at 39, crossing 40) call 0; add rsp, 8; ret. At 71:
+    // call *[0x100]; ret
     let mut code = vec![0x90_u8; PAGE];
     code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
     code[6..14].copy_from_slice(&(callee as *const () as usize).to_le_bytes());
@@ -63,12 +65,14 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     code[71..73].copy_from_slice(&[0xff, 0x15]);
     code[73..77].copy_from_slice(&0xb3_i32.to_le_bytes());
     code[77] = 0xc3;
-    // At 0x200: jmp *callee. At 96: sub rsp, 8; (at 103, crossing 104) call 0; jmp over; (at 110) jmp 0x200, a tail call; add rsp, 8; ret.
+    // At 0x200: jmp *callee. At 96: sub rsp, 8; (at 103, crossing 104) call 0; jmp over; (at 110)
+    // jmp 0x200, a tail call; add rsp, 8; ret.
     code[96..100].copy_from_slice(&[0x48, 0x83, 0xec, 8]);
     code[103] = 0xe8;
     code[104..108].copy_from_slice(&(-108_i32).to_le_bytes());
     code[108..110].copy_from_slice(&[0xeb, 5]);
-    // Its displacement can be decoded as instructions, when its first byte is RET: lea eax, [rcx]; add [rax], al.
+    // Its displacement can be decoded as instructions, when its first byte is RET: lea eax, [rcx];
+    // add [rax], al.
     code[110] = 0xe9;
     code[111..115].copy_from_slice(&(0x200_i32 - 115).to_le_bytes());
     code[0x200..0x206].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
@@ -95,8 +99,8 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     function();
     assert_eq!(CALLS.load(Ordering::Relaxed), 2);
 
-    // The first RET behind this site is an inactive tail call, which becomes a jump again: the next one is taken.
-    // SAFETY: as above.
+    // The first RET behind this site is an inactive tail call, which becomes a jump again: the next
+    // one is taken. SAFETY: as above.
     let (tail_call, site) = unsafe {
         let tail_call = CallSite::decode(start + 110, Clobbers::Nothing).expect("a tail call");
         tail_call.deactivate().expect("switched off");

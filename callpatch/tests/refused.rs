@@ -55,7 +55,8 @@ fn sites_that_need_a_wait_keep_their_target_and_the_others_are_led() {
         old.activate().unwrap();
         assert_eq!(functions[number].run(), [1, 0], "a site that was refused has kept its target");
     }
-    // Inside a window, the operand is not there while the site is inactive: there is nothing to wait for.
+    // Inside a window, the operand is not there while the site is inactive: there is nothing to
+    // wait for.
     results[1].as_ref().unwrap().activate().unwrap();
     assert_eq!(functions[1].run(), [0, 1]);
 

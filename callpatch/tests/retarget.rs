@@ -47,8 +47,8 @@ fn every_site_comes_out_inactive_and_calls_its_new_target_once_activated() {
     }
 }
 
-/// Sites whose operand stays in the inactive form and may be cut by a window: old code with a new operand, and new code with an old
-/// one, each need a wait against them.
+/// Sites whose operand stays in the inactive form and may be cut by a window: old code with a new
+/// operand, and new code with an old one, each need a wait against them.
 #[test]
 fn a_site_with_a_dead_operand_is_given_both_waits() {
     /// Milliseconds: a wait that is left out cannot be made up for by chance three times in a row.
@@ -88,7 +88,8 @@ fn a_site_that_is_out_of_reach_leaves_the_others_led_and_itself_untouched() {
     }
 }
 
-/// Somebody else's byte at the end of the operand: the bytes that were stored before it was met are taken back.
+/// Somebody else's byte at the end of the operand: the bytes that were stored before it was met are
+/// taken back.
 #[test]
 fn an_operand_that_cannot_be_stored_as_a_whole_is_taken_back() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -120,7 +121,8 @@ fn foreign_bytes_in_an_active_site_are_reported_and_left_alone() {
     assert_eq!(function.bytes(), before);
 }
 
-/// The callees of the other tests are eight bytes apart, so their displacements differ in one byte or two.
+/// The callees of the other tests are eight bytes apart, so their displacements differ in one byte
+/// or two.
 #[test]
 fn an_operand_that_differs_in_every_byte_is_stored_as_a_whole() {
     let _model = with_window(FetchWindow::Bytes8);

@@ -1,4 +1,5 @@
-//! Decoding and toggling sites that nobody executes meanwhile: what changes, what is refused, what is reported.
+//! Decoding and toggling sites that nobody executes meanwhile: what changes, what is refused, what
+//! is reported.
 
 mod common;
 
@@ -56,8 +57,9 @@ fn an_inactive_call_changes_no_more_than_it_may() {
             met.insert(site.strategy());
             site.deactivate().unwrap();
             let (eax, edx): (u32, u32);
-            // SAFETY: an inactive site changes EAX and EDX at most; a tail call's returns, and the others are followed by an
-            // addition to RSP and a return, as their functions begin with a subtraction.
+            // SAFETY: an inactive site changes EAX and EDX at most; a tail call's returns, and the
+            // others are followed by an addition to RSP and a return, as their functions begin with
+            // a subtraction.
             unsafe {
                 let entry = if function.shape.is_tail_call() { function.site } else { function.site - 4 };
                 std::arch::asm!("call {}", in(reg) entry, inout("eax") 1 => eax, inout("edx") 2 => edx, clobber_abi("C"));

@@ -1,5 +1,6 @@
 /*
- * Patches an instruction of the program while a thread executes it: at once, and in a batch that a finisher completes.
+ * Patches an instruction of the program while a thread executes it: at once, and in a batch that a
+ * finisher completes.
  *
  * Run by
  *

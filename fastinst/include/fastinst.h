@@ -54,17 +54,17 @@
  *
  * Conventions
  *
- * - Threads: every function may be called from any thread. "Async-signal-safe" means that a function
- *   may also be called from signal handlers and probe functions; the others must not be.
+ * - Threads: every function may be called from any thread. "Async-signal-safe" means that a
+ *   function may also be called from signal handlers and probe functions; the others must not be.
  * - Results: a function that returns int returns 0 for success and a negative fastinst_error
  *   otherwise, unless it says more. After an error the code is as it was, unless the function says
  *   something else. errno means nothing, and nothing is printed.
  * - Arrays: an array of `count` elements may be null where `count` is 0. `results`, unless null,
  *   receives `count` numbers: what the call for one element would have returned, in order. The
  *   function itself returns 0, or the first error among the results.
- * - Text: a function with `buffer` and `size` works like snprintf. It writes as much as fits, with a
- *   final NUL, and returns the length of the whole text without it; 0 when there is nothing to say.
- *   `buffer` may be null to ask for the length.
+ * - Text: a function with `buffer` and `size` works like snprintf. It writes as much as fits, with
+ *   a final NUL, and returns the length of the whole text without it; 0 when there is nothing to
+ *   say. `buffer` may be null to ask for the length.
  * - Handles: wordpatch_outstanding, wordpatch_finisher and callpatch_site belong to the caller, who
  *   releases each once. Any number of threads may use one at a time, except for the call that
  *   releases it. A function that fails to make a handle stores a null pointer.
@@ -221,10 +221,10 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * changes, no code.
  *
  * Two atomic stores, 50 to 200 ticks. Async-signal-safe: does not block, lock, allocate or enter
- * the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page where a
- * debugger has set a breakpoint: there it makes two system calls. Other threads go on
- * running; each of them sees the old or the new code, never a mixture. When threads activate one
- * probe with different functions at the same time, one of these stays.
+ * the kernel, except with text access by mprotect (wordpatch_set_text_access), and in a page where
+ * a debugger has set a breakpoint: there it makes two system calls. Other threads go on running;
+ * each of them sees the old or the new code, never a mixture. When threads activate one probe with
+ * different functions at the same time, one of these stays.
  *
  * The profiler takes its probes back at its next epoch: start the program with tool=none.
  *
@@ -317,8 +317,8 @@ size_t fastinst_notes(char *buffer, size_t size);
  * Where the whole instruction (up to its eighth byte) lies in one fetch window, whichever bytes are
  * given or differ, this is one atomic store and a lock for looking the address up. Otherwise the
  * function blocks for one or two waits, and the instruction is an INT3 meanwhile where bytes change
- * on both sides of the boundary: a thread that meets it takes a trap of some 6,000 ticks and goes on
- * through a copy of the old instruction; it does not wait. For this the library handles SIGTRAP;
+ * on both sides of the boundary: a thread that meets it takes a trap of some 6,000 ticks and goes
+ * on through a copy of the old instruction; it does not wait. For this the library handles SIGTRAP;
  * traps that are not its own go to the handler that was there before. Of several threads that patch
  * one instruction at the same time, one succeeds. Not async-signal-safe.
  *

@@ -46,8 +46,9 @@ impl Drop for Discovery {
     }
 }
 
-/// Has `callback` called for every probe that is known, now and on this thread, and for every probe that is discovered
-/// later, on the thread that discovers it. A callback may activate and deactivate probes; it must not register callbacks.
+/// Has `callback` called for every probe that is known, now and on this thread, and for every probe
+/// that is discovered later, on the thread that discovers it. A callback may activate and
+/// deactivate probes; it must not register callbacks.
 ///
 /// Blocks while another thread discovers probes.
 ///

@@ -12,14 +12,15 @@ use crate::segments::Segments;
 
 /// One probe, for ever.
 pub(crate) struct Probe {
-    /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed: a thread may be using them.
+    /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed:
+    /// a thread may be using them.
     pub(crate) site: AtomicPtr<Switch>,
     /// What the stub reads.
     pub(crate) cell: &'static Cell,
     /// The function that the probe belongs to; 0 until known.
     pub(crate) function_address: AtomicUsize,
-    /// The function's name, a C string that lives as long as the process. Null until discovery has looked it up; then the callbacks
-    /// know nothing of the probe.
+    /// The function's name, a C string that lives as long as the process. Null until discovery has
+    /// looked it up; then the callbacks know nothing of the probe.
     pub(crate) name: AtomicPtr<c_char>,
     pub(crate) object: &'static ObjectInfo,
     /// Where the site is, and the code that holds it, from the object's lowest address.
@@ -152,7 +153,8 @@ fn switch(
         let site = probe.site()?;
         match toggle(site) {
             Ok(toggle) => return Ok(toggle == Toggle::Changed),
-            // The library went away in between: the site's pages were given back. Each turn takes another unloading.
+            // The library went away in between: the site's pages were given back. Each turn takes
+            // another unloading.
             Err(_) if !std::ptr::eq(probe.site()?, site) => {}
             Err(error) => return Err(error.into()),
         }
@@ -181,19 +183,22 @@ fn count(toggles: u64) {
     }
 }
 
-/// Has `function` called whenever the probe's site is executed. For a probe that is active already, this changes the function and
-/// no code.
+/// Has `function` called whenever the probe's site is executed. For a probe that is active already,
+/// this changes the function and no code.
 ///
-/// The probe of a library that is unloaded now is active when the library is loaded again at the same address.
+/// The probe of a library that is unloaded now is active when the library is loaded again at the
+/// same address.
 ///
-/// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or from a probe
-/// function. Other threads see the change within T_max.
+/// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or
+/// from a probe function. Other threads see the change within T_max.
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], or the site holds foreign bytes.
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], or the site holds foreign
+/// bytes.
 ///
 /// # Safety
-/// `function` must stay callable for as long as any thread may execute the site, and keep the contract of [`ProbeFn`].
+/// `function` must stay callable for as long as any thread may execute the site, and keep the
+/// contract of [`ProbeFn`].
 pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
     count(switch_on(id, function)?.into());
     Ok(())
@@ -208,9 +213,9 @@ pub fn deactivate(id: ProbeId) -> Result<(), Error> {
     Ok(())
 }
 
-/// [`activate`] for many probes, in order; says for each what it would say. A probe that fails leaves the others switched.
-/// There is nothing to wait for, so this saves little: the calls are not atomic as a whole. Allocates the results: not for
-/// signal handlers.
+/// [`activate`] for many probes, in order; says for each what it would say. A probe that fails
+/// leaves the others switched. There is nothing to wait for, so this saves little: the calls are
+/// not atomic as a whole. Allocates the results: not for signal handlers.
 ///
 /// # Safety
 /// As [`activate`], for each.
@@ -316,7 +321,8 @@ mod tests {
         assert_eq!(metadata(probe.id()).unwrap().function_name, c"function");
     }
 
-    /// A library that is loaded again while its probe is being switched: the new site is switched, not the old one.
+    /// A library that is loaded again while its probe is being switched: the new site is switched,
+    /// not the old one.
     #[test]
     fn a_site_that_is_replaced_meanwhile_is_switched_in_its_new_place() {
         let _alone = alone();

@@ -1,7 +1,9 @@
-//! An append-only table that is read without locks: elements never move, and an index once valid stays valid.
+//! An append-only table that is read without locks: elements never move, and an index once valid
+//! stays valid.
 //!
-//! Elements live in segments of a fixed size, which are allocated when the first of their elements is pushed. A reader
-//! computes segment and place from the index. Under test the segments are tiny, so that every path is common.
+//! Elements live in segments of a fixed size, which are allocated when the first of their elements
+//! is pushed. A reader computes segment and place from the index. Under test the segments are tiny,
+//! so that every path is common.
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
@@ -17,7 +19,8 @@ pub struct Segments<T> {
     appending: Mutex<()>,
 }
 
-// SAFETY: elements are shared between threads by reference, and moved into the table from any of them.
+// SAFETY: elements are shared between threads by reference, and moved into the table from any of
+// them.
 unsafe impl<T: Send + Sync> Sync for Segments<T> {}
 
 impl<T> Segments<T> {
@@ -35,7 +38,8 @@ impl<T> Segments<T> {
 
     /// How many elements there are.
     pub fn len(&self) -> usize {
-        // Acquire: pairs with the Release of `push`; below the length, elements are there to be read.
+        // Acquire: pairs with the Release of `push`; below the length, elements are there to be
+        // read.
         self.length.load(Ordering::Acquire)
     }
 
@@ -60,7 +64,8 @@ impl<T> Segments<T> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// Appends what `make` returns for the new index. Gives the index, or `None` when the table is full.
+    /// Appends what `make` returns for the new index. Gives the index, or `None` when the table is
+    /// full.
     pub fn push_with(&self, make: impl FnOnce(usize) -> T) -> Option<usize> {
         let _appending = self.appending.lock().unwrap_or_else(|e| e.into_inner());
         let index = self.length.load(Ordering::Relaxed);

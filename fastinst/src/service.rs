@@ -1,8 +1,9 @@
-//! The service thread: discovers probes of libraries that are loaded later, and gives a tool a regular tick.
+//! The service thread: discovers probes of libraries that are loaded later, and gives a tool a
+//! regular tick.
 //!
-//! It blocks every signal, so that the program's handlers never run on it; all but that of a locked site, which it may itself run
-//! through. At a fork it is between two rounds of work (see [`before_fork`]), so a child inherits no lock of its; the child starts
-//! its own.
+//! It blocks every signal, so that the program's handlers never run on it; all but that of a locked
+//! site, which it may itself run through. At a fork it is between two rounds of work (see
+//! [`before_fork`]), so a child inherits no lock of its; the child starts its own.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,12 +18,14 @@ use crate::registry::probe_count;
 /// Counts the notifications; what the thread sleeps on.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
-/// How often the thread looks whether it is alone, and for libraries that came and went where nothing else wakes it.
+/// How often the thread looks whether it is alone, and for libraries that came and went where
+/// nothing else wakes it.
 const IDLE: Duration = Duration::from_millis(100);
 
 fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: Option<&libc::timespec>) {
     let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look at the word again.
+    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look
+    // at the word again.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
     }
@@ -33,7 +36,8 @@ pub fn wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
 }
 
-/// Sleeps while the word is `value`, but not beyond `deadline`; may return early. May be called from a signal handler.
+/// Sleeps while the word is `value`, but not beyond `deadline`; may return early. May be called
+/// from a signal handler.
 pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -46,7 +50,8 @@ pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
     futex(word, libc::FUTEX_WAIT, value, Some(&timeout));
 }
 
-/// Wakes the service thread, if there is one. May be called from a signal handler or a probe function.
+/// Wakes the service thread, if there is one. May be called from a signal handler or a probe
+/// function.
 pub fn notify() {
     NEWS.fetch_add(1, Ordering::Release);
     wake(&NEWS);
@@ -61,8 +66,8 @@ const NOTHING_NEW: Duration = Duration::from_micros(20);
 /// If the rest of the process takes less processor time between two looks, it may have ended.
 const STANDS_STILL: Duration = Duration::from_micros(20);
 
-/// Processor time that the service thread has spent on discovering probes so far: the part of it that grows with the program, and
-/// not with the time that it runs.
+/// Processor time that the service thread has spent on discovering probes so far: the part of it
+/// that grows with the program, and not with the time that it runs.
 pub fn discovery_time() -> Duration {
     Duration::from_nanos(DISCOVERY.load(Ordering::Relaxed))
 }
@@ -99,12 +104,12 @@ pub struct Tick {
     pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 
-/// How long [`start`] waits for the thread at the most. Only where the C library keeps a new thread from running until the caller's
-/// constructor is over is it waited for in vain.
+/// How long [`start`] waits for the thread at the most. Only where the C library keeps a new thread
+/// from running until the caller's constructor is over is it waited for in vain.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 
-/// Starts the service thread, and waits until it runs: the C library registers a new thread with the kernel, which a program may
-/// forbid at any time from now on (seccomp with TSYNC).
+/// Starts the service thread, and waits until it runs: the C library registers a new thread with
+/// the kernel, which a program may forbid at any time from now on (seccomp with TSYNC).
 ///
 /// # Errors
 /// [`Error::Thread`].
@@ -173,10 +178,12 @@ fn program_time() -> Duration {
     all.saturating_sub(processor_time())
 }
 
-/// Whether no thread but the calling one is left: main has left by `pthread_exit`, and so have the others. The process must not
-/// live on for our sake; when this thread returns, the C library ends it as it does with any last thread.
+/// Whether no thread but the calling one is left: main has left by `pthread_exit`, and so have the
+/// others. The process must not live on for our sake; when this thread returns, the C library ends
+/// it as it does with any last thread.
 fn is_last_thread() -> bool {
-    // A directory has a link for each of its folders, one a thread, beside its own two. The main thread stays as a zombie.
+    // A directory has a link for each of its folders, one a thread, beside its own two. The main
+    // thread stays as a zombie.
     let threads =
         std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| task.nlink().saturating_sub(2));
     threads <= 2
@@ -191,8 +198,8 @@ pub struct ForkGuard {
     _discovery: Option<Discovery>,
 }
 
-/// Waits until neither the service thread nor a caller of `register_callback` is at work, and keeps both out until the guard is
-/// dropped: for `pthread_atfork`, where parent and child each drop it.
+/// Waits until neither the service thread nor a caller of `register_callback` is at work, and keeps
+/// both out until the guard is dropped: for `pthread_atfork`, where parent and child each drop it.
 pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
     ForkGuard { _working: working, _discovery: Discovery::begin().ok() }
@@ -291,7 +298,8 @@ mod tests {
         }
     }
 
-    /// What the thread is at work on when the process forks would stay undone in the child, under a lock that nobody holds.
+    /// What the thread is at work on when the process forks would stay undone in the child, under a
+    /// lock that nobody holds.
     #[test]
     fn a_fork_waits_for_the_end_of_a_tick() {
         let _alone = alone();

@@ -1,5 +1,21 @@
 //! A sampling latency profiler on togglable probes, and its reports.
 //!
+//! Users have the command `fastinst` and `libfastinst.so` (`docs/profiler.md` of the repository). This crate is what the two share;
+//! use it to read and render the reports:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use profiler::report::{View, json, text};
+//!
+//! let report = json::read(Path::new("app.json"))?;
+//! for function in report.functions.iter().filter(|function| !function.recursive) {
+//!     println!("{}: at least {} calls", function.name, function.calls.low);
+//! }
+//! print!("{}", text::render(&report, &View { limit: Some(20), ..View::default() }));
+//! # Ok::<(), profiler::error::Error>(())
+//! ```
+//!
 //! # What it measures
 //! For each instrumented function: how often it was called, how long its calls took (from after the entry probe to before the exit
 //! probe, callees included), how much of that was its own, and from where it was called. What was not counted is estimated, and
@@ -19,6 +35,11 @@
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`: their limits. `measured`: all that is known of
 //!   one function; `callers`, `cycles` and `summary`: of all of them together.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: what the user sees.
+//!
+//! # Safety, errors, features
+//! Code that probes and signal handlers reach (`fire`, `thread`, `pairing`, `preemption`, parts of [`process`]) does not
+//! allocate, lock or format. [`error::Error`] has one line for each mistake that a user can make; nothing here prints but
+//! [`session`], to the standard error of the program that is profiled. There are no features.
 
 mod callers;
 mod clock;

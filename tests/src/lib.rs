@@ -1,9 +1,9 @@
-//! What the tests share: building the product and the fixture programs, running a program under a time limit,
-//! reading reports.
+//! What the tests share: building the product and the fixture programs, running a program under a
+//! time limit, reading reports.
 //!
-//! A test of the preload goes in four steps: [`compile`] a fixture, [`run`] it bare, run it [`profiled`],
-//! compare the two [`Run`]s and look into the [`Report`]s. Every report is checked for its form
-//! ([`Report::check`]) as it is read.
+//! A test of the preload goes in four steps: [`compile`] a fixture, [`run`] it bare, run it
+//! [`profiled`], compare the two [`Run`]s and look into the [`Report`]s. Every report is checked
+//! for its form ([`Report::check`]) as it is read.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,8 +22,13 @@ use std::{env, process, thread};
 
 use serde_json::Value;
 
-/// How long a fixture may run before it counts as hung. All of them end within two seconds on a quiet
-/// machine.
+/// Compiles the program of the guide to the Rust crates.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rust-api.md")]
+mod rust_api {}
+
+/// How long a fixture may run before it counts as hung. All of them end within two seconds on a
+/// quiet machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The folder of the workspace.
@@ -102,11 +107,11 @@ impl Compiler {
 const FIXTURE_FLAGS: [&str; 6] =
     ["-finstrument-functions", "-pthread", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra"];
 
-/// Compiles and links one source file of `tests/` with -finstrument-functions, and returns the binary in
-/// `target/fixtures/`.
+/// Compiles and links one source file of `tests/` with -finstrument-functions, and returns the
+/// binary in `target/fixtures/`.
 ///
-/// The binary's name holds a hash of the compiler, the flags, the source and the headers beside it; what is
-/// there is not built again.
+/// The binary's name holds a hash of the compiler, the flags, the source and the headers beside it;
+/// what is there is not built again.
 ///
 /// # Panics
 /// When the compiler refuses the source or has a warning: fixtures are free of them.
@@ -176,10 +181,12 @@ impl Run {
         self.stderr.lines().filter(|line| line.starts_with("fastinst: "))
     }
 
-    /// Asserts that this run gave byte for byte the same standard output as `other`, and ended the same way.
+    /// Asserts that this run gave byte for byte the same standard output as `other`, and ended the
+    /// same way.
     ///
     /// # Panics
-    /// When it did not; `what` names the run in the message, with the place of the first difference.
+    /// When it did not; `what` names the run in the message, with the place of the first
+    /// difference.
     pub fn assert_same(&self, other: &Run, what: &str) {
         assert_eq!(self.status, other.status, "{what}: ended differently; stderr:\n{}", self.stderr);
         if self.stdout != other.stdout {
@@ -204,8 +211,8 @@ impl Run {
 /// Runs a command with empty input to its end, [`TIME_LIMIT`] at most.
 ///
 /// # Panics
-/// When it cannot be started or does not end in time: it is killed with its process group, and the message
-/// holds what it wrote and where its threads were.
+/// When it cannot be started or does not end in time: it is killed with its process group, and the
+/// message holds what it wrote and where its threads were.
 pub fn run(command: &mut Command) -> Run {
     run_within(command, TIME_LIMIT)
 }
@@ -229,8 +236,8 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Run {
     let waiter = thread::spawn(move || sender.send(child.wait()));
     let Ok(status) = ended.recv_timeout(limit) else {
         let threads = threads_of(pid);
-        // SAFETY: kill has no memory effects; the group is that of our own child, which nobody has waited
-        // for.
+        // SAFETY: kill has no memory effects; the group is that of our own child, which nobody has
+        // waited for.
         unsafe { libc::kill(-pid.cast_signed(), libc::SIGKILL) };
         let _ = waiter.join();
         panic!(
@@ -294,7 +301,8 @@ impl Report {
         report
     }
 
-    /// Asserts what holds for every report: the fields of version 2, sane types, ordered intervals and quantiles.
+    /// Asserts what holds for every report: the fields of version 2, sane types, ordered intervals
+    /// and quantiles.
     ///
     /// # Panics
     /// When something does not hold.
@@ -353,8 +361,8 @@ impl Report {
         self.json["functions"].as_array().unwrap_or_else(|| panic!("{}: no functions", self.file_name)).iter()
     }
 
-    /// The entry of a function, by its demangled name without parameters. Where several have it (the same
-    /// static function in two objects), the one with the most samples.
+    /// The entry of a function, by its demangled name without parameters. Where several have it
+    /// (the same static function in two objects), the one with the most samples.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<&Value> {
         self.functions()
@@ -368,7 +376,8 @@ impl Report {
         self.function(name).and_then(|function| function["samples"].as_u64()).unwrap_or(0)
     }
 
-    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: of an estimate its value.
+    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: of an estimate its
+    /// value.
     ///
     /// # Panics
     /// When the report has no latency of this function.
@@ -381,7 +390,8 @@ impl Report {
     }
 }
 
-/// A demangled name without its parameters: `(anonymous namespace)::f(int)` becomes `(anonymous namespace)::f`.
+/// A demangled name without its parameters: `(anonymous namespace)::f(int)` becomes
+/// `(anonymous namespace)::f`.
 fn base_name(function: &Value) -> &str {
     const ANONYMOUS: &str = "(anonymous namespace)";
     let name = function["name"].as_str().unwrap_or_default();
@@ -399,8 +409,8 @@ pub struct Profiled {
 }
 
 impl Profiled {
-    /// The report of the process that was started: it has that process's id. Its file has the plain name unless a
-    /// child that knew nothing of its parent was faster.
+    /// The report of the process that was started: it has that process's id. Its file has the plain
+    /// name unless a child that knew nothing of its parent was faster.
     ///
     /// # Panics
     /// When there is none.
@@ -434,8 +444,8 @@ pub fn preloaded(binary: &Path, args: &[&str], options: &str) -> Command {
     command
 }
 
-/// Runs a binary under the preload with JSON output, and reads the reports of its process and of all its
-/// children. `options` are further options, or empty.
+/// Runs a binary under the preload with JSON output, and reads the reports of its process and of
+/// all its children. `options` are further options, or empty.
 ///
 /// # Panics
 /// When it hangs, or leaves a malformed report.

@@ -1,5 +1,6 @@
-//! A storm of patches that are begun by one thread and finished by whoever comes first: the handle, [`finish_patch`] from any
-//! thread, a [`Finisher`], or the drop. Every one is finished in the end, and no site is locked.
+//! A storm of patches that are begun by one thread and finished by whoever comes first: the handle,
+//! [`finish_patch`] from any thread, a [`Finisher`], or the drop. Every one is finished in the end,
+//! and no site is locked.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +59,8 @@ fn storm(run: &Run, number: usize, all: &[usize]) {
         let (single, batch) = changes.split_at(worker.random.below(changes.len() + 1));
         for change in single {
             let patch = change.patch();
-            // SAFETY: the site is one instruction that may hold any value, and stays mapped; no thread here blocks the trap.
+            // SAFETY: the site is one instruction that may hold any value, and stays mapped; no
+            // thread here blocks the trap.
             match unsafe { start_patch(patch.address, patch.expected, patch.replacement) } {
                 Ok(begun) => waited_for.extend(leave(&mut worker, begun, finisher_now)),
                 Err(error) => worker.found(Kind::Lost, error),

@@ -1,5 +1,6 @@
-//! Batches of random sites from several threads, with patches among them that must be refused: foreign bytes, memory that is not
-//! mapped or not executable, a site that is in the batch twice. What is refused is untouched, and the others are done.
+//! Batches of random sites from several threads, with patches among them that must be refused:
+//! foreign bytes, memory that is not mapped or not executable, a site that is in the batch twice.
+//! What is refused is untouched, and the others are done.
 
 use std::thread;
 
@@ -72,8 +73,8 @@ fn patch_batches(run: &Run, number: usize, sites: &[usize]) {
             }
         }
         let patches: Vec<Patch<'_>> = changes.iter().map(|(change, ..)| change.patch()).collect();
-        // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap. The others are not
-        // text, and stay what they are.
+        // SAFETY: each site is one instruction that may hold any value, and no thread here blocks
+        // the trap. The others are not text, and stay what they are.
         let results = unsafe { patch_all(&patches) };
         worker.check(results.len() == patches.len(), Kind::Lost, || "a result is missing".to_owned());
         for ((change, next, expected), result) in changes.iter().zip(&results) {

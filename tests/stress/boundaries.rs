@@ -1,6 +1,7 @@
-//! Single stores at exactly the places that the fetch model in force calls safe: an instruction on every multiple of four bytes
-//! inside a window, at every split. One thread exchanges its operand back to back, two or three run it in a tight loop, and a
-//! value that nobody has stored is a torn fetch.
+//! Single stores at exactly the places that the fetch model in force calls safe: an instruction on
+//! every multiple of four bytes inside a window, at every split. One thread exchanges its operand
+//! back to back, two or three run it in a tight loop, and a value that nobody has stored is a torn
+//! fetch.
 //!
 //! ```text
 //!          mov eax, imm32        the site: its operand is A or B
@@ -15,12 +16,13 @@
 //! ```
 //!
 //! # What makes tears likely, where a processor tears
-//! Measured on an AMD Zen 5: stores that follow each other within some ten nanoseconds, executors on both processors, one of them
-//! sharing the patcher's, and no call between two executions. One executor alone sees almost nothing. Tears come in clusters, so
-//! every pass over the sites has fresh text.
+//! Measured on an AMD Zen 5: stores that follow each other within some ten nanoseconds, executors
+//! on both processors, one of them sharing the patcher's, and no call between two executions. One
+//! executor alone sees almost nothing. Tears come in clusters, so every pass over the sites has
+//! fresh text.
 //!
-//! With a window that is not this processor's (`--window 64`), the scenario finds tears or it does not: then the run tells nothing
-//! about the processor but that this one has not torn there.
+//! With a window that is not this processor's (`--window 64`), the scenario finds tears or it does
+//! not: then the run tells nothing about the processor but that this one has not torn there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -39,14 +41,16 @@ const EXECUTORS: usize = 3;
 /// Operands that differ in every byte, and of which every mixture is neither.
 const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
 
-/// Exchanges of one site before the next one's turn, with two executors and with three. Of them, one in [`PATCHES`] goes the whole way through [`patch`].
+/// Exchanges of one site before the next one's turn, with two executors and with three. Of them,
+/// one in [`PATCHES`] goes the whole way through [`patch`].
 const EXCHANGES: [usize; 2] = [2_000, 200_000];
 const PATCHES: usize = 50;
 
 /// Turns before the text is made anew, with another number of executors.
 const TURNS: usize = 4;
 
-/// Texts that are made at most: each is two mappings, of which a process may have only so many. Then they are taken in turn.
+/// Texts that are made at most: each is two mappings, of which a process may have only so many.
+/// Then they are taken in turn.
 const TEXTS: usize = 10_000;
 
 /// Executions between two looks which site's turn it is.
@@ -106,13 +110,15 @@ fn pin(processor: Option<&usize>) {
     }
 }
 
-/// The largest power of two, 4 at least, at a multiple of which an instruction at this offset is cut; none if it is not cut.
+/// The largest power of two, 4 at least, at a multiple of which an instruction at this offset is
+/// cut; none if it is not cut.
 fn boundary(offset: usize) -> Option<usize> {
     let cut = |boundary: &usize| offset / boundary != (offset + LENGTH - 1) / boundary;
     [32, 16, 8, 4].into_iter().find(cut)
 }
 
-/// Offsets from a line's start at which an instruction lies in one window and on a multiple of four bytes inside it.
+/// Offsets from a line's start at which an instruction lies in one window and on a multiple of four
+/// bytes inside it.
 fn offsets(window: FetchWindow) -> Vec<usize> {
     let is_safe =
         |offset: &usize| window.split(*offset, LENGTH) == Split::Inside && boundary(*offset).is_some();
@@ -179,11 +185,13 @@ fn exchange(run: &Run, turn: &Turn, processors: &[usize]) {
 fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: usize) {
     let [a, b] = OPERANDS.map(site_bytes);
     let [form_a, form_b] = [a, b].map(|form| Bytes::new(&form).expect("five bytes"));
-    // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one instruction.
+    // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one
+    // instruction.
     let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
     let forms = TwoForms::new(&place, window, 0, [&form_a, &form_b]);
     for round in 1..=times {
-        // SAFETY: as above, inside the window. Where that is not this processor's, the run is to tell.
+        // SAFETY: as above, inside the window. Where that is not this processor's, the run is to
+        // tell.
         let exchanged = unsafe {
             if round.is_multiple_of(PATCHES) {
                 let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
@@ -200,7 +208,8 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
 /// Runs the site whose turn it is, if so many executors do.
 fn execute(run: &Run, number: usize, turn: &Turn, processors: &[usize]) {
     let worker = run.worker(format!("boundaries' executor {number}"));
-    // The first two share the patcher's processor and the next one; the third goes where the kernel wants.
+    // The first two share the patcher's processor and the next one; the third goes where the kernel
+    // wants.
     if number < 2 {
         pin(processors.get(number));
     }

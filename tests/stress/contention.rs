@@ -1,5 +1,5 @@
-//! Several threads patch one site at the same moment, each to a value of its own: one of them succeeds in every round, the others are
-//! told so, and the site holds what the one has asked for.
+//! Several threads patch one site at the same moment, each to a value of its own: one of them
+//! succeeds in every round, the others are told so, and the site holds what the one has asked for.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -44,7 +44,8 @@ pub(crate) fn run(run: &Run) {
     });
 }
 
-/// A patcher's rounds. The value that all start from stands on every site: a site that is patched in one round keeps it in `left`.
+/// A patcher's rounds. The value that all start from stands on every site: a site that is patched
+/// in one round keeps it in `left`.
 fn contend(run: &Run, round: &Round, number: usize, sites: &[usize]) {
     let mut worker = run.worker(format!("rival {number}"));
     let mut left = vec![Value::FIRST; sites.len()];
@@ -78,7 +79,8 @@ fn contend(run: &Run, round: &Round, number: usize, sites: &[usize]) {
 fn attempt(worker: &mut Worker<'_>, change: Change) -> Result<(), Error> {
     let one = change.patch();
     match worker.random.below(3) {
-        // SAFETY: the site is one instruction that may hold any value; no thread here blocks the trap. Here and below.
+        // SAFETY: the site is one instruction that may hold any value; no thread here blocks the
+        // trap. Here and below.
         0 => unsafe { patch(one.address, one.expected, one.replacement) },
         // SAFETY: as above.
         1 => unsafe { patch_all(&[one]) }.pop().expect("one result"),

@@ -1,5 +1,5 @@
-//! Forks at random moments of other threads' patches. The child runs the sites that it shares with its parent, then gets text of its
-//! own and patches that; the parent goes on meanwhile.
+//! Forks at random moments of other threads' patches. The child runs the sites that it shares with
+//! its parent, then gets text of its own and patches that; the parent goes on meanwhile.
 
 use std::thread;
 
@@ -56,7 +56,8 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
             .collect();
         let patches: Vec<_> = changes.iter().map(Change::patch).collect();
         let results = if one_by_one {
-            // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap.
+            // SAFETY: each site is one instruction that may hold any value, and no thread here
+            // blocks the trap.
             let begin = |one: &wordpatch::Patch<'_>| unsafe {
                 start_patch(one.address, one.expected, one.replacement)
             };
@@ -142,7 +143,8 @@ fn live(sites: &[usize], data: usize) -> i32 {
         // What the parent had begun is told once, and is not the child's.
         let _ = finish_patch(*site);
         let next = value.next();
-        // SAFETY: the site is one instruction that may hold any value; the child's thread takes the trap.
+        // SAFETY: the site is one instruction that may hold any value; the child's thread takes the
+        // trap.
         let patched = unsafe { patch(*site, &value.form(), &next.form()) };
         if patched.is_err() || !holds(*site, next) || execute(*site) != Some(next) {
             return unpatched;

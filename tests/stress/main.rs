@@ -1,7 +1,10 @@
-//! The stress program: patches running code from all sides, and looks for torn instructions, lost updates and hangs.
+//! The stress program: patches running code from all sides, and looks for torn instructions, lost
+//! updates and hangs.
 //!
-//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash there is a torn instruction.
-//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as JSON.
+//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash
+//!    there is a torn instruction.
+//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as
+//!    JSON.
 //! 3. They are added up, round after round in the long form, and printed as a table (`report.rs`).
 //!
 //! Each scenario is a file and a line in [`SCENARIOS`].
@@ -35,7 +38,7 @@ use wordpatch::{FetchModel, TMax, TextAccess, WaitPolicy, text};
 
 use options::{Options, Text};
 use report::{Counts, table, total};
-use run::Run;
+use run::{Kind, Run};
 
 type Scenario = fn(&Run);
 
@@ -165,8 +168,8 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
             Some(ticks) => (Some(TMax(ticks)), WaitPolicy::TMax),
             None => (model.t_max, model.wait),
         };
-        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in registers, or crashes a process that was
-        // made for that.
+        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in
+        // registers, or crashes a process that was made for that.
         unsafe { FetchModel::force(window, t_max, wait) };
     }
     text::set_access(match options.text {
@@ -201,7 +204,8 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
 /// Starts a process that stops this one again and again, and writes to its text what stands there.
 fn start_debugger() -> Child {
     let debugger = tests::compile("fixtures/copying_debugger.c", &["-O2"], tests::Compiler::Gcc);
-    // SAFETY: lets any process be this one's debugger. Refused where nothing but Yama asks for it, and it is not there.
+    // SAFETY: lets any process be this one's debugger. Refused where nothing but Yama asks for it,
+    // and it is not there.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     let mut debugger = Command::new(debugger)
         .arg(std::process::id().to_string())

@@ -1,4 +1,5 @@
-//! Sites five bytes apart, which share words and fetch windows, toggled by a thread each: none may lose another's update.
+//! Sites five bytes apart, which share words and fetch windows, toggled by a thread each: none may
+//! lose another's update.
 //!
 //! ```text
 //! b8|b9 v v v v    mov eax|ecx     by patch
@@ -129,7 +130,8 @@ fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: b
                 .check(found == *old, Kind::Lost, || format!("{old:02x?} became {found:02x?} at {site:#x}"));
         }
         let results = if batch {
-            // SAFETY: each site is one instruction that may hold any value; no thread here blocks the trap.
+            // SAFETY: each site is one instruction that may hold any value; no thread here blocks
+            // the trap.
             unsafe { patch_all(&patches) }
         } else {
             // SAFETY: as above.

@@ -31,7 +31,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     pub(crate) toggles: Option<u64>,
 
-    /// Rounds of 20 seconds for each scenario, until there were 10^9 executions and 10^8 toggles in total
+    /// Rounds of 20 seconds for each scenario, until there were 10^9 executions and 10^8 toggles in
+    /// total
     #[arg(long, conflicts_with_all = ["seconds", "toggles"])]
     pub(crate) long: bool,
 
@@ -43,7 +44,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TICKS")]
     pub(crate) t_max: Option<u32>,
 
-    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes single stores tear
+    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes
+    /// single stores tear
     #[arg(long, value_name = "BYTES", value_parser = window)]
     pub(crate) window: Option<FetchWindow>,
 
@@ -55,7 +57,8 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Text::Private)]
     pub(crate) text: Text,
 
-    /// A debugger copies pages of the text all the time: one page may be writable and executable then
+    /// A debugger copies pages of the text all the time: one page may be writable and executable
+    /// then
     #[arg(long)]
     pub(crate) debugger: bool,
 
@@ -72,7 +75,8 @@ pub(crate) struct Options {
     pub(crate) in_process: bool,
 }
 
-/// A way in which text is made writable, other than that each store makes it so where it is executed.
+/// A way in which text is made writable, other than that each store makes it so where it is
+/// executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Text {
     /// Mapped privately, so that a debugger can write it

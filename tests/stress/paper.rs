@@ -1,5 +1,6 @@
-//! The paper's grid: straddlers at every split, toggled by [`patch`] while 2 to 6 threads execute them. And a real call that becomes
-//! a NOP: where it tears, the process crashes, and the crash is counted.
+//! The paper's grid: straddlers at every split, toggled by [`patch`] while 2 to 6 threads execute
+//! them. And a real call that becomes a NOP: where it tears, the process crashes, and the crash is
+//! counted.
 
 use std::arch::asm;
 use std::thread;
@@ -38,7 +39,8 @@ fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
     while worker.goes_on() {
         for (site, value) in sites.iter().zip(&mut values) {
             let next = value.other(&mut worker.random);
-            // SAFETY: the site is one instruction and may hold any of the values; no thread here blocks the trap.
+            // SAFETY: the site is one instruction and may hold any of the values; no thread here
+            // blocks the trap.
             let patched = unsafe { patch(*site, &value.form(), &next.form()) };
             worker.check(patched.is_ok() && sites::holds(*site, next), Kind::Lost, || {
                 format!("{patched:?} at {site:#x}, {next:?} wanted, {:02x?} found", bytes_at(*site))

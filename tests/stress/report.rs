@@ -1,4 +1,5 @@
-//! What a scenario gives: a line of the table, and a JSON object, which is also how the scenario's process tells it.
+//! What a scenario gives: a line of the table, and a JSON object, which is also how the scenario's
+//! process tells it.
 
 use serde_json::{Value, json};
 

@@ -1,13 +1,15 @@
 //! One run of a scenario: how far it is, what its threads have counted, what was found.
 //!
-//! A thread that takes part is a [`Worker`]. It asks [`Worker::goes_on`] in each round of its loop, which is also the sign of life that
-//! the watchdog (`watchdog.rs`) looks for.
+//! A thread that takes part is a [`Worker`]. It asks [`Worker::goes_on`] in each round of its loop,
+//! which is also the sign of life that the watchdog (`watchdog.rs`) looks for.
 
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
 
 use crate::options::{Defect, Options};
 use crate::random::Random;
@@ -42,14 +44,14 @@ pub(crate) struct Run {
     start: Instant,
     part: AtomicUsize,
     is_over: AtomicBool,
-    workers: Mutex<Vec<Arc<Life>>>,
+    /// Each on cache lines of its own.
+    workers: Mutex<Vec<Arc<CachePadded<Life>>>>,
     found: [AtomicU64; 4],
     lines: Mutex<Vec<String>>,
 }
 
-/// What a thread shows of itself. On cache lines of its own.
+/// What a thread shows of itself.
 #[derive(Debug)]
-#[repr(align(128))]
 pub(crate) struct Life {
     pub(crate) name: String,
     pub(crate) beats: AtomicU64,
@@ -82,20 +84,20 @@ impl Run {
     /// A new thread that takes part, to be called by itself.
     pub(crate) fn worker(&self, name: impl Into<String>) -> Worker<'_> {
         let mut workers = lock(&self.workers);
-        let life = Arc::new(Life {
+        let life = Arc::new(CachePadded::new(Life {
             name: name.into(),
             beats: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
             executions: AtomicU64::new(0),
             toggles: AtomicU64::new(0),
-        });
+        }));
         workers.push(Arc::clone(&life));
         let random = Random::new(self.seed, &life.name);
         Worker { run: self, life, random, is_new: Cell::new(true) }
     }
 
     /// Every thread that has taken part.
-    pub(crate) fn lives(&self) -> Vec<Arc<Life>> {
+    pub(crate) fn lives(&self) -> Vec<Arc<CachePadded<Life>>> {
         lock(&self.workers).clone()
     }
 
@@ -157,7 +159,7 @@ impl Run {
 /// A thread's own end of its [`Life`].
 pub(crate) struct Worker<'a> {
     pub(crate) run: &'a Run,
-    life: Arc<Life>,
+    life: Arc<CachePadded<Life>>,
     pub(crate) random: Random,
     is_new: Cell<bool>,
 }

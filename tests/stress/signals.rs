@@ -1,5 +1,5 @@
-//! Signals at random moments, whose handler runs the patched sites on an alternate stack: on executing threads and on the patching
-//! threads themselves, in mid-patch.
+//! Signals at random moments, whose handler runs the patched sites on an alternate stack: on
+//! executing threads and on the patching threads themselves, in mid-patch.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -111,7 +111,8 @@ fn with_alternate_stack(number: usize, act: impl FnOnce()) {
     let mut stack = vec![0_u8; SIZE];
     let set = |stack: libc::stack_t| {
         let mut before = MaybeUninit::<libc::stack_t>::zeroed();
-        // SAFETY: the stack is the vector's, which lives until it is no longer in use, or the one that was there before.
+        // SAFETY: the stack is the vector's, which lives until it is no longer in use, or the one
+        // that was there before.
         assert_eq!(unsafe { libc::sigaltstack(&stack, before.as_mut_ptr()) }, 0, "sigaltstack");
         // SAFETY: written by the kernel.
         unsafe { before.assume_init() }
@@ -142,7 +143,8 @@ fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
         let one_by_one =
             |act: &dyn Fn(&Patch<'_>) -> Result<(), Error>| patches.iter().map(act).collect::<Vec<_>>();
         let begin_and_finish = |one: &Patch<'_>| {
-            // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap.
+            // SAFETY: each site is one instruction that may hold any value, and no thread here
+            // blocks the trap.
             unsafe { start_patch(one.address, one.expected, one.replacement) }?.finish()
         };
         let results = match worker.random.below(3) {
@@ -172,7 +174,8 @@ fn send(run: &Run, sites: u64) {
             continue;
         }
         let before = HANDLED.load(Ordering::Acquire);
-        // SAFETY: has no effect on memory but the handler's. A thread that has ended meanwhile gets nothing.
+        // SAFETY: has no effect on memory but the handler's. A thread that has ended meanwhile gets
+        // nothing.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
         while sent == 0 && HANDLED.load(Ordering::Acquire) == before && !run.is_over() {
             thread::yield_now();

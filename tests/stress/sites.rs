@@ -91,8 +91,9 @@ pub(crate) fn holds(site: usize, value: Value) -> bool {
     bytes_at(site) == value.form()
 }
 
-/// Distance between two sites, and the offset of site `number` from its line: split by the fetch window in force after 1 to 4
-/// bytes, at the end of the line or of an earlier window; every fifth is not split.
+/// Distance between two sites, and the offset of site `number` from its line: split by the fetch
+/// window in force after 1 to 4 bytes, at the end of the line or of an earlier window; every fifth
+/// is not split.
 pub(crate) fn offset_of(number: usize) -> usize {
     const LINE: usize = 64;
     let window = FetchModel::in_force().window.bytes();

@@ -1,8 +1,10 @@
-//! Text that goes away while it is patched, and comes back: pages that are unmapped or replaced, and a library that is closed and
-//! opened again. Patches under way say so, what stands there now is untouched, and the next patch finds what is there.
+//! Text that goes away while it is patched, and comes back: pages that are unmapped or replaced,
+//! and a library that is closed and opened again. Patches under way say so, what stands there now
+//! is untouched, and the next patch finds what is there.
 //!
-//! The writable view of text that is gone stays behind as an empty mapping, of which a process may have only so many. So the text goes
-//! [`CYCLES`] times at most; then the last one is patched for the rest of the run.
+//! The writable view of text that is gone stays behind as an empty mapping, of which a process may
+//! have only so many. So the text goes [`CYCLES`] times at most; then the last one is patched for
+//! the rest of the run.
 
 use std::ffi::CString;
 use std::ops::Range;
@@ -48,7 +50,8 @@ fn begin(worker: &mut Worker<'_>, sites: &[usize], from: Value, finisher: &Finis
     let changes: Vec<Change> =
         worker.random.some_of(sites).into_iter().map(|site| Change::new(site, from, to)).collect();
     let patches: Vec<_> = changes.iter().map(Change::patch).collect();
-    // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the trap. The text may go away.
+    // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the
+    // trap. The text may go away.
     let outstanding = unsafe { start_patch_all(&patches) };
     if worker.random.coin() {
         let given = finisher.take_over(&outstanding);
@@ -111,8 +114,8 @@ enum Next {
 
 const DATA: u8 = 0x77;
 
-/// Free address space for the pages, with an inaccessible page on either side: text of others that touches ours would be one mapping
-/// with it, and go when ours is made writable.
+/// Free address space for the pages, with an inaccessible page on either side: text of others that
+/// touches ours would be one mapping with it, and go when ours is made writable.
 fn reserve() -> usize {
     const PAGE: usize = 4096;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -1,5 +1,5 @@
-//! The thread that watches a run: how far it is, whether every worker makes progress, and whether a mapping is writable and
-//! executable.
+//! The thread that watches a run: how far it is, whether every worker makes progress, and whether a
+//! mapping is writable and executable.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use crate::run::{Kind, Run};
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread hangs. With a debugger, a mapping may be
-/// writable and executable for a moment.
+/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread
+/// hangs. With a debugger, a mapping may be writable and executable for a moment.
 pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up: impl Fn()) {
     let mut seen: HashMap<String, (u64, Instant)> = HashMap::new();
     let mut told_of_mapping = has_debugger;

@@ -1,9 +1,9 @@
-//! Are the figures right? Programs that know their own durations and call counts, against what the report
-//! says of them.
+//! Are the figures right? Programs that know their own durations and call counts, against what the
+//! report says of them.
 //!
-//! The machine may be shared: a neighbour that takes a processor away in mid-run makes the program's own rate
-//! unsteady. A measurement that misses its bound is therefore repeated, three times in all, and says so; a
-//! wrong figure misses every time.
+//! The machine may be shared: a neighbour that takes a processor away in mid-run makes the
+//! program's own rate unsteady. A measurement that misses its bound is therefore repeated, three
+//! times in all, and says so; a wrong figure misses every time.
 
 use std::num::NonZero;
 use std::process::{Child, Command};
@@ -14,8 +14,8 @@ use tests::{Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 3;
 
-/// Share of the time that neighbours of the machine may have its processor. No clock of the program's tells of that, nor does the stated
-/// error.
+/// Share of the time that neighbours of the machine may have its processor. No clock of the
+/// program's tells of that, nor does the stated error.
 const PREEMPTED: f64 = 0.05;
 
 /// One measurement at a time.
@@ -72,13 +72,14 @@ fn p50_is_within_5_percent_for_functions_of_10_us_and_more() {
     });
 }
 
-/// Runs one variant, beside so many processes that want the processors, and compares the estimated number of calls with the
-/// true one.
+/// Runs one variant, beside so many processes that want the processors, and compares the estimated
+/// number of calls with the true one.
 fn check_calls(variant: &str, competitors: usize, bound: f64) {
     let binary = compile("fixtures/steady_rate.c", &["-O2"], Gcc);
     attempt(variant, || {
         let _competitors = Competitors::start(competitors);
-        // The program has a processor for a part of the two seconds, and a part of that is the budget.
+        // The program has a processor for a part of the two seconds, and a part of that is the
+        // budget.
         let options = if competitors > 0 { "budget=25%" } else { "budget=5%" };
         let profiled = profiled(&binary, &[variant, "2"], options);
         for (name, figures) in truth(&profiled) {

@@ -1,12 +1,16 @@
-//! Do the stated intervals hold for programs that an estimator by sampling gets wrong if anything can make it? Each program counts its
-//! own calls (`fixtures/adversarial.c`) and runs several times.
+//! Do the stated intervals hold for programs that an estimator by sampling gets wrong if anything
+//! can make it? Each program counts its own calls (`fixtures/adversarial.c`) and runs several
+//! times.
 //!
 //! What is asserted of all runs together:
 //! - what the report says was counted exactly, was;
-//! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the truth in at least 93 %. A test that
-//!   misses this by chance is no test: so many misses are allowed that, were the coverage 93 % and the pairs independent, more would
-//!   happen in one of 10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
-//! - at least a fifth of these pairs have an interval with both ends: "at least one call" is never wrong;
+//! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the
+//!   truth in at least 93 %. A test that misses this by chance is no test: so many misses are
+//!   allowed that, were the coverage 93 % and the pairs independent, more would happen in one of
+//!   10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave
+//!   room for that;
+//! - at least a fifth of these pairs have an interval with both ends: "at least one call" is never
+//!   wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 
@@ -35,7 +39,8 @@ const PROGRAMS: [(&str, u32, bool); 8] = [
 
 const COVERAGE: f64 = 0.93;
 const FAILS_BY_CHANCE: f64 = 1e-4;
-/// How well the program knows the time of its own calls: the probes are inside of what it measures, and one clock is not the other.
+/// How well the program knows the time of its own calls: the probes are inside of what it measures,
+/// and one clock is not the other.
 const CLOCKS: f64 = 0.03;
 
 /// An estimate with its interval.

@@ -1,6 +1,8 @@
-//! What the three crates offer in Rust is in `fastinst.h`, or is listed here with the reason why C has no need of it.
+//! What the three crates offer in Rust is in `fastinst.h`, or is listed here with the reason why C
+//! has no need of it.
 //!
-//! Every `pub fn` of the crates is reachable from outside (the lint `unreachable_pub` sees to that), so the sources are the list.
+//! Every `pub fn` of the crates is reachable from outside (the lint `unreachable_pub` sees to
+//! that), so the sources are the list.
 
 use std::collections::BTreeSet;
 use std::fs;

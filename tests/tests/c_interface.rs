@@ -1,7 +1,7 @@
 //! The C interface as C programs use it: linked with `-lfastinst`, and only preloaded.
 //!
-//! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for itself what is executed. They
-//! end with 0, or with 1 and one line that says what is wrong.
+//! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for
+//! itself what is executed. They end with 0, or with 1 and one line that says what is wrong.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,7 +51,8 @@ fn link_flags() -> [String; 4] {
     ensure_preload();
     let directory = target_release_dir().canonicalize().expect("the library was built");
     let directory = directory.to_str().expect("a UTF-8 path");
-    // The library stands in front of the source: it must stay although nothing has asked for it yet.
+    // The library stands in front of the source: it must stay although nothing has asked for it
+    // yet.
     [
         "-Wl,--no-as-needed".to_owned(),
         format!("-L{directory}"),
@@ -93,8 +94,8 @@ fn start(binary: &Path, args: &[&str], access: Access, options: &str, calibratio
     run(&mut command)
 }
 
-/// Runs a program in each build and each way, without the profiler, and asserts that it ends well and silently. Returns
-/// what it has printed, the same each time.
+/// Runs a program in each build and each way, without the profiler, and asserts that it ends well
+/// and silently. Returns what it has printed, the same each time.
 #[track_caller]
 fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
     check_with(source, args, builds, "tool=none", None)
@@ -288,7 +289,8 @@ fn the_header_compiles_alone_and_without_a_warning() {
     }
 }
 
-/// Compiles a C program that is given as text, as its documentation says, and returns what it prints.
+/// Compiles a C program that is given as text, as its documentation says, and returns what it
+/// prints.
 fn print_of_example(source: &str, name: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let (file, binary) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
@@ -325,11 +327,11 @@ fn the_example_in_the_header_prints_what_it_says() {
 }
 
 #[test]
-fn the_c_example_in_the_readme_works() {
-    let readme = fs::read_to_string(repo_root().join("README.md")).expect("the README is there");
-    let (_, example) = readme.split_once("```c\n").expect("a C example");
+fn the_c_example_in_the_guide_works() {
+    let guide = fs::read_to_string(repo_root().join("docs/c-api.md")).expect("the guide is there");
+    let (_, example) = guide.split_once("```c\n").expect("a C example");
     let (example, _) = example.split_once("```").expect("its end");
-    assert!(print_of_example(example, "readme").ends_with("calls of work\n"));
+    assert!(print_of_example(example, "guide").ends_with("calls of work\n"));
 }
 
 /// What the header declares is what the library exports, and the other way round.

@@ -1,5 +1,5 @@
-//! Call sites of every shape at every offset, in every window setting, toggled by one thread while another runs through
-//! them.
+//! Call sites of every shape at every offset, in every window setting, toggled by one thread while
+//! another runs through them.
 //!
 //! `CALL_TOGGLES` sets the number of toggles (1,000,000 unless told).
 
@@ -25,7 +25,8 @@ extern "C" fn callee<const N: usize>() {
 struct Sites {
     /// Entry of each function and its site.
     functions: Vec<(usize, usize)>,
-    /// What the operands lead to: thunks for direct calls, pointers for indirect ones, for each callee.
+    /// What the operands lead to: thunks for direct calls, pointers for indirect ones, for each
+    /// callee.
     thunks: [usize; 2],
     pointers: [usize; 2],
 }
@@ -50,7 +51,8 @@ impl Sites {
         for (number, (shape, offset)) in
             SHAPES.iter().flat_map(|shape| (0..OFFSETS).map(move |o| (*shape, o))).enumerate()
         {
-            // The function starts eight bytes in front of its site, so that the site has the wanted offset.
+            // The function starts eight bytes in front of its site, so that the site has the wanted
+            // offset.
             let site = (number + 1) * FUNCTION + offset;
             let (opcode, target): (&[u8], usize) = match shape {
                 Shape::Call => (&[0xe8], thunks[0]),
@@ -142,7 +144,8 @@ impl Executor {
         }
     }
 
-    /// Runs the function [`COUNTED`] times with the code as it is now, and returns how often each callee was called.
+    /// Runs the function [`COUNTED`] times with the code as it is now, and returns how often each
+    /// callee was called.
     fn count(&self) -> [u64; 2] {
         serialize_all_cores().unwrap();
         self.counted.store(COUNTED, Ordering::Release);
@@ -160,7 +163,8 @@ fn exclusive() -> MutexGuard<'static, ()> {
 }
 
 fn force(window: FetchWindow) {
-    // SAFETY: this is the question that the test asks of the processor; a wrong answer shows as a crash.
+    // SAFETY: this is the question that the test asks of the processor; a wrong answer shows as a
+    // crash.
     unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
 }
 
@@ -183,7 +187,8 @@ fn every_shape_offset_and_window_toggled_while_executing() {
                 scope.spawn(|| executor.run());
                 let _stop = Stop(&executor);
                 for (function, address) in &sites.functions {
-                    // SAFETY: the site is one instruction of the test's own text, which is right with and without the call.
+                    // SAFETY: the site is one instruction of the test's own text, which is right
+                    // with and without the call.
                     let site = unsafe { CallSite::decode(*address, clobbers) }.unwrap();
                     strategies.insert(site.strategy());
                     for active_at_end in [false, true] {

@@ -1,6 +1,8 @@
-//! The examples of the crates: each is built and run as its first comment says, and prints what that says.
+//! The examples of the crates: each is built and run as its first comment says, and prints what
+//! that says.
 //!
-//! The READMEs show some of them: what stands there is the example's own text.
+//! READMEs and guides show some of them: what stands there is the example's own text. Their links
+//! lead somewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +11,7 @@ use std::process::Command;
 
 use tests::{bare, ensure_preload, repo_root, run, target_dir, target_release_dir};
 
-const CRATES: [&str; 3] = ["wordpatch", "callpatch", "fastinst"];
+const CRATES: [&str; 4] = ["wordpatch", "callpatch", "fastinst", "wasm-jit"];
 
 /// The examples that are programs by themselves; `library.c` is what `probes.rs` loads.
 fn examples(extension: &str) -> Vec<PathBuf> {
@@ -26,7 +28,8 @@ fn examples(extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What the first comment of an example says that it prints: the block after "Prints:", without the comment's signs.
+/// What the first comment of an example says that it prints: the block after "Prints:", without the
+/// comment's signs.
 fn promised(source: &str) -> String {
     let comment = |line: &str| {
         let line = line.strip_prefix("//!").or_else(|| line.strip_prefix(" *"))?;
@@ -145,21 +148,118 @@ fn readmes_show_the_examples() {
     }
 }
 
-/// Every relative link in a README leads to a file.
+/// The program that a guide shows is an example, too.
 #[test]
-fn links_of_the_readmes_lead_somewhere() {
-    for name in CRATES {
-        let folder = repo_root().join(name);
-        let readme = fs::read_to_string(folder.join("README.md")).expect("every crate has a README");
-        let links: Vec<&str> = readme
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split_once(')'))
-            .map(|(link, _)| link.split_once('#').map_or(link, |(path, _)| path))
-            .collect();
-        assert!(links.len() >= 3, "{name}/README.md links to {links:?}");
-        for link in links {
-            assert!(folder.join(link).exists(), "{name}/README.md: {link} leads nowhere");
-        }
+fn the_guide_to_wasm_jit_shows_an_example() {
+    let guide = fs::read_to_string(repo_root().join("docs/wasm-jit.md")).expect("the guide is there");
+    let (_, program) = guide.split_once("```rust\n").expect("a program");
+    let (program, _) = program.split_once("\n```").expect("its end");
+    let example = repo_root().join("wasm-jit/examples/host_function.rs");
+    assert_eq!(body(&fs::read_to_string(example).expect("an example can be read")), program.trim());
+}
+
+/// The text files for readers: those in these folders that end in `.md`.
+fn documents() -> Vec<PathBuf> {
+    const FOLDERS: [&str; 15] = [
+        "",
+        "docs",
+        "wordpatch",
+        "wordpatch/model",
+        "callpatch",
+        "fastinst",
+        "profiler",
+        "profiler/preload",
+        "tmax-probe",
+        "wasm-jit",
+        "wasm-jit/fuzz",
+        "wasm-jit/tests",
+        "benches",
+        "tests",
+        "scripts/mutants",
+    ];
+    let mut found: Vec<PathBuf> = FOLDERS
+        .iter()
+        .flat_map(|folder| fs::read_dir(repo_root().join(folder)).expect("the folder is there"))
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension() == Some(OsStr::new("md")))
+        .collect();
+    found.sort();
+    assert!(found.len() >= 25, "{found:?}");
+    found
+}
+
+/// What Markdown of a hosting service makes of a heading's text to name it in a link.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// Lines outside of fenced and indented blocks.
+fn prose(document: &str) -> Vec<&str> {
+    let mut is_fenced = false;
+    let is_prose = |line: &&str| {
+        is_fenced ^= line.trim_start().starts_with("```");
+        !is_fenced && !line.starts_with("    ")
+    };
+    document.lines().filter(is_prose).collect()
+}
+
+/// The first link in `document` that leads nowhere.
+fn broken_link(document: &Path, text: &str) -> Option<String> {
+    let text = prose(text).join("\n");
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+    let mut relative = links.filter(|link| !link.contains("://"));
+    relative
+        .find(|link| {
+            let (path, section) = link.split_once('#').unwrap_or((link, ""));
+            let folder = document.parent().expect("a file has a folder");
+            let target = if path.is_empty() { document.to_owned() } else { folder.join(path) };
+            if section.is_empty() {
+                return !target.exists();
+            }
+            let Ok(text) = fs::read_to_string(&target) else { return true };
+            let mut headings = prose(&text).into_iter().filter(|line| line.starts_with('#'));
+            !headings.any(|line| anchor(line.trim_start_matches('#')) == section)
+        })
+        .map(str::to_owned)
+}
+
+/// Every relative link leads to a file, and one with a section to a heading.
+#[test]
+fn links_of_the_documents_lead_somewhere() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("a document can be read");
+        assert_eq!(broken_link(&document, &text), None, "{}", document.display());
     }
+}
+
+/// The files that the exercises in CONTRIBUTING name are there, but for those that are to be
+/// written.
+#[test]
+fn the_exercises_name_files_that_exist() {
+    const TO_BE_WRITTEN: [&str; 2] = ["profiler/src/report/markdown.rs", "fastinst/src/provider/NAME.rs"];
+    let text = fs::read_to_string(repo_root().join("CONTRIBUTING.md")).expect("it is there");
+    let is_file = |name: &&str| {
+        let known = [".rs", ".toml", ".txt", ".md", ".h", ".py", ".sh"];
+        name.contains('/') && !name.contains([' ', '*']) && known.iter().any(|end| name.ends_with(end))
+    };
+    let named: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_file).collect();
+    assert!(named.len() > 25, "{named:?}");
+    for name in named {
+        let exists = repo_root().join(name).exists();
+        assert_eq!(exists, !TO_BE_WRITTEN.contains(&name), "CONTRIBUTING.md: {name}");
+    }
+}
+
+#[test]
+fn broken_links_are_found() {
+    let readme = repo_root().join("README.md");
+    let check = |text: &str, expected: Option<&str>| {
+        assert_eq!(broken_link(&readme, text).as_deref(), expected, "{text}");
+    };
+    check("[a](ARCHITECTURE.md) [b](docs/limits.md#the-profiled-process)\n", None);
+    check("[a](ARCHITECTURE.md) [b](docs/no.md)\n", Some("docs/no.md"));
+    check("[a](docs/limits.md#no-such-section)\n", Some("docs/limits.md#no-such-section"));
+    check("    [a](docs/no.md)\n```\n[a](docs/no.md)\n```\n# A b\n", None);
+    check("# Are the figures true (`truth`)\n[a](https://example.org)\n", None);
 }

@@ -20,7 +20,8 @@ fn only_functions_that_are_executed_have_probes() {
         let with = profiled(&binary, &[], "discovery=lazy");
         with.run.assert_same(&without, &what);
         let report = with.report();
-        // An entry and an exit each; two of the inlined function, unless it is inlined into nothing.
+        // An entry and an exit each; two of the inlined function, unless it is inlined into
+        // nothing.
         let probes = report.json["probes"].as_u64().expect("a number of probes");
         assert!((8..=16).contains(&probes), "{what}: {probes} probes");
         for name in ["early", "late", "inlined"] {

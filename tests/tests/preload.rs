@@ -1,6 +1,6 @@
-//! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture program must
-//! print and end as it does without the preload, must not hang, and must leave a report that names its
-//! functions, or one line that says why there is none.
+//! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture
+//! program must print and end as it does without the preload, must not hang, and must leave a
+//! report that names its functions, or one line that says why there is none.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -50,15 +50,16 @@ enum Expect {
     Nothing,
 }
 
-/// Runs a fixture in each build, bare and under the preload, and asserts that both runs are the same and that
-/// each function of `sampled` has samples in at least one of the reports. Returns the profiled runs for
-/// further questions.
+/// Runs a fixture in each build, bare and under the preload, and asserts that both runs are the
+/// same and that each function of `sampled` has samples in at least one of the reports. Returns the
+/// profiled runs for further questions.
 fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled: &[&str]) -> Vec<Profiled> {
     builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
 }
 
-/// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a processor in that time on a busy
-/// machine; then there are no samples, and the run is repeated. Whatever else is wrong is so every time.
+/// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a
+/// processor in that time on a busy machine; then there are no samples, and the run is repeated.
+/// Whatever else is wrong is so every time.
 const ATTEMPTS: usize = 5;
 
 fn check_build(
@@ -655,7 +656,8 @@ fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_repo
     let lines: Vec<_> = alone.own_lines().collect();
     let [line] = lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("nothing to report") && line.contains("-finstrument-functions"), "{line}");
-    // In the place of the first, of a child that is waited for, of one that is not; a child of a child.
+    // In the place of the first, of a child that is waited for, of one that is not; a child of a
+    // child.
     for line in
         ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"]
     {

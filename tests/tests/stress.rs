@@ -1,4 +1,5 @@
-//! The short form of the stress program: every scenario for a moment, and every planted defect is found.
+//! The short form of the stress program: every scenario for a moment, and every planted defect is
+//! found.
 
 use std::process::Command;
 
@@ -42,8 +43,8 @@ fn boundaries() {
     check("boundaries");
 }
 
-/// With a window that may not be this processor's, single stores tear where it is not: then nothing else must go wrong, and where the
-/// processor does not tear, nothing at all.
+/// With a window that may not be this processor's, single stores tear where it is not: then nothing
+/// else must go wrong, and where the processor does not tear, nothing at all.
 #[test]
 fn boundaries_of_a_window_that_may_be_too_large() {
     let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
@@ -98,7 +99,8 @@ fn unload_of_text_that_is_mapped_shared() {
     check_with(&["--scenario", "unload", "--text", "alias"]);
 }
 
-/// Not the scenario in which text is unmapped while patches of it are outstanding: see `TextAccess::Private`.
+/// Not the scenario in which text is unmapped while patches of it are outstanding: see
+/// `TextAccess::Private`.
 #[test]
 fn a_debugger_that_copies_pages_all_the_time() {
     for scenario in ["neighbours", "batches", "asynchronous", "fork"] {
@@ -113,7 +115,8 @@ fn all_at_once() {
 
 #[test]
 fn planted_defects_are_found() {
-    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the process.
+    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the
+    // process.
     let damage: &[&str] = &["lost: ", "torn: "];
     for (scenario, defect, lines) in [
         ("neighbours", "overwrite", damage),

@@ -1,7 +1,9 @@
-//! The invariants of ARCHITECTURE.md that can be seen in the source, over every file that git knows.
+//! The invariants of ARCHITECTURE.md that can be seen in the source, over every file that git
+//! knows.
 //!
-//! Each rule is a function of one file, and is tried on a planted offence too. Comments and string literals do not count, nor
-//! does the code of unit tests. Exceptions are listed with their reason; one that is no longer needed fails as well.
+//! Each rule is a function of one file, and is tried on a planted offence too. Comments and string
+//! literals do not count, nor does the code of unit tests. Exceptions are listed with their reason;
+//! one that is no longer needed fails as well.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +35,8 @@ const WORDPATCH_ONLY: &[&str] =
 /// First bytes of CALL, JMP and RET, and of the long NOP.
 const CALL_BYTES: &[&str] = &["0xe8", "0xe9", "0xeb", "0xc3", "0xc2", "0x0f1f", "0x1f"];
 
-/// Bytes that begin other instructions: prefixes, escapes and moves. Looked for in wasm-jit only, where machine code is made.
+/// Bytes that begin other instructions: prefixes, escapes and moves. Looked for in wasm-jit only,
+/// where machine code is made.
 const MACHINE_CODE: &[&str] = &[
     "0x0f", "0x40", "0x41", "0x48", "0x49", "0x66", "0x89", "0x8b", "0x8d", "0x90", "0xc4", "0xc5", "0xf0",
     "0xf2", "0xf3",

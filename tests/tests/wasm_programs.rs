@@ -1,8 +1,10 @@
-//! Real third-party programs run a real workload under `wasm-jit run`, and leave what another engine left.
+//! Real third-party programs run a real workload under `wasm-jit run`, and leave what another
+//! engine left.
 //!
-//! `scripts/wasm-programs.sh` fetches or builds the programs. What each workload has to print, and the files that it has to
-//! write, are in `fixtures/wasm/`, one text for each test. They come from the engine Wasmtime (`wasmtime` of the crate
-//! wasmtime-cli 48 in the path), for Lua from a native build of the same source:
+//! `scripts/wasm-programs.sh` fetches or builds the programs. What each workload has to print, and
+//! the files that it has to write, are in `fixtures/wasm/`, one text for each test. They come from
+//! the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), for Lua from a native
+//! build of the same source:
 //!
 //! ```text
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
@@ -50,8 +52,8 @@ fn programs(names: &[&str]) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs the steps one after the other in a folder `/work` that has these files of `tests/programs/` in it, and compares all
-/// that they leave with the expectation of this name.
+/// Runs the steps one after the other in a folder `/work` that has these files of `tests/programs/`
+/// in it, and compares all that they leave with the expectation of this name.
 #[track_caller]
 fn check(name: &str, oracle: Oracle, fetched: &[&str], files: &[&str], steps: &[Step]) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -151,7 +153,8 @@ fn report(left: &mut String, step: &Step, work: &Path, run: &Run) {
     }
 }
 
-/// Synthesis, placement and routing, and the bitstream: C++ with exceptions, a module of 69 MB with 46,000 functions.
+/// Synthesis, placement and routing, and the bitstream: C++ with exceptions, a module of 69 MB with
+/// 46,000 functions.
 #[test]
 fn yosys_and_nextpnr_make_a_bitstream() {
     let yosys = Step {
@@ -280,7 +283,8 @@ fn lua_runs_small_functions() {
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
 }
 
-/// Rust's standard library and packages: a picture drawn in floating point, regular expressions, JSON, files and refusals.
+/// Rust's standard library and packages: a picture drawn in floating point, regular expressions,
+/// JSON, files and refusals.
 #[test]
 fn rust_draws_and_indexes() {
     let rust = |arguments| Step { program: "rust.wasm", arguments, ..STEP };

@@ -1,8 +1,9 @@
 //! What the ways to store, to trap and to wait cost here, in TSC ticks.
 //!
-//! The cost of `membarrier` depends on what the other processors do at the moment of the call: it interrupts those that run a
-//! thread of this process. On one machine, runs minutes apart had medians of 1,200 and of 29,600 ticks. So it is measured as a
-//! distribution, in both situations, and what follows from it takes the worse one.
+//! The cost of `membarrier` depends on what the other processors do at the moment of the call: it
+//! interrupts those that run a thread of this process. On one machine, runs minutes apart had
+//! medians of 1,200 and of 29,600 ticks. So it is measured as a distribution, in both situations,
+//! and what follows from it takes the worse one.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,8 +20,8 @@ use crate::kernel::{pin, usable_processors};
 /// Samples of each cost.
 const SAMPLES: usize = 501;
 
-/// Samples of `membarrier` in each situation, and the pause between two, in ticks: together long enough for several time slices, so that
-/// other processes' use of the processors is sampled too.
+/// Samples of `membarrier` in each situation, and the pause between two, in ticks: together long
+/// enough for several time slices, so that other processes' use of the processors is sampled too.
 const MEMBARRIERS: usize = 1_000;
 const PAUSE: u64 = 500_000;
 
@@ -32,7 +33,8 @@ const STORES: u64 = 100;
 pub struct Costs {
     /// Ticks of the TSC in a microsecond.
     pub ticks_per_us: f64,
-    /// A patch inside a fetch window, in memory that is writable where it is executed. Nobody executes it.
+    /// A patch inside a fetch window, in memory that is writable where it is executed. Nobody
+    /// executes it.
     pub store: u64,
     /// The same through a second mapping.
     pub alias_store: u64,

@@ -1,7 +1,8 @@
 //! A run that can go on after an interrupt: each trial is written down as it ends.
 //!
-//! The first line tells the program and the machine; each other line is a trial. A run that finds the journal of the same program
-//! and machine takes the trials that it would make from there. A last line that was cut off is dropped.
+//! The first line tells the program and the machine; each other line is a trial. A run that finds
+//! the journal of the same program and machine takes the trials that it would make from there. A
+//! last line that was cut off is dropped.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -41,7 +42,8 @@ impl<'a> Journal<'a> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let trials = read(&fs::read_to_string(path).unwrap_or_default(), &header);
-        // Written anew, without the line that was cut off or another machine's trials, and put in place as a whole.
+        // Written anew, without the line that was cut off or another machine's trials, and put in
+        // place as a whole.
         let new = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&new).map_err(failed)?;
         let mut journal =

@@ -1,15 +1,18 @@
 //! Which trials a run makes.
 //!
-//! 1. **Window.** In each *round*, one trial for each class of boundaries inside a cache line (8, 16 and 32), by one store. All
-//!    of a round have the same kernel, spacing, executors, placement and so on, drawn at random, so that they differ in the
-//!    boundary only: a class that tears is a positive control for those that do not. In every fourth round, also one across the
-//!    line and one inside an aligned quadword.
+//! 1. **Window.** In each *round*, one trial for each class of boundaries inside a cache line (8,
+//!    16 and 32), by one store. All of a round have the same kernel, spacing, executors, placement
+//!    and so on, drawn at random, so that they differ in the boundary only: a class that tears is a
+//!    positive control for those that do not. In every fourth round, also one across the line and
+//!    one inside an aligned quadword.
 //! 2. **Calls.** The paper's own kernel, which crashes, at the same boundaries.
-//! 3. **T_max, coarse.** In each round, one trial of the protocol for each wait from 0 to 6,400 ticks, equal otherwise.
-//! 4. **T_max, fine.** The same with waits around the smallest clean one, and beyond it up to the T_max that would be claimed. Again
-//!    if that finds a tear at a longer wait.
+//! 3. **T_max, coarse.** In each round, one trial of the protocol for each wait from 0 to 6,400
+//!    ticks, equal otherwise.
+//! 4. **T_max, fine.** The same with waits around the smallest clean one, and beyond it up to the
+//!    T_max that would be claimed. Again if that finds a tear at a longer wait.
 //!
-//! Rounds interleave what is compared, so a machine that becomes busy during the run affects all of it alike.
+//! Rounds interleave what is compared, so a machine that becomes busy during the run affects all of
+//! it alike.
 
 use std::ops::Range;
 
@@ -52,15 +55,18 @@ impl Depth {
     }
 }
 
-/// How long a trial takes. Short, because trials count and not their chances; long enough to contain the start of the threads.
+/// How long a trial takes. Short, because trials count and not their chances; long enough to
+/// contain the start of the threads.
 const MILLISECONDS: u32 = 50;
 
-/// Every place in a cache line where a site is cut. At an odd multiple of 4 it lies inside an aligned quadword.
+/// Every place in a cache line where a site is cut. At an odd multiple of 4 it lies inside an
+/// aligned quadword.
 pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
     (4..=CACHE_LINE).step_by(4)
 }
 
-/// What a site can cross, by [`class`]: the candidates for the window, and 4 for the control inside a quadword.
+/// What a site can cross, by [`class`]: the candidates for the window, and 4 for the control inside
+/// a quadword.
 pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
 
 /// The classes inside a cache line: whether one of them tears is the question.
@@ -73,7 +79,8 @@ const CONTROL_EVERY: u64 = 4;
 const STEP: u32 = 100;
 const LONGEST_WAIT: u32 = 2_400;
 
-/// Waits of part 3, in ticks: close where most tears are, and beyond the paper's grid for slower machines.
+/// Waits of part 3, in ticks: close where most tears are, and beyond the paper's grid for slower
+/// machines.
 const WAITS: [u32; 14] = [0, 50, 100, 200, 300, 400, 600, 800, 1_200, 1_600, 2_400, 3_200, 4_800, 6_400];
 
 /// How many waits part 4 tries in a round.
@@ -85,11 +92,13 @@ pub const FINE_ROUNDS: usize = 3;
 /// For trials that end by their time.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// A trial with everything drawn at random that a plan may leave open, the same for the same number.
+/// A trial with everything drawn at random that a plan may leave open, the same for the same
+/// number.
 fn drawn(number: u64) -> Spec {
     let mut random = SmallRng::seed_from_u64(number);
     let kernel = if random.random_ratio(3, 4) { Kernel::Opcode } else { Kernel::Immediate };
-    // Listed as often as they shall be drawn: tight loops, and stores without pauses, tear most often inside a line.
+    // Listed as often as they shall be drawn: tight loops, and stores without pauses, tear most
+    // often inside a line.
     use {Approach::*, Spacing::*};
     let approaches = [Loop, Loop, Loop, Loop, Loop, Loop, Anew, Cold];
     let spacings = [BackToBack, BackToBack, BackToBack, BackToBack, Spread, Spread, Spread, Pairs];
@@ -115,7 +124,8 @@ fn drawn(number: u64) -> Spec {
     }
 }
 
-/// The trial of number `number` by one store at a boundary of `class`. Numbers of one round are equal but for the place.
+/// The trial of number `number` by one store at a boundary of `class`. Numbers of one round are
+/// equal but for the place.
 fn by_one_store(number: u64, of_class: u32) -> Spec {
     let spec = drawn(number);
     let all: Vec<u32> = boundaries().filter(|boundary| class(*boundary) == of_class).collect();
@@ -159,7 +169,8 @@ pub(crate) fn straddled(window: u32) -> impl Iterator<Item = u32> + Clone {
     CLASSES.into_iter().filter(move |class| *class >= window).chain([PAGE])
 }
 
-/// The trial of number `number` by the protocol at some boundary from `window` on. Trials of one number differ in the wait only.
+/// The trial of number `number` by the protocol at some boundary from `window` on. Trials of one
+/// number differ in the wait only.
 fn by_protocol(number: u64, window: u32, wait: u32) -> Spec {
     let spec = drawn(number);
     let mut random = SmallRng::seed_from_u64(spec.seed);
@@ -194,7 +205,8 @@ pub(crate) fn by_wordpatch(trials: Range<u64>) -> Vec<Spec> {
     trials.map(trial).collect()
 }
 
-/// The paper's stress of the library (section 8.1): each split at the window's own boundary, with 2 to 6 executors, `toggles` each.
+/// The paper's stress of the library (section 8.1): each split at the window's own boundary, with 2
+/// to 6 executors, `toggles` each.
 pub(crate) fn paper_stress(window: u32, toggles: u64) -> Vec<Spec> {
     let executors = |front| (2..=6).map(move |executors| (front, executors));
     let spec = |(front, executors)| Spec {
@@ -218,8 +230,8 @@ pub fn coarse(depth: Depth, window: u32) -> Vec<Spec> {
     by_protocol_rounds(0..depth.rounds().coarse, window, &WAITS)
 }
 
-/// Part 4, when the smallest clean wait so far is `clean`: from half of it to the T_max that follows from it. `repetition` counts
-/// from 0.
+/// Part 4, when the smallest clean wait so far is `clean`: from half of it to the T_max that
+/// follows from it. `repetition` counts from 0.
 pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spec> {
     let first = clean / 2;
     let last = (f64::from(clean) * SAFETY_FACTOR) as u32;
@@ -264,7 +276,8 @@ fn paper(window: u32) -> Vec<Spec> {
     specs
 }
 
-/// Roughly how long a trial takes, in milliseconds: its limit, or what its toggles take where that is less.
+/// Roughly how long a trial takes, in milliseconds: its limit, or what its toggles take where that
+/// is less.
 pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
     /// Of a toggle without its waits, under an executor.
     const TOGGLE: f64 = 300.0;
@@ -347,7 +360,8 @@ mod tests {
             assert!(of(&|spec| spec.load) && of(&|spec| spec.method == Method::Store));
             assert!(of(&|spec| spec.method == Method::LockedStore));
         }
-        // One executor is nearly blind, and an immediate on one side of the boundary shows no mixture.
+        // One executor is nearly blind, and an immediate on one side of the boundary shows no
+        // mixture.
         assert!(specs.iter().all(|spec| spec.executors >= 2 && spec.front >= spec.kernel.first_front()));
     }
 

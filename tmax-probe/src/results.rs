@@ -107,8 +107,8 @@ impl Results {
         }
     }
 
-    /// The calibration that follows, if the window or T_max is known on a machine that exists. A window that is not known is the
-    /// vendors'.
+    /// The calibration that follows, if the window or T_max is known on a machine that exists. A
+    /// window that is not known is the vendors'.
     pub fn calibration(&self) -> Option<Calibration> {
         let wait = self.advice?.wait;
         if self.window_bytes.is_none() && self.t_max_ticks.is_none() {

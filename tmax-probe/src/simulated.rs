@@ -1,8 +1,9 @@
 //! Simulated machines whose window and T_max are known: what a run must never contradict.
 //!
-//! A machine tears as real ones were seen to: inside a cache line 0.1 to 20 times in a million toggles, in clusters (all tears of a
-//! hundred trials may come from four of them, and these may follow each other), and not at all with one executor. Across lines and
-//! pages a plain store tears almost always. Under the protocol, tears become rarer with the wait, and end at T_max.
+//! A machine tears as real ones were seen to: inside a cache line 0.1 to 20 times in a million
+//! toggles, in clusters (all tears of a hundred trials may come from four of them, and these may
+//! follow each other), and not at all with one executor. Across lines and pages a plain store tears
+//! almost always. Under the protocol, tears become rarer with the wait, and end at T_max.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -66,7 +67,8 @@ impl Simulated {
         Self { window, t_max, tearing, assumed_window: window, is_hot: false, random }
     }
 
-    /// The machine with this number, with everything drawn at random from what real machines may be like.
+    /// The machine with this number, with everything drawn at random from what real machines may be
+    /// like.
     pub fn drawn(number: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(number);
         let window = CLASSES[random.random_range(1..CLASSES.len())];
@@ -83,7 +85,8 @@ impl Simulated {
         Self { tearing, ..Self::new(window, t_max, number) }
     }
 
-    /// Whether the machine tears during the next trial: a chain with two states that is hot in the share `hot` of the time.
+    /// Whether the machine tears during the next trial: a chain with two states that is hot in the
+    /// share `hot` of the time.
     fn step(&mut self) {
         let Tearing { hot, period, .. } = self.tearing;
         if self.random.random_bool(1.0 / period) {

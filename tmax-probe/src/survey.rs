@@ -57,8 +57,8 @@ pub(crate) fn run_part(
     Ok(trials)
 }
 
-/// How long a part may take. On a busy machine trials take several times their time; the rounds that are left out cost power, and
-/// the verdict says so.
+/// How long a part may take. On a busy machine trials take several times their time; the rounds
+/// that are left out cost power, and the verdict says so.
 fn limit(depth: Depth, specs: &[Spec]) -> Duration {
     /// Of the time that the part takes on an idle machine.
     const FACTOR: f64 = 1.5;
@@ -73,8 +73,8 @@ fn limit(depth: Depth, specs: &[Spec]) -> Duration {
     }
 }
 
-/// Makes all trials of a run. Blocks for its whole time; for `--quick` and standard runs, at most one and a half times what it is
-/// on an idle machine.
+/// Makes all trials of a run. Blocks for its whole time; for `--quick` and standard runs, at most
+/// one and a half times what it is on an idle machine.
 ///
 /// # Errors
 /// The machine's or the observer's; the trials so far are lost unless the machine keeps them.

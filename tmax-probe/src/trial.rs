@@ -1,12 +1,13 @@
 //! One trial: a patcher toggles a site while executors run it and count what they saw.
 //!
-//! The site is one instruction of five bytes ([`LENGTH`]). A boundary cuts it after its first `front` bytes. It is toggled
-//! between two forms; an execution that is neither form is a *tear*.
+//! The site is one instruction of five bytes ([`LENGTH`]). A boundary cuts it after its first
+//! `front` bytes. It is toggled between two forms; an execution that is neither form is a *tear*.
 //!
 //! # The trial is the unit of evidence
-//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Tears of one trial are therefore not
-//! independent, and neither are its millions of chances. What is counted is whether a trial tore at all. To make trials as
-//! independent as a program can, each runs in a process of its own ([`crate::kernel`]): new pages, a new loop, new threads.
+//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Tears of one
+//! trial are therefore not independent, and neither are its millions of chances. What is counted is
+//! whether a trial tore at all. To make trials as independent as a program can, each runs in a
+//! process of its own ([`crate::kernel`]): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +26,11 @@ pub const PAGE: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
-    /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX, unless all of the immediate
-    /// lies on one side of the boundary (`front` is 1).
+    /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX,
+    /// unless all of the immediate lies on one side of the boundary (`front` is 1).
     Immediate,
-    /// `mov eax, A` and `mov edx, B`: the opcode byte differs too. A mixture shows in the two registers.
+    /// `mov eax, A` and `mov edx, B`: the opcode byte differs too. A mixture shows in the two
+    /// registers.
     Opcode,
     /// The paper's kernel: a CALL and a 5-byte NOP. A mixture crashes the trial's process.
     Call,
@@ -49,8 +51,9 @@ pub enum Method {
     Store,
     /// By one XCHG of eight bytes: locked, as the library's stores are.
     LockedStore,
-    /// By the three stores of the paper's protocol, with a wait between them. The lock is not INT3 but another opcode whose
-    /// execution shows nothing, so executors do not trap and run a hundred times as often.
+    /// By the three stores of the paper's protocol, with a wait between them. The lock is not INT3
+    /// but another opcode whose execution shows nothing, so executors do not trap and run a hundred
+    /// times as often.
     Protocol {
         /// The wait, in TSC ticks.
         wait: u32,
@@ -87,10 +90,11 @@ pub enum Mapping {
 pub enum Approach {
     /// In a tight loop, which processors run from their caches of decoded instructions.
     Loop,
-    /// By a return that no processor predicts: the site is fetched for each execution, and not earlier.
+    /// By a return that no processor predicts: the site is fetched for each execution, and not
+    /// earlier.
     Anew,
-    /// As `Anew`, after the part beyond the boundary was flushed from all caches: the two parts are fetched as far apart in time
-    /// as memory is away.
+    /// As `Anew`, after the part beyond the boundary was flushed from all caches: the two parts are
+    /// fetched as far apart in time as memory is away.
     Cold,
 }
 
@@ -106,7 +110,8 @@ pub enum Placement {
     Free,
 }
 
-/// The largest power of two, up to the cache line, that a boundary is a multiple of: what a site that is cut there crosses.
+/// The largest power of two, up to the cache line, that a boundary is a multiple of: what a site
+/// that is cut there crosses.
 pub fn class(boundary: u32) -> u32 {
     1 << boundary.trailing_zeros().min(CACHE_LINE.trailing_zeros())
 }
@@ -116,7 +121,8 @@ pub fn class(boundary: u32) -> u32 {
 pub struct Spec {
     /// The instruction.
     pub kernel: Kernel,
-    /// Where it is cut: bytes from the start of a cache line (a multiple of 4, up to its end), or [`PAGE`] for a page's end.
+    /// Where it is cut: bytes from the start of a cache line (a multiple of 4, up to its end), or
+    /// [`PAGE`] for a page's end.
     pub boundary: u32,
     /// How many of its bytes lie before the boundary: 1 to 4.
     pub front: u8,

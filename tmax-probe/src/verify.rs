@@ -1,13 +1,17 @@
-//! Whether a fetch model holds on this machine: the trials of a survey, against a window and a T_max that are given.
+//! Whether a fetch model holds on this machine: the trials of a survey, against a window and a
+//! T_max that are given.
 //!
-//! 1. One store at every class inside the window, and at the window itself as the control: rounds of [`crate::plan`], whose trials
-//!    differ in their place only.
-//! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a T_max.
-//! 3. `wordpatch::patch` under the model, at every boundary: one store inside the window, INT3 and waits elsewhere.
+//! 1. One store at every class inside the window, and at the window itself as the control: rounds
+//!    of [`crate::plan`], whose trials differ in their place only.
+//! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a
+//!    T_max.
+//! 3. `wordpatch::patch` under the model, at every boundary: one store inside the window, INT3 and
+//!    waits elsewhere.
 //!
-//! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far as the run had the power to
-//! refute it: [`Verification::power`] says how likely a window that tears in one trial of 26 (the rarest that was seen on a
-//! real machine) would have been refuted. The control must have torn, or the run was blind.
+//! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far
+//! as the run had the power to refute it: [`Verification::power`] says how likely a window that
+//! tears in one trial of 26 (the rarest that was seen on a real machine) would have been refuted.
+//! The control must have torn, or the run was blind.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -23,7 +27,8 @@ use crate::plan::{
 use crate::survey::{Observer, run_part};
 use crate::trial::{CACHE_LINE, Machine, Method, Spec, Trial, class};
 
-/// The share of trials that tear on a machine whose tears are as clustered as any that was seen: all but one of 88 from one trial of 26.
+/// The share of trials that tear on a machine whose tears are as clustered as any that was seen:
+/// all but one of 88 from one trial of 26.
 pub const CLUSTERED: f64 = 1.0 / 26.0;
 
 /// How many trials.
@@ -31,8 +36,9 @@ pub const CLUSTERED: f64 = 1.0 / 26.0;
 pub struct Effort {
     /// Rounds of part 1: as many trials for each class.
     pub rounds: u64,
-    /// Toggles of each trial through `wordpatch::patch`, however long that takes, as in the paper: at the window's own boundary, each
-    /// split, with 2 to 6 executors. Without it, those trials are as short as the others, at every boundary.
+    /// Toggles of each trial through `wordpatch::patch`, however long that takes, as in the paper:
+    /// at the window's own boundary, each split, with 2 to 6 executors. Without it, those trials
+    /// are as short as the others, at every boundary.
     pub toggles: Option<u64>,
 }
 
@@ -191,7 +197,8 @@ mod tests {
         verify(machine, model, Effort::SHORT, &mut Unobserved).unwrap()
     }
 
-    /// The stated power, on machines that tear 20 times in a million toggles, all from one trial of 26.
+    /// The stated power, on machines that tear 20 times in a million toggles, all from one trial
+    /// of 26.
     #[test]
     fn a_window_that_is_too_large_is_refuted_with_99_percent_however_clustered_the_tears_are() {
         const MACHINES: u64 = 500;

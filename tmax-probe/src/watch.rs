@@ -1,8 +1,9 @@
 //! Checking a calibration for as long as a machine runs, at no cost to its programs.
 //!
-//! One round of [`crate::verify`] after the other, each with other draws, under the scheduling policy SCHED_IDLE: its threads run on
-//! processors that nobody else wants. Between two trials it sleeps, so that it takes a hundredth of the time at most. The
-//! evidence adds up, and a calibration that a short run got wrong is refuted sooner or later.
+//! One round of [`crate::verify`] after the other, each with other draws, under the scheduling
+//! policy SCHED_IDLE: its threads run on processors that nobody else wants. Between two trials it
+//! sleeps, so that it takes a hundredth of the time at most. The evidence adds up, and a
+//! calibration that a short run got wrong is refuted sooner or later.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! A WebAssembly engine with a single-pass compiler.
+//! A WebAssembly engine with a single-pass compiler, for programs that load modules at run time and want to start them soon: it
+//! compiles some 20 MB of code a second on one thread, to code of nearly the speed of an optimizing compiler's.
 //!
 //! It runs WebAssembly 2.0 without SIMD, and the proposals that real programs use: tail calls, extended constants, multiple memories,
 //! exceptions (both forms) and threads. A module that uses anything else is refused when it is loaded, with the feature's name.
@@ -51,6 +52,21 @@
 //! The first call of WebAssembly installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: the hardware finds most traps. The first
 //! [`Store::interrupt_handle`] installs one for SIGURG, or for another signal ([`Config::interrupt_signal`]). A signal that
 //! is not about compiled code goes to the handler that was there before.
+//!
+//! # Safety
+//! The API is safe, but for what reads a memory that programs may write meanwhile, and handles made of raw words. A module cannot
+//! leave its sandbox; programs are bounded by [`StoreLimits`], [`Timeout`] and [`InterruptHandle`].
+//!
+//! # Errors
+//! [`Error`]: a module that is invalid or uses what is not supported (the feature is named), imports that are missing or of another
+//! type, limits, a [`Trap`], an exception that was not caught, an error of a host function.
+//!
+//! # Features
+//! `few-homes` is for tests: the compiler keeps few locals in registers.
+//!
+//! # Further reading
+//! `README.md`, and `docs/wasm-jit.md` of the repository: the command, what is supported, performance, limits. `examples/` has a
+//! program that calls a function of the host.
 //!
 //! # The code of this crate
 //! | folder or file | what it is |

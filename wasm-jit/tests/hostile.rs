@@ -7,6 +7,8 @@
 use std::num::NonZero;
 use std::time::Duration;
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 use wasm_encoder::{
     BlockType, Catch, CodeSection, ConstExpr, DataSection, ElementSection, Elements, ExportKind,
@@ -771,19 +773,6 @@ fn many_declarations() {
     });
 }
 
-/// Numbers that look random, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
-    }
-}
-
 /// Something of everything that a program may have.
 const PROGRAM: &str = r#"(module $program
     (type $binary (func (param i32 i64) (result i64)))
@@ -823,21 +812,25 @@ const PROGRAM: &str = r#"(module $program
         (global.set $count (i32.atomic.rmw.add $shared (i32.const 8) (memory.grow $own (i32.const 1))))
         (drop (call $binary (select (i32.const 1) (i32.const 2) (global.get $count)) (i64.const 4)))))"#;
 
+fn below(random: &mut SmallRng, end: usize) -> usize {
+    random.random_range(..end)
+}
+
 /// The same with a few small changes, or cut off.
-fn changed(module: &[u8], random: &mut Random) -> Vec<u8> {
+fn changed(module: &[u8], random: &mut SmallRng) -> Vec<u8> {
     let mut bytes = module.to_vec();
-    for _ in 0..=random.below(3) {
-        let at = random.below(bytes.len());
-        match random.below(6) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = random.below(256) as u8,
-            2 => bytes[at] = [0x00, 0x0b, 0x40, 0x7f, 0x80, 0xff][random.below(6)],
+    for _ in 0..=below(random, 3) {
+        let at = below(random, bytes.len());
+        match below(random, 6) {
+            0 => bytes[at] ^= 1 << below(random, 8),
+            1 => bytes[at] = below(random, 256) as u8,
+            2 => bytes[at] = [0x00, 0x0b, 0x40, 0x7f, 0x80, 0xff][below(random, 6)],
             3 => drop(bytes.remove(at)),
-            4 => bytes.insert(at, random.below(256) as u8),
-            _ if random.below(4) == 0 => bytes.truncate(at.max(8)),
+            4 => bytes.insert(at, below(random, 256) as u8),
+            _ if below(random, 4) == 0 => bytes.truncate(at.max(8)),
             _ => {
                 // A number of five bytes: nearly 2^32, or nearly 2^31.
-                let number = [0xff, 0xff, 0xff, 0xff, [0x0f, 0x07][random.below(2)]];
+                let number = [0xff, 0xff, 0xff, 0xff, [0x0f, 0x07][below(random, 2)]];
                 let end = bytes.len().min(at + 5);
                 bytes[at..end].copy_from_slice(&number[..end - at]);
             }
@@ -856,14 +849,14 @@ fn modules_that_were_changed_are_loaded_or_refused() {
     };
     let rounds = std::env::var("HOSTILE_ROUNDS").map_or(3000, |rounds| rounds.parse().unwrap());
     let seed = std::env::var("HOSTILE_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut random = Random(seed);
+    let mut random = SmallRng::seed_from_u64(seed);
     compile(&module).unwrap();
     let mut loaded = 0;
     for _ in 0..rounds {
         let bytes = changed(&module, &mut random);
         let Ok(module) = compile(&bytes) else { continue };
         loaded += 1;
-        if module.code_size() < 100_000 || random.below(50) == 0 {
+        if module.code_size() < 100_000 || below(&mut random, 50) == 0 {
             module.write_objdump(|_, _| true, &mut std::io::sink()).unwrap();
             module.write_perf_map(&mut std::io::sink()).unwrap();
             drop(module.show_to_gdb());

@@ -1,4 +1,29 @@
-//! Patches one instruction of running x86-64 code, atomically for every thread that executes it.
+//! Patches instructions of running x86-64 code: every thread executes the old instruction or the new one, never a
+//! mixture, and no thread is stopped.
+//!
+//! Use it to rewrite code that other threads may be executing: probes, hot patching, inline caches, code that was
+//! generated at run time. Calls that are only switched on and off are the business of the crate `callpatch`, at less cost.
+//!
+//! # Example
+//! ```
+//! use std::arch::global_asm;
+//!
+//! global_asm!(".globl answer", ".balign 8", "answer:", "mov eax, 41", "ret");
+//!
+//! unsafe extern "C" {
+//!     safe fn answer() -> u32;
+//! }
+//!
+//! fn main() -> Result<(), wordpatch::Error> {
+//!     let address = answer as *const () as usize;
+//!     let (old, new) = ([0xb8, 41, 0, 0, 0], [0xb8, 42, 0, 0, 0]);
+//!     // SAFETY: 1. an instruction starts there, in text that stays mapped and that only wordpatch writes; 2. every caller
+//!     // can use 42; 3. no thread blocks SIGTRAP, and nothing branches into the middle of the instruction.
+//!     unsafe { wordpatch::patch(address, &old, &new)? };
+//!     assert_eq!(answer(), 42);
+//!     Ok(())
+//! }
+//! ```
 //!
 //! # Concepts
 //! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at once
@@ -33,9 +58,30 @@
 //! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
 //! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.
 //!
-//! # Where to start
-//! `README.md` has an example, guarantees, obligations, and the status of each assumption about the processor; `examples/` has
-//! programs: one patch, a batch, patches that a finisher completes.
+//! # Main types
+//! * [`patch`], [`patch_all`], [`start_patch`], [`start_patch_all`]: the drivers. [`Patch`]: one patch of a batch.
+//!   [`Outstanding`]: a batch that was begun; [`Finisher`]: the thread that completes such batches.
+//! * [`FetchModel`]: what patches rely on, and where that comes from: the vendors' guarantees or a [`calibration`].
+//! * [`text`]: how text is written, what happens to it at a fork; [`text::TwoForms`]: two forms of an instruction, for
+//!   toggling.
+//! * [`code_memory`], [`near`]: memory for code. [`tsc`]: the time-stamp counter.
+//!
+//! # Safety
+//! The functions that patch are `unsafe`: the caller guarantees that an instruction starts at the address in text that only this
+//! crate writes, that the program is right with the new instruction, and, where the patch crosses a fetch window, that no
+//! thread that may execute it has SIGTRAP blocked ([`check_sigtrap_unblocked`]). Each function lists its obligations.
+//!
+//! # Errors
+//! [`Error`] says what was refused: bytes that are not the expected ones, text that is not mapped or shared with a parent process, a
+//! patch that would split or merge instructions, a refused `membarrier`. The instruction is then as it was, but for the one
+//! exception that is documented there.
+//!
+//! # Features
+//! None. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the crate for its own exhaustive tests.
+//!
+//! # Further reading
+//! `README.md` has guarantees, obligations, costs, and the status of each assumption about the processor; `examples/` has programs:
+//! one patch, a batch, patches that a finisher completes. `docs/limits.md` of the repository lists the known limits.
 //!
 //! # Checked
 //! * By executing it (`tests/`).

@@ -113,7 +113,8 @@ pub struct Report {
     pub rows: HashMap<u64, Row>,
     /// The time of all threads.
     pub thread_time_ns: f64,
-    /// What the report says that the profiler took, as a share of the program's processor time, and the error of that.
+    /// What the report says that the profiler took, as a share of the program's processor time, and
+    /// the error of that.
     pub stated_cost: Option<f64>,
     /// What it took at start.
     pub startup_ns: Option<f64>,

@@ -87,7 +87,8 @@ impl Calls {
     }
 }
 
-/// Ranks, largest value first; values within 2 % of the largest of a group share the mean of its ranks.
+/// Ranks, largest value first; values within 2 % of the largest of a group share the mean of its
+/// ranks.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
@@ -127,7 +128,8 @@ pub fn top_by_total(report: &Report, oracle: &Oracle, number: usize) -> f64 {
     rank_correlation(&pairs)
 }
 
-/// How an estimate compares with what was measured; nothing is counted where the report states none.
+/// How an estimate compares with what was measured; nothing is counted where the report states
+/// none.
 pub fn check(share: &mut Share, estimate: Option<Estimate>, truth: Range) {
     if let Some(estimate) = estimate.filter(|estimate| estimate.high.is_some()) {
         share.add(estimate.covers(truth));

@@ -50,7 +50,8 @@ pub struct Function {
 /// Distance between two functions.
 const FUNCTION: usize = 128;
 
-/// Functions with a site each, of the shape and at the offset from a line's start that are given; they call `callee::<0>`.
+/// Functions with a site each, of the shape and at the offset from a line's start that are given;
+/// they call `callee::<0>`.
 pub fn functions(sites: &[(Shape, usize)]) -> Vec<Function> {
     let anchor = callee::<0> as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), (sites.len() + 1) * FUNCTION, 16).unwrap();

@@ -3,19 +3,23 @@
 //! Results go to standard output. A diagnostic is one line on standard error that starts with `fastinst: `. A verb
 //! returns a [`Failure`], which is printed here, once; mistakes in the command line itself are clap's, exit code 2.
 
+mod generate;
+mod info;
 mod record;
 mod report;
 
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
   fastinst record -- ./app --size 10         profile, the table goes to stderr at exit
   fastinst record -o app.json -- ./app       profile into a file
   fastinst report app.json --limit 20        print the 20 functions with the longest totals
-  fastinst report app.json --callers hash    print who calls hash";
+  fastinst report app.json --callers hash    print who calls hash
+  fastinst info ./app                        print what can be measured in a binary";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
@@ -31,6 +35,9 @@ struct Cli {
 enum Verb {
     Record(record::Record),
     Report(report::Report),
+    Info(info::Info),
+    #[command(flatten)]
+    Generate(generate::Generate),
 }
 
 /// Why a verb ends without its result.
@@ -42,11 +49,24 @@ struct Failure {
     message: String,
 }
 
+/// Writes a verb's result to standard output.
+fn print(text: &[u8]) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text).and_then(|()| output.flush()) {
+        // The reader, `head` for example, has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
+        Ok(()) => Ok(()),
+    }
+}
+
 /// Parses the command line, runs the verb and returns the exit code.
 pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Info(arguments) => info::run(&arguments),
+        Verb::Generate(what) => generate::run(&what, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,8 +79,6 @@ pub(crate) fn run() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -89,6 +107,7 @@ mod tests {
         check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
+        check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");
         check("fastinst report a.json --json --limit 3", "cannot be used with");

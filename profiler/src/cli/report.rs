@@ -1,6 +1,6 @@
 //! `fastinst report`: prints recorded reports again, as they are or merged.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -77,13 +77,7 @@ pub(super) struct Report {
 
 pub(super) fn run(arguments: &Report) -> Result<(), Failure> {
     let text = print(arguments).map_err(|error| Failure { code: 1, message: error.to_string() })?;
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        // The reader, `head` for example, has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
-        Ok(()) => Ok(()),
-    }
+    super::print(text.as_bytes())
 }
 
 fn print(arguments: &Report) -> Result<String, Error> {

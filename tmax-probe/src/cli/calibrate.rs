@@ -25,7 +25,8 @@ pub(super) struct Calibrate {
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
-    /// Run the paper's grid (2,500 trials of 50 million toggles): many hours. Goes on where an interrupted run was
+    /// Run the paper's grid (2,500 trials of 50 million toggles): many hours. Goes on where an
+    /// interrupted run was
     #[arg(long)]
     full: bool,
 
@@ -53,8 +54,9 @@ pub(super) struct Calibrate {
     #[arg(long)]
     no_save: bool,
 
-    /// Run against simulated machines instead of this one: against one with this window (bytes) and T_max (ticks), or against so
-    /// many that tear at rates and in clusters like real ones, and count unsafe results
+    /// Run against simulated machines instead of this one: against one with this window (bytes) and
+    /// T_max (ticks), or against so many that tear at rates and in clusters like real ones, and
+    /// count unsafe results
     #[arg(
         long,
         value_name = "WINDOW:T_MAX|MACHINES",
@@ -252,7 +254,8 @@ enum Action {
 }
 
 impl Action {
-    /// For a file that says `before` and is valid here, if there is one, and a run that has found `found`.
+    /// For a file that says `before` and is valid here, if there is one, and a run that has found
+    /// `found`.
     fn choose(before: Option<&Model>, refuted: bool, found: Option<&Model>) -> Self {
         // A run that could not tell knows less than one that could, but a larger window is news.
         let knows_more = |before: &Model, found: &Model| {
@@ -271,7 +274,8 @@ impl Action {
     }
 }
 
-/// Keeps the calibration that follows from the results, if there is one, and removes one that they refute.
+/// Keeps the calibration that follows from the results, if there is one, and removes one that they
+/// refute.
 fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     let found = results.calibration();
     let end = if found.is_some() { 0 } else { code::UNDECIDED };

@@ -1,9 +1,10 @@
 //! The command line: one file per verb.
 //!
-//! Results go to standard output, diagnostics and progress to standard error. A verb returns its exit code, or a [`Failure`], which
-//! is printed here, once.
+//! Results go to standard output, diagnostics and progress to standard error. A verb returns its
+//! exit code, or a [`Failure`], which is printed here, once.
 
 mod calibrate;
+mod generate;
 mod progress;
 mod report;
 mod show;
@@ -12,7 +13,7 @@ mod verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tmax_probe::error::Error;
 use tmax_probe::kernel::child;
 
@@ -56,6 +57,8 @@ enum Verb {
     Show(show::Show),
     Verify(verify::Verify),
     Report(report::Report),
+    #[command(flatten)]
+    Generate(generate::Generate),
     /// One trial, for the program itself.
     #[command(name = child::VERB, hide = true)]
     Trial {
@@ -114,6 +117,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Verb::Show(arguments)) => show::run(&arguments),
         Some(Verb::Verify(arguments)) => verify::run(&arguments),
         Some(Verb::Report(arguments)) => report::run(&arguments),
+        Some(Verb::Generate(what)) => generate::run(&what, Cli::command()),
         Some(Verb::Trial { request }) => child::run_as_child(&request).map(|()| 0).map_err(Failure::from),
     };
     match done {
@@ -127,8 +131,6 @@ pub(crate) fn run() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

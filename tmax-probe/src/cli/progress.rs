@@ -1,4 +1,5 @@
-//! How a run is followed: a bar on a terminal, a line for each part elsewhere; and its end by SIGINT.
+//! How a run is followed: a bar on a terminal, a line for each part elsewhere; and its end by
+//! SIGINT.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,8 @@ extern "C" fn interrupt(_: libc::c_int) {
 pub(super) fn end_at_signals() {
     let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler stores to an atomic. Where it is refused, the signal ends the program as always.
+        // SAFETY: the handler stores to an atomic. Where it is refused, the signal ends the program
+        // as always.
         let _ = unsafe { sigaction(signal, &action) };
     }
 }

@@ -20,7 +20,8 @@ use super::{Failure, code, print, program, say};
 /// Try by stress to refute the calibration in force (or another model): some forty seconds
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// Toggle each of the 4 splits this often through wordpatch::patch, with 2 to 6 executors each. The paper's stress is 50000000
+    /// Toggle each of the 4 splits this often through wordpatch::patch, with 2 to 6 executors each.
+    /// The paper's stress is 50000000
     #[arg(long, value_name = "N")]
     toggles: Option<u64>,
 
@@ -32,8 +33,8 @@ pub(super) struct Verify {
     #[arg(long, value_name = "TICKS")]
     t_max: Option<u32>,
 
-    /// Check until interrupted, on idle processors and a hundredth of the time only. A calibration that is refuted is set aside,
-    /// as FILE.refuted, and the program ends with code 4
+    /// Check until interrupted, on idle processors and a hundredth of the time only. A calibration
+    /// that is refuted is set aside, as FILE.refuted, and the program ends with code 4
     #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
     watch: bool,
 

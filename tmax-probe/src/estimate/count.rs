@@ -1,7 +1,8 @@
 //! What trials of one kind add up to, and what may be said of the share that tears.
 //!
-//! The unit is the trial, see [`crate::trial`]. Bounds are those of Clopper and Pearson: exact for independent trials, one-sided, at
-//! the level [`CONFIDENCE`]. With no torn trial of n, the bound is 1 - (1 - CONFIDENCE)^(1/n), about 4.6 / n.
+//! The unit is the trial, see [`crate::trial`]. Bounds are those of Clopper and Pearson: exact for
+//! independent trials, one-sided, at the level [`CONFIDENCE`]. With no torn trial of n, the bound
+//! is 1 - (1 - CONFIDENCE)^(1/n), about 4.6 / n.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Beta, ContinuousCDF};
@@ -22,7 +23,8 @@ pub struct Count {
     pub toggles: u64,
     /// How often they were executed, in all.
     pub executions: u64,
-    /// How many executions were torn, in all. They come in clusters: nothing is inferred from their number.
+    /// How many executions were torn, in all. They come in clusters: nothing is inferred from their
+    /// number.
     pub tears: u64,
 }
 
@@ -68,7 +70,8 @@ impl Count {
         if torn == 0.0 { 0.0 } else { quantile(torn, clean + 1.0, 1.0 - CONFIDENCE) }
     }
 
-    /// How likely at least one of these trials would have torn if each did with probability `share`.
+    /// How likely at least one of these trials would have torn if each did with probability
+    /// `share`.
     pub fn power(&self, share: f64) -> f64 {
         1.0 - (1.0 - share).powf(self.trials as f64)
     }
@@ -98,7 +101,8 @@ mod tests {
             close(count(trials, 0).share_at_most(), 1.0 - 0.01_f64.powf(1.0 / trials as f64));
             close(count(trials, trials).share_at_least(), 0.01_f64.powf(1.0 / trials as f64));
         }
-        // One-sided 99 % bounds for 3 of 20, from the definition: P(at most 3 | p) = 0.01, P(at least 3 | p) = 0.01.
+        // One-sided 99 % bounds for 3 of 20, from the definition: P(at most 3 | p) = 0.01, P(at
+        // least 3 | p) = 0.01.
         close(count(20, 3).share_at_most(), 0.420_73);
         close(count(20, 3).share_at_least(), 0.022_71);
         assert_eq!((count(0, 0).share_at_most(), count(0, 0).share_at_least()), (1.0, 0.0));

@@ -1,8 +1,9 @@
 //! From trials to a window and a T_max, with what may be said of both.
 //!
-//! What counts is whether a trial tore ([`Count`]), never how many of its executions did: tears come in clusters. Both verdicts are
-//! claimed only by a run that had the power to refute them; otherwise they are *not known*, and what the vendors promise stays in
-//! force. [`window`] and [`t_max`] say by which rules.
+//! What counts is whether a trial tore ([`Count`]), never how many of its executions did: tears
+//! come in clusters. Both verdicts are claimed only by a run that had the power to refute them;
+//! otherwise they are *not known*, and what the vendors promise stays in force. [`window`] and
+//! [`t_max`] say by which rules.
 
 pub mod count;
 pub mod t_max;
@@ -137,7 +138,8 @@ mod tests {
         }
     }
 
-    /// As on an Intel Emerald Rapids: nothing tears inside a line, so nothing shows that it would have been seen.
+    /// As on an Intel Emerald Rapids: nothing tears inside a line, so nothing shows that it would
+    /// have been seen.
     #[test]
     fn a_machine_that_tears_across_lines_only_gets_no_window() {
         let seen = run(&mut Simulated::new(CACHE_LINE, 800, 7), Depth::Standard);

@@ -1,11 +1,13 @@
 //! The T_max that the trials allow to claim.
 //!
-//! The *clean wait* is the smallest wait of the grid with no torn trial at it and at any longer one, over all splits, boundaries and
-//! executors. T_max is [`SAFETY_FACTOR`] times that, rounded up. It is claimed only where
+//! The *clean wait* is the smallest wait of the grid with no torn trial at it and at any longer
+//! one, over all splits, boundaries and executors. T_max is [`SAFETY_FACTOR`] times that, rounded
+//! up. It is claimed only where
 //!
 //! 1. at least [`ENOUGH`] trials tore at shorter waits, so the run could see what it looked for;
-//! 2. with [`CONFIDENCE`](super::CONFIDENCE), the share of trials that tear at the clean wait and beyond is below a sixth
-//!    ([`MARGIN`]) of the share just below it. Longer waits do not tear more often than shorter ones, so the bound holds at T_max.
+//! 2. with [`CONFIDENCE`](super::CONFIDENCE), the share of trials that tear at the clean wait and
+//!    beyond is below a sixth ([`MARGIN`]) of the share just below it. Longer waits do not tear
+//!    more often than shorter ones, so the bound holds at T_max.
 //!
 //! Otherwise T_max is not known, and waits are made by `membarrier`, which needs none.
 
@@ -14,12 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::count::Count;
 use crate::trial::{Method, Trial};
 
-/// T_max divided by the smallest clean wait. The paper's was 5 (600 ticks seen, 3,000 used), without trials that make the fetch of the
-/// second part slow. A larger factor makes patches of straddlers slower, a smaller one may crash a program.
+/// T_max divided by the smallest clean wait. The paper's was 5 (600 ticks seen, 3,000 used),
+/// without trials that make the fetch of the second part slow. A larger factor makes patches of
+/// straddlers slower, a smaller one may crash a program.
 pub const SAFETY_FACTOR: f64 = 3.0;
 
-/// Torn trials that a T_max needs. With this and [`MARGIN`], none of 5,000 simulated machines got a T_max that was too short; with 20
-/// and 4, 13 did.
+/// Torn trials that a T_max needs. With this and [`MARGIN`], none of 5,000 simulated machines got a
+/// T_max that was too short; with 20 and 4, 13 did.
 pub const ENOUGH: u64 = 60;
 
 /// Torn trials from which the share just below the clean wait is taken.
@@ -165,7 +168,8 @@ mod tests {
         check(at(100, &[]), "NotTried");
     }
 
-    /// Seven tears, as a quick run once had, are no ground for a bound; nor is a bound that is weaker than the share it bounds.
+    /// Seven tears, as a quick run once had, are no ground for a bound; nor is a bound that is
+    /// weaker than the share it bounds.
     #[test]
     fn few_tears_or_a_weak_bound_are_not_enough() {
         check(at(100, &[(0, 0), (100, 0)]), "FewTears { torn_trials: 0, clean: Some(0) }");

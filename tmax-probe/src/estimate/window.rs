@@ -1,12 +1,14 @@
 //! The fetch window that the trials allow to claim.
 //!
 //! 1. A tear inside an aligned quadword: nothing is safe on this machine.
-//! 2. The smallest class inside a cache line that tore is the *control*. Each smaller class must have had the power to tear: with
-//!    [`CONFIDENCE`](super::CONFIDENCE), fewer of its trials tear than a quarter ([`MARGIN`]) of the share that surely does at
-//!    the control. The trials of all classes are equal but for the place of the cut ([`crate::plan`]), which is what makes the one a
-//!    control for the others. Then the window is the control's class.
-//! 3. Where no class inside the line tore, there is no control of the same kind, and the window is not known. A tear across lines
-//!    says nothing about the power to see one inside a line: it is a hundred thousand times as frequent.
+//! 2. The smallest class inside a cache line that tore is the *control*. Each smaller class must
+//!    have had the power to tear: with [`CONFIDENCE`](super::CONFIDENCE), fewer of its trials tear
+//!    than a quarter ([`MARGIN`]) of the share that surely does at the control. The trials of all
+//!    classes are equal but for the place of the cut ([`crate::plan`]), which is what makes the one
+//!    a control for the others. Then the window is the control's class.
+//! 3. Where no class inside the line tore, there is no control of the same kind, and the window is
+//!    not known. A tear across lines says nothing about the power to see one inside a line: it is a
+//!    hundred thousand times as frequent.
 //!
 //! Where the window is not known, the vendors' promise stays in force: 8 bytes.
 
@@ -52,7 +54,8 @@ pub enum WindowVerdict {
     },
     /// No tear was seen, not even across cache lines.
     Blind,
-    /// Tears were seen across cache lines only: no control tells whether one inside a line would have been seen.
+    /// Tears were seen across cache lines only: no control tells whether one inside a line would
+    /// have been seen.
     NoControl,
     /// A class tore, but a smaller one had too few trials to rule out the same there.
     TooWeak {
@@ -65,7 +68,8 @@ pub enum WindowVerdict {
         /// The share of its trials that may tear.
         class_at_most: f64,
     },
-    /// A tear was seen inside an aligned quadword, where AMD promises none and Intel was never seen to tear.
+    /// A tear was seen inside an aligned quadword, where AMD promises none and Intel was never seen
+    /// to tear.
     NothingIsSafe,
 }
 
@@ -119,7 +123,8 @@ pub(super) fn verdict(classes: &[AtClass]) -> WindowVerdict {
     let Some(control) = INSIDE_LINE.into_iter().find(|class| tore(*class)) else {
         return if tore(CACHE_LINE) { WindowVerdict::NoControl } else { WindowVerdict::Blind };
     };
-    // Calls that crash prove a tear too, but their trials are others than those of the smaller classes.
+    // Calls that crash prove a tear too, but their trials are others than those of the smaller
+    // classes.
     let control_at_least = of(control).map_or(0.0, |at| at.mixtures.share_at_least());
     for class in INSIDE_LINE.into_iter().filter(|class| *class < control) {
         let class_at_most = of(class).map_or(1.0, |at| at.mixtures.share_at_most());
@@ -154,7 +159,8 @@ mod tests {
         check([0, 0, 60, 60, 120], "Known { bytes: 16 }");
         check([0, 60, 0, 60, 120], "Known { bytes: 8 }");
         check([0, 1, 0, 0, 120], "Known { bytes: 8 }");
-        // At 99 %, 30 of 120 are 0.16 at least, and none of 120 is 0.038 at most: below a quarter of it; 29 are too few.
+        // At 99 %, 30 of 120 are 0.16 at least, and none of 120 is 0.038 at most: below a quarter
+        // of it; 29 are too few.
         check([0, 0, 0, 30, 120], "Known { bytes: 32 }");
         check([0, 0, 0, 24, 120], "TooWeak { control: 32");
         check([0, 0, 0, 1, 120], "TooWeak { control: 32");

@@ -1,8 +1,9 @@
 //! A trial in a process of its own.
 //!
-//! The child is this program with a hidden verb. It gets new pages, a new loop and new threads, so that trials are as
-//! independent of each other as a program can make them, and it may crash: a mixture of a CALL and a NOP does. It prints how many
-//! toggles it has done, a line now and then, and at its end the trial.
+//! The child is this program with a hidden verb. It gets new pages, a new loop and new threads, so
+//! that trials are as independent of each other as a program can make them, and it may crash: a
+//! mixture of a CALL and a NOP does. It prints how many toggles it has done, a line now and then,
+//! and at its end the trial.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -24,7 +25,8 @@ use crate::trial::{Kernel, Spec, Trial};
 /// The child's verb.
 pub const VERB: &str = "trial";
 
-/// A child that has not ended this long after its time gets no processor, or has jumped somewhere: it ends itself by SIGALRM.
+/// A child that has not ended this long after its time gets no processor, or has jumped somewhere:
+/// it ends itself by SIGALRM.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Toggles between two lines of progress.
@@ -105,8 +107,8 @@ pub fn run_as_child(request: &str) -> Result<(), Error> {
         let window = FetchWindow::from_bytes(window_bytes).ok_or_else(|| {
             child_error(std::io::Error::other(format!("no fetch window of {window_bytes} bytes")))
         })?;
-        // SAFETY: not known to hold, which is the question. All that this process patches is the trial's instruction, every
-        // mixture of whose forms is a valid instruction.
+        // SAFETY: not known to hold, which is the question. All that this process patches is the
+        // trial's instruction, every mixture of whose forms is a valid instruction.
         unsafe { FetchModel::force(window, t_max_ticks.map(TMax), wait) };
     }
     let mut reported = 0;

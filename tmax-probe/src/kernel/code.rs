@@ -1,4 +1,5 @@
-//! The machine code of an executor: a loop around the site, which tells mixtures from the two forms.
+//! The machine code of an executor: a loop around the site, which tells mixtures from the two
+//! forms.
 //!
 //! ```text
 //!         mov  r8, old          what the old form leaves in (EDX:EAX)
@@ -31,7 +32,8 @@ use crate::trial::{Approach, Kernel, LENGTH, Spec};
 const A: u32 = 0x5a5a_5a5a;
 const B: u32 = 0xa5a5_a5a5;
 
-/// What an executor shares with the thread that started it. Each has one, on a cache line of its own.
+/// What an executor shares with the thread that started it. Each has one, on a cache line of its
+/// own.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct Seen {
@@ -54,7 +56,8 @@ pub(super) struct Code {
     pub(super) lock: u8,
 }
 
-/// Lengths in bytes of what a loop contains besides its instructions, so that loops differ in shape.
+/// Lengths in bytes of what a loop contains besides its instructions, so that loops differ in
+/// shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Padding {
     /// Before the site.
@@ -77,7 +80,8 @@ fn one(
     Ok(bytes.try_into().expect("each form has five bytes"))
 }
 
-/// The executor of a spec at `start`, with its site `site` bytes from there. `target` is the target of a CALL.
+/// The executor of a spec at `start`, with its site `site` bytes from there. `target` is the target
+/// of a CALL.
 pub(super) fn assemble(
     spec: &Spec,
     start: u64,
@@ -162,8 +166,9 @@ pub(super) fn assemble(
     Ok(Code { bytes, old, new, lock })
 }
 
-/// Comes to the next instruction by a return that no processor predicts (a *retpoline*). Else the processor would have fetched what
-/// stands there long before the instructions above are done: it fetches hundreds of instructions ahead.
+/// Comes to the next instruction by a return that no processor predicts (a *retpoline*). Else the
+/// processor would have fetched what stands there long before the instructions above are done: it
+/// fetches hundreds of instructions ahead.
 fn fetch_anew(asm: &mut CodeAssembler) -> Result<(), IcedError> {
     let (mut inner, mut predicted, mut next) = (asm.create_label(), asm.create_label(), asm.create_label());
     asm.call(inner)?;

@@ -1,8 +1,8 @@
 //! Trials on this machine.
 //!
-//! A trial writes an executor's loop around the site (`code`) into pages of its own (`text`), starts the executors, all on the same
-//! code, toggles once all of them run (`patcher`), and adds up what the executors have counted. Each trial has a process of
-//! its own (`child`).
+//! A trial writes an executor's loop around the site (`code`) into pages of its own (`text`),
+//! starts the executors, all on the same code, toggles once all of them run (`patcher`), and adds
+//! up what the executors have counted. Each trial has a process of its own (`child`).
 
 pub mod child;
 mod code;
@@ -29,7 +29,8 @@ use code::{Executor, Padding, Seen, assemble};
 use patcher::Patcher;
 use text::Text;
 
-/// The first cache line that a site's boundary is in, from the start of the code: with room for the loop's beginning.
+/// The first cache line that a site's boundary is in, from the start of the code: with room for the
+/// loop's beginning.
 const FIRST_LINE: usize = 512;
 
 /// How many cache lines a site's boundary may be in.
@@ -38,7 +39,8 @@ const LINES: usize = 32;
 /// The longest padding in a loop, in bytes.
 const LONGEST_PADDING: usize = 24;
 
-/// How much memory the interfering thread works on: more than the caches that a core has for itself.
+/// How much memory the interfering thread works on: more than the caches that a core has for
+/// itself.
 const LOAD: usize = 16 << 20;
 
 /// This machine.
@@ -59,7 +61,8 @@ impl ThisMachine {
         Ok(Self { program: Some(program), ..Self::in_this_process()? })
     }
 
-    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether it holds or not.
+    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether it holds or
+    /// not.
     #[must_use]
     pub fn assuming(self, model: &FetchModel) -> Self {
         let FetchModel { window, t_max, wait, .. } = *model;
@@ -103,7 +106,8 @@ impl ThisMachine {
                 scope.spawn(move || {
                     pin(processor);
                     running.fetch_add(1, Ordering::Release);
-                    // SAFETY: the code stays mapped until the scope ends, and each of its forms is valid, or crashes on purpose.
+                    // SAFETY: the code stays mapped until the scope ends, and each of its forms is
+                    // valid, or crashes on purpose.
                     unsafe { executor(seen) };
                 });
             }
@@ -146,7 +150,8 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Offset of the site in its code, and the padding in its loop: the spec's boundary in a cache line that its seed chooses.
+/// Offset of the site in its code, and the padding in its loop: the spec's boundary in a cache line
+/// that its seed chooses.
 fn shape_of(spec: &Spec) -> (usize, Padding) {
     let mut random = SmallRng::seed_from_u64(spec.seed);
     let line = FIRST_LINE + random.random_range(0..LINES) * CACHE_LINE as usize;
@@ -162,8 +167,8 @@ pub(crate) fn usable_processors() -> Result<Vec<usize>, Error> {
     Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
 }
 
-/// The first processor is the patcher's. The executors share the others, or have it too ([`Placement`]); a single processor is
-/// everybody's.
+/// The first processor is the patcher's. The executors share the others, or have it too
+/// ([`Placement`]); a single processor is everybody's.
 fn processor_of_executor(processors: &[usize], placement: Placement, number: usize) -> Option<usize> {
     match (placement, processors) {
         (Placement::Free, _) | (_, []) => None,
@@ -174,7 +179,8 @@ fn processor_of_executor(processors: &[usize], placement: Placement, number: usi
     }
 }
 
-/// Keeps the calling thread on a processor. Where that is refused, it runs where the kernel likes: a trial more of that kind.
+/// Keeps the calling thread on a processor. Where that is refused, it runs where the kernel likes:
+/// a trial more of that kind.
 pub(crate) fn pin(processor: Option<usize>) {
     let Some(processor) = processor else { return };
     let mut set = CpuSet::new();
@@ -260,7 +266,8 @@ mod tests {
         assert_eq!(on(Placement::Free, &[3, 5]), [None; 4]);
     }
 
-    /// What must hold on every machine: every toggle arrives, and inside an aligned quadword nothing tears.
+    /// What must hold on every machine: every toggle arrives, and inside an aligned quadword
+    /// nothing tears.
     #[test]
     fn inside_a_quadword_executors_see_both_forms_and_nothing_else() {
         let mut machine = ThisMachine::in_this_process().unwrap();

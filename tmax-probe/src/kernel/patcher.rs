@@ -1,6 +1,8 @@
-//! The patcher's side of a trial: it toggles the site as fast as the spec says until the trial is over.
+//! The patcher's side of a trial: it toggles the site as fast as the spec says until the trial is
+//! over.
 //!
-//! Every store is of eight bytes, spelled in assembly so that it is one store, and leaves the bytes around the site as they are:
+//! Every store is of eight bytes, spelled in assembly so that it is one store, and leaves the bytes
+//! around the site as they are:
 //!
 //! ```text
 //! one store        [ .. f f f|b b .. ]           inside the cache line if the site is, else across
@@ -48,13 +50,15 @@ pub(super) struct Patcher {
     forms: [[u8; LENGTH as usize]; 2],
 }
 
-// SAFETY: the places are in memory that outlives the trial, and only the thread that has the patcher writes them.
+// SAFETY: the places are in memory that outlives the trial, and only the thread that has the
+// patcher writes them.
 unsafe impl Send for Patcher {}
 
 /// Stores eight bytes at once.
 ///
 /// # Safety
-/// They must be mapped writable. With `LOCKED`, they must not cross a cache line (that would be a split lock).
+/// They must be mapped writable. With `LOCKED`, they must not cross a cache line (that would be a
+/// split lock).
 #[inline(always)]
 unsafe fn store<const LOCKED: bool>(place: *mut u8, value: u64) {
     // SAFETY: the caller's obligation. No other instruction may stand for these two.
@@ -76,7 +80,8 @@ fn wait_from(start: u64, ticks: u64) {
 }
 
 impl Patcher {
-    /// For a site at `site`, both forms of which are in `code`, written through `view` and executed at `start`.
+    /// For a site at `site`, both forms of which are in `code`, written through `view` and executed
+    /// at `start`.
     pub(super) fn new(code: &Code, site: usize, spec: &Spec, view: *mut u8, start: usize) -> Self {
         let front = usize::from(spec.front);
         let word = |offset: usize| {
@@ -105,7 +110,8 @@ impl Patcher {
         }
     }
 
-    /// Toggles until the trial's toggles are done or `deadline` has come, and returns how often. `progress` is told now and then.
+    /// Toggles until the trial's toggles are done or `deadline` has come, and returns how often.
+    /// `progress` is told now and then.
     ///
     /// # Errors
     /// What `wordpatch::patch` refuses.
@@ -123,8 +129,8 @@ impl Patcher {
         while toggles < spec.toggles && Instant::now() < deadline {
             for number in 0..BATCH {
                 let to = usize::from(number % 2 == 0);
-                // SAFETY: the words are of the site's memory; a locked store never crosses a line, since plans use it inside
-                // lines only, which `store_once` checks.
+                // SAFETY: the words are of the site's memory; a locked store never crosses a line,
+                // since plans use it inside lines only, which `store_once` checks.
                 unsafe {
                     match spec.method {
                         Method::Store => store::<false>(self.whole.place, self.whole.forms[to]),

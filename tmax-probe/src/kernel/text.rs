@@ -29,7 +29,8 @@ pub(super) struct Text {
 impl Drop for Text {
     fn drop(&mut self) {
         let code = self.start()..self.start() + CODE;
-        // SAFETY: dropped once, here; then the old address is mapped no more, and whatever comes there next is other text.
+        // SAFETY: dropped once, here; then the old address is mapped no more, and whatever comes
+        // there next is other text.
         unsafe {
             ManuallyDrop::drop(&mut self.memory);
             wordpatch::text::release(&code);
@@ -54,7 +55,8 @@ impl Text {
             }
             Mapping::Alias => {
                 protect(start, CODE, Protection::READ_EXECUTE)?;
-                // SAFETY: mapped for the life of `memory`, and only this module and wordpatch write it.
+                // SAFETY: mapped for the life of `memory`, and only this module and wordpatch write
+                // it.
                 let text = unsafe { TextRef::resolve(start as usize, 1)? };
                 let view = text.writable_view().expect("text access is by alias in this program");
                 Ok(Self { view, memory: ManuallyDrop::new(memory) })
@@ -85,7 +87,8 @@ impl Text {
         assert!((self.start() + CODE..self.start() + RESERVED - function.len()).contains(&target));
         let refused = |source| Error::Memory { source };
         let page = std::ptr::with_exposed_provenance::<u8>(target & !(PAGE - 1));
-        // SAFETY: a page of our own reservation that holds nothing yet; `function` fits into it, being shorter than what is left.
+        // SAFETY: a page of our own reservation that holds nothing yet; `function` fits into it,
+        // being shorter than what is left.
         unsafe {
             region::protect(page, PAGE, Protection::READ_WRITE).map_err(refused)?;
             let place = std::ptr::with_exposed_provenance_mut::<u8>(target);

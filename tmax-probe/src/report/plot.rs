@@ -1,5 +1,5 @@
-//! The results as two figures in one picture: the share of trials that tore against the wait (compare the paper's Figure 9), and
-//! against the place of the cut.
+//! The results as two figures in one picture: the share of trials that tore against the wait
+//! (compare the paper's Figure 9), and against the place of the cut.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -90,8 +90,8 @@ fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift
     chart(area, &caption, &axis, lines.collect(), false)
 }
 
-/// Points over a logarithmic axis, joined by lines where there is something in between. A share of none is drawn on the axis'
-/// lowest line.
+/// Points over a logarithmic axis, joined by lines where there is something in between. A share of
+/// none is drawn on the axis' lowest line.
 fn chart<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     caption: &str,

@@ -5,6 +5,7 @@
 //! clap's, exit code 2.
 
 mod compile;
+mod generate;
 mod objdump;
 mod program;
 mod run;
@@ -16,7 +17,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use wasm_jit::{Engine, Error, Module};
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,8 @@ enum Verb {
     Run(run::Run),
     Compile(compile::Compile),
     Objdump(objdump::Objdump),
+    #[command(flatten)]
+    Generate(generate::Generate),
 }
 
 /// Why a verb ends without its result.
@@ -101,14 +104,13 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Compile(arguments) => compile::run(&arguments),
         Verb::Objdump(arguments) => objdump::run(&arguments),
+        Verb::Generate(what) => generate::run(&what, Cli::command()),
     };
     done.unwrap_or_else(|failure| ExitCode::from(failure.report()))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

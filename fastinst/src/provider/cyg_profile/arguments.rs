@@ -1,18 +1,20 @@
 //! Which function a site belongs to: the constant in RDI when the site is reached.
 //!
-//! The compiler sets RDI up by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the site or long before it in
-//! a register that it keeps. This is constant propagation over the control flow of one function, for the 16 registers:
+//! The compiler sets RDI up by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the
+//! site or long before it in a register that it keeps. This is constant propagation over the
+//! control flow of one function, for the 16 registers:
 //!
-//! 1. Most sites need no more than a look back: from the site against the flow, as long as there is one way only to where the
-//!    look has come, for the last definition of RDI, or of the register that it was copied from.
-//! 2. Where the look back ends at a register other than RDI, a register whose every definition in the function is the same
-//!    constant counts as it.
-//! 3. Otherwise the function is cut into basic blocks. Each starts with what its predecessors agree on. A block that nothing in
-//!    the function jumps to (a landing pad, a case of a switch) starts with nothing; so does every block, if a jump through a
-//!    table could lead there.
+//! 1. Most sites need no more than a look back: from the site against the flow, as long as there is
+//!    one way only to where the look has come, for the last definition of RDI, or of the register
+//!    that it was copied from.
+//! 2. Where the look back ends at a register other than RDI, a register whose every definition in
+//!    the function is the same constant counts as it.
+//! 3. Otherwise the function is cut into basic blocks. Each starts with what its predecessors agree
+//!    on. A block that nothing in the function jumps to (a landing pad, a case of a switch) starts
+//!    with nothing; so does every block, if a jump through a table could lead there.
 //!
-//! What is still open is found out by executing the site ([`super::resolve`]). A wrong answer is not an option: it
-//! would give one function's time to another.
+//! What is still open is found out by executing the site ([`super::resolve`]). A wrong answer is
+//! not an option: it would give one function's time to another.
 
 use std::ops::Range;
 
@@ -93,8 +95,9 @@ impl Analysis {
         }
     }
 
-    /// For each of the `sites` (indices into the instructions of one function, ascending), the constant in RDI before it. `constants`
-    /// are ranges of memory that hold pointers which never change.
+    /// For each of the `sites` (indices into the instructions of one function, ascending), the
+    /// constant in RDI before it. `constants` are ranges of memory that hold pointers which never
+    /// change.
     pub(super) fn functions_of(
         &mut self,
         instructions: &[Instruction],
@@ -314,7 +317,8 @@ fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<E
                 return None;
             }
             let pointer = std::ptr::with_exposed_provenance::<usize>(address);
-            // SAFETY: the GOT of a loaded object, filled in by the loader before any of its code runs.
+            // SAFETY: the GOT of a loaded object, filled in by the loader before any of its code
+            // runs.
             Effect::Constant(to, unsafe { pointer.read_unaligned() })
         }
         Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
@@ -346,7 +350,8 @@ fn ends_block(instruction: &Instruction) -> bool {
     !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Whether there is a jump through a table, which stays in the function; a tail call through a pointer leaves it.
+/// Whether there is a jump through a table, which stays in the function; a tail call through a
+/// pointer leaves it.
 fn has_table(instructions: &[Instruction]) -> bool {
     instructions.iter().any(|instruction| {
         instruction.flow_control() == FlowControl::IndirectBranch
@@ -379,7 +384,8 @@ fn propagate(
     has_table: bool,
 ) -> Vec<Option<usize>> {
     let rdi = number(Register::RDI).expect("a general-purpose register");
-    // Blocks by their first instruction, ascending, and whether a block or a branch before leads there.
+    // Blocks by their first instruction, ascending, and whether a block or a branch before leads
+    // there.
     let mut leaders: Vec<(usize, bool)> = Vec::new();
     for (index, is_target) in targets.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &instructions[before]);
@@ -432,8 +438,8 @@ fn propagate(
     at_sites
 }
 
-/// Step 2: the registers that hold one constant wherever the function has defined them. A register that is restored from the
-/// stack at the end counts as not defined by that.
+/// Step 2: the registers that hold one constant wherever the function has defined them. A register
+/// that is restored from the stack at the end counts as not defined by that.
 fn unique_definitions(instructions: &[Instruction], effects: &Effects) -> State {
     let mut unique = NOTHING;
     let mut spoiled = [false; REGISTERS];

@@ -1,10 +1,13 @@
-//! Calls that arrive at the exported instrumentation functions: from sites that are no probes, or not yet.
+//! Calls that arrive at the exported instrumentation functions: from sites that are no probes, or
+//! not yet.
 //!
-//! An arrival finds its object by the address that the call returns to, and the interval of code around it ([`super::index`]). The
-//! first one from an interval queues it and wakes the service thread. Entries are counted: in the interval's word where the
-//! function starts there, otherwise (inlined functions, objects that nobody has looked at yet) in a table by function.
+//! An arrival finds its object by the address that the call returns to, and the interval of code
+//! around it ([`super::index`]). The first one from an interval queues it and wakes the service
+//! thread. Entries are counted: in the interval's word where the function starts there, otherwise
+//! (inlined functions, objects that nobody has looked at yet) in a table by function.
 //!
-//! An exit that is a tail call returns to its function's caller. What it queues is code that is being executed too.
+//! An exit that is a tail call returns to its function's caller. What it queues is code that is
+//! being executed too.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -25,20 +28,22 @@ pub(super) struct Known {
     pub(super) index: Index,
 }
 
-/// How many arrivals from code whose sites are probes tell that it makes calls in other forms. Fewer may be threads that
-/// were on their way when the sites were led elsewhere.
+/// How many arrivals from code whose sites are probes tell that it makes calls in other forms.
+/// Fewer may be threads that were on their way when the sites were led elsewhere.
 pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
 
 pub(super) static KNOWN: Segments<Known> = Segments::new();
 
-/// Set by `start` and `start_lazily`; before, arrivals are no news, since everything is looked at then.
+/// Set by `start` and `start_lazily`; before, arrivals are no news, since everything is looked at
+/// then.
 pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Set from an arrival that was news until the service thread looks.
 pub(super) static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// To be called by the exported `__cyg_profile_func_enter` and `..._exit`: with their kind, their first argument, and the address
-/// that they return to. Safe at any time in a process, in any context: atomics, and at most one system call.
+/// To be called by the exported `__cyg_profile_func_enter` and `..._exit`: with their kind, their
+/// first argument, and the address that they return to. Safe at any time in a process, in any
+/// context: atomics, and at most one system call.
 pub fn arrival(kind: ProbeType, this_fn: usize, return_address: usize) {
     if !STARTED.load(Ordering::Relaxed) {
         return;
@@ -169,17 +174,19 @@ pub(super) fn keep(function: usize, calls: u64) {
     }
 }
 
-/// Takes the entries that were counted before their functions' probes were ready: calls `take` with the address of a function and
-/// how many, perhaps several times for one function. Returns how many more there were of functions that the table of functions
-/// had no room for.
+/// Takes the entries that were counted before their functions' probes were ready: calls `take` with
+/// the address of a function and how many, perhaps several times for one function. Returns how many
+/// more there were of functions that the table of functions had no room for.
 ///
 /// Counted is each entry of an instrumented function from [`start`](super::start) or
-/// [`start_lazily`](super::start_lazily) on until the callbacks have been told of its probes; those of one function become
-/// known when its code is looked at. A fork's child begins with what its parent had not taken.
+/// [`start_lazily`](super::start_lazily) on until the callbacks have been told of its probes; those
+/// of one function become known when its code is looked at. A fork's child begins with what its
+/// parent had not taken.
 ///
-/// Not counted are: entries before the start; those of a site that crosses a fetch window, while it is led to its stub (two
-/// times `membarrier`); those of a site that is executed first of all to find out its function, once it was; and of code whose calls
-/// never become probes ([`notes`](super::notes)), all but the first 100.
+/// Not counted are: entries before the start; those of a site that crosses a fetch window, while it
+/// is led to its stub (two times `membarrier`); those of a site that is executed first of all to
+/// find out its function, once it was; and of code whose calls never become probes
+/// ([`notes`](super::notes)), all but the first 100.
 ///
 /// Takes a lock and may free memory. May be called from a callback.
 pub fn take_arrivals(mut take: impl FnMut(usize, u64)) -> u64 {

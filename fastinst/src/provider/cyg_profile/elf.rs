@@ -1,5 +1,5 @@
-//! What an object's file says, but for symbols: its pointers to the instrumentation functions and, where the loaded object has no
-//! usual table for unwinding, where its functions start and end.
+//! What an object's file says, but for symbols: its pointers to the instrumentation functions and,
+//! where the loaded object has no usual table for unwinding, where its functions start and end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -50,7 +50,8 @@ pub(super) struct View {
     pub(super) pointers: Vec<(usize, ProbeType)>,
     /// Where pointers that the loader has filled in may be read as constants.
     pub(super) constants: Vec<Range<usize>>,
-    /// The linker's own code. It has an unwind table too; its jumps through the pointers are where calls go, not sites.
+    /// The linker's own code. It has an unwind table too; its jumps through the pointers are where
+    /// calls go, not sites.
     pub(super) linkage: Vec<Range<usize>>,
     /// Where functions, or parts of them, start and end; empty where the table for unwinding tells.
     pub(super) functions: Vec<Range<usize>>,
@@ -76,8 +77,8 @@ pub(super) fn open(path: &Path) -> Result<(FileId, ReadCache<File>), Error> {
     Ok((FileId::of(&file).map_err(failed)?, ReadCache::new(file)))
 }
 
-/// Reads the file of a loaded object, or nothing if it does not refer to the instrumentation functions. `has_table` says that
-/// the loaded object has a usual table for unwinding.
+/// Reads the file of a loaded object, or nothing if it does not refer to the instrumentation
+/// functions. `has_table` says that the loaded object has a usual table for unwinding.
 ///
 /// # Safety
 /// The object must stay loaded meanwhile.
@@ -137,8 +138,8 @@ fn pointers(elf: &Elf<'_>, bias: usize) -> Vec<(usize, ProbeType)> {
 /// How much of the text is compared with the file.
 const COMPARED: u64 = 1 << 12;
 
-/// Whether the file's text is what was loaded: a package may have been upgraded under a running program. Compares the
-/// first bytes of the section that functions lie in.
+/// Whether the file's text is what was loaded: a package may have been upgraded under a running
+/// program. Compares the first bytes of the section that functions lie in.
 ///
 /// # Safety
 /// The object must stay loaded meanwhile.

@@ -1,7 +1,8 @@
 //! Which bodies of an object have been executed: what an arrival looks up and marks.
 //!
-//! A *body* is a range of code that the unwind table or a symbol names: a function, or a part of one. Bodies are known by where
-//! they start; each *interval* from one start to the next has a word with its state:
+//! A *body* is a range of code that the unwind table or a symbol names: a function, or a part of
+//! one. Bodies are known by where they start; each *interval* from one start to the next has a word
+//! with its state:
 //!
 //! ```text
 //! 0                nothing has arrived from there
@@ -10,8 +11,8 @@
 //! the low bits     entries of the function that starts there, counted until DONE
 //! ```
 //!
-//! Arrivals read and mark it with atomics only, on any thread and in signal handlers. The service thread takes the marked
-//! blocks. An index is never changed otherwise, nor freed.
+//! Arrivals read and mark it with atomics only, on any thread and in signal handlers. The service
+//! thread takes the marked blocks. An index is never changed otherwise, nor freed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -80,8 +81,8 @@ impl Index {
         self.starts.get(number + 1).map(|start| self.base + *start as usize)
     }
 
-    /// Notes that a call has arrived from an interval; `counts` says that it is an entry of the function that starts there. A
-    /// call that meets [`Met::Done`] is not counted.
+    /// Notes that a call has arrived from an interval; `counts` says that it is an entry of the
+    /// function that starts there. A call that meets [`Met::Done`] is not counted.
     pub(super) fn arrive(&self, number: usize, counts: bool) -> Met {
         let word = &self.words[number];
         let mut seen = word.load(Ordering::Relaxed);
@@ -108,13 +109,15 @@ impl Index {
             return Met::Queued;
         }
         let block = number / BLOCK;
-        // Release: whoever takes the bit finds the word marked. A thread that is interrupted here sets the bit later; one that a
-        // forked child lacks never does, so the child looks everywhere.
+        // Release: whoever takes the bit finds the word marked. A thread that is interrupted here
+        // sets the bit later; one that a forked child lacks never does, so the child looks
+        // everywhere.
         self.news[block / 64].fetch_or(1 << (block % 64), Ordering::Release);
         Met::New
     }
 
-    /// The queued intervals of the blocks that are marked, whose marks are taken; with `everywhere`, of all blocks.
+    /// The queued intervals of the blocks that are marked, whose marks are taken; with
+    /// `everywhere`, of all blocks.
     pub(super) fn take_queued(&self, everywhere: bool) -> Vec<usize> {
         let mut queued = Vec::new();
         for (at, news) in self.news.iter().enumerate() {
@@ -141,7 +144,8 @@ impl Index {
         if seen & DONE == 0 { seen & COUNT } else { 0 }
     }
 
-    /// Begins anew, for an object that was loaded again. Gives what was counted and not taken, by the start of its interval.
+    /// Begins anew, for an object that was loaded again. Gives what was counted and not taken, by
+    /// the start of its interval.
     pub(super) fn reset(&self) -> Vec<(usize, u64)> {
         self.news.iter().for_each(|news| news.store(0, Ordering::Relaxed));
         let counted = |(number, word): (usize, &AtomicU32)| {

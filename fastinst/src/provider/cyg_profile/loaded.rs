@@ -43,8 +43,8 @@ fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
         unsafe { (*visit.cast::<Visit<'_>>())(&*info) }
     }
     let mut visit: Visit<'_> = &mut visit;
-    // SAFETY: the callback matches, and the closure lives during the call. A panic in it does not unwind into the loader: the
-    // callback is `extern "C"`, and aborts.
+    // SAFETY: the callback matches, and the closure lives during the call. A panic in it does not
+    // unwind into the loader: the callback is `extern "C"`, and aborts.
     unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
 }
 
@@ -60,7 +60,8 @@ pub(super) fn counters() -> Counters {
 
 /// Every loaded object with a file.
 ///
-/// The list begins with what the program was loaded with, to which the loader itself belongs; what was opened later comes last.
+/// The list begins with what the program was loaded with, to which the loader itself belongs; what
+/// was opened later comes last.
 pub(super) fn objects() -> Vec<LoadedObject> {
     // SAFETY: reads the auxiliary vector.
     let loader = unsafe { libc::getauxval(libc::AT_BASE) };
@@ -77,8 +78,9 @@ pub(super) fn objects() -> Vec<LoadedObject> {
     objects
 }
 
-/// Runs `act` if this object is loaded, and keeps it so meanwhile: the loader calls us with the lock that it takes to unmap objects. `act`
-/// must not call the loader, nor anything of the program's.
+/// Runs `act` if this object is loaded, and keeps it so meanwhile: the loader calls us with the
+/// lock that it takes to unmap objects. `act` must not call the loader, nor anything of the
+/// program's.
 pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
     let mut act = Some(act);
     let mut result = None;
@@ -93,7 +95,8 @@ pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) ->
     result
 }
 
-/// The file of the executable. Remembered: once the main thread has ended, the kernel no longer tells.
+/// The file of the executable. Remembered: once the main thread has ended, the kernel no longer
+/// tells.
 fn executable() -> Option<PathBuf> {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     if EXECUTABLE.get().is_none() {

@@ -1,31 +1,39 @@
 //! The provider for programs compiled with `-finstrument-functions` (gcc and clang).
 //!
-//! The compiler calls `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at the entry and at every exit of
-//! each function. This provider finds these calls in the loaded objects and makes each a probe:
+//! The compiler calls `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at the entry
+//! and at every exit of each function. This provider finds these calls in the loaded objects and
+//! makes each a probe:
 //!
-//! 1. `loaded`: which objects are loaded; `elf`: where an object's pointers to the two functions are; `unwind`: where its own
-//!    functions start. `index` keeps the starts, sorted: eight bytes for each function.
-//! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it comes from in the index.
-//! 3. `scan`: decodes marked code that holds a call of either function, in every shape: CALL and JMP to a PLT entry, CALL and
-//!    JMP through the pointer (`-fno-plt`); an exit that is the last thing a function does is a JMP.
-//! 4. `arguments`: which function a site belongs to, from the code that sets its first argument up. Inlined
-//!    functions have sites in other functions' bodies. `names`: what it is called.
+//! 1. `loaded`: which objects are loaded; `elf`: where an object's pointers to the two functions
+//!    are; `unwind`: where its own functions start. `index` keeps the starts, sorted: eight bytes
+//!    for each function.
+//! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it
+//!    comes from in the index.
+//! 3. `scan`: decodes marked code that holds a call of either function, in every shape: CALL and
+//!    JMP to a PLT entry, CALL and JMP through the pointer (`-fno-plt`); an exit that is the last
+//!    thing a function does is a JMP.
+//! 4. `arguments`: which function a site belongs to, from the code that sets its first argument up.
+//!    Inlined functions have sites in other functions' bodies. `names`: what it is called.
 //! 5. `stubs`: gives each site an id and a stub of its own, and leads the site there, switched off.
-//! 6. `resolve`: a site whose function the code does not tell is left on until it is first executed, when its argument
-//!    tells.
+//! 6. `resolve`: a site whose function the code does not tell is left on until it is first
+//!    executed, when its argument tells.
 //!
-//! [`start`] marks all code, so every probe is known when it returns. After [`start_lazily`] only code that has been executed is
-//! looked at, some at a time: a program pays for the functions that it runs, not for those that it has. What was called
-//! before its probes were ready is counted: [`take_arrivals`].
+//! [`start`] marks all code, so every probe is known when it returns. After [`start_lazily`] only
+//! code that has been executed is looked at, some at a time: a program pays for the functions that
+//! it runs, not for those that it has. What was called before its probes were ready is counted:
+//! [`take_arrivals`].
 //!
-//! Part of a function can lie elsewhere (`.cold`), with sites that no call marks, if they are tail calls. Where marked code
-//! branches on a condition to other code, or in any way to a part of that name, that code is looked at too.
+//! Part of a function can lie elsewhere (`.cold`), with sites that no call marks, if they are tail
+//! calls. Where marked code branches on a condition to other code, or in any way to a part of that
+//! name, that code is looked at too.
 //!
-//! Libraries loaded later are found when one of their functions first arrives at the exported `__cyg_profile_func_*`
-//! functions, or at the service thread's next look. Sites of an unloaded library answer [`crate::Error::Unloaded`]; when it is loaded
-//! again at the same address, its probes get their old ids back, all at once: its code is marked where they were.
+//! Libraries loaded later are found when one of their functions first arrives at the exported
+//! `__cyg_profile_func_*` functions, or at the service thread's next look. Sites of an unloaded
+//! library answer [`crate::Error::Unloaded`]; when it is loaded again at the same address, its
+//! probes get their old ids back, all at once: its code is marked where they were.
 //!
-//! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and [`notes`] says so.
+//! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and
+//! [`notes`] says so.
 
 mod arguments;
 mod arrivals;
@@ -59,16 +67,18 @@ use scan::{Found, Scanner};
 use stubs::Stubs;
 use unwind::Table;
 
-/// How many sites are made probes at a time. More share the two waits that leading them takes; fewer keep the loader's lock for
-/// a shorter time, and need less memory meanwhile.
+/// How many sites are made probes at a time. More share the two waits that leading them takes;
+/// fewer keep the loader's lock for a shorter time, and need less memory meanwhile.
 const SITES_AT_ONCE: usize = 2048;
 
-/// How often toggles are made to show on pages that a debugger has copied, in objects that may be unloaded.
+/// How often toggles are made to show on pages that a debugger has copied, in objects that may be
+/// unloaded.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
 
-/// After having made probes lazily, the service thread lets marks gather: so many times the processor time that it took, within
-/// these bounds. Each time costs two `membarrier`, whatever the number of sites. A program that has used up less of the free time does not
-/// wait: its first functions, and all of a short run, are measured at once.
+/// After having made probes lazily, the service thread lets marks gather: so many times the
+/// processor time that it took, within these bounds. Each time costs two `membarrier`, whatever the
+/// number of sites. A program that has used up less of the free time does not wait: its first
+/// functions, and all of a short run, are measured at once.
 const REST: u32 = 10;
 const FREE: Duration = Duration::from_millis(5);
 const REST_BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -78,7 +88,8 @@ const PAGE: usize = 4096;
 /// How soon to look again where a forked child's text is still its parent's.
 const NOT_YET: Duration = Duration::from_millis(1);
 
-/// Set by [`service::start`]: a mark may have been lost with a thread that this process was forked without.
+/// Set by [`service::start`]: a mark may have been lost with a thread that this process was forked
+/// without.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
 /// Bytes held for objects, by those that hold no count of their own.
@@ -135,8 +146,9 @@ fn with_provider<R>(act: impl FnOnce(&mut Provider) -> R) -> R {
     act(PROVIDER.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_default())
 }
 
-/// Looks at every object that is loaded now, and makes all its probes. Blocks for the time of the scan (about a millisecond for
-/// 200 KB of instrumented code), and may be called again. From now on, so it is with libraries that are loaded later.
+/// Looks at every object that is loaded now, and makes all its probes. Blocks for the time of the
+/// scan (about a millisecond for 200 KB of instrumented code), and may be called again. From now
+/// on, so it is with libraries that are loaded later.
 ///
 /// # Errors
 /// [`Error::CalledFromCallback`]. An object that cannot be read is passed over; [`notes`] tells.
@@ -144,9 +156,10 @@ pub fn start() -> Result<(), Error> {
     begin(true)
 }
 
-/// Looks at every object that is loaded now, for where its functions start, and has functions made probes when they
-/// are executed: callbacks learn of no others. Blocks for about a microsecond for each ten functions; called again, also for
-/// what has been executed since. Does nothing to what [`start`] has begun.
+/// Looks at every object that is loaded now, for where its functions start, and has functions made
+/// probes when they are executed: callbacks learn of no others. Blocks for about a microsecond for
+/// each ten functions; called again, also for what has been executed since. Does nothing to what
+/// [`start`] has begun.
 ///
 /// The service thread makes the probes, within some milliseconds of the first call.
 ///
@@ -156,7 +169,8 @@ pub fn start_lazily() -> Result<(), Error> {
     begin(false)
 }
 
-/// As [`start`] where the instrumented objects have no more functions than this, all together; otherwise as [`start_lazily`].
+/// As [`start`] where the instrumented objects have no more functions than this, all together;
+/// otherwise as [`start_lazily`].
 ///
 /// # Errors
 /// As [`start`].
@@ -207,8 +221,9 @@ pub fn notes() -> Vec<String> {
     })
 }
 
-/// How many bytes of memory probes and the discovery of more hold: tables, names, stubs, indices. Without what writing text takes,
-/// which is a copy of the text of each object with probes, and without what is held for the time of a look only.
+/// How many bytes of memory probes and the discovery of more hold: tables, names, stubs, indices.
+/// Without what writing text takes, which is a copy of the text of each object with probes, and
+/// without what is held for the time of a look only.
 pub fn memory_bytes() -> usize {
     HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
 }
@@ -218,8 +233,9 @@ pub(crate) fn look_everywhere() {
     EVERYWHERE.store(true, Ordering::Relaxed);
 }
 
-/// Looks for objects that came or went since the last look, for sites whose function is known now, and makes probes of the sites
-/// in marked code. Returns when to look again, if that is before there is news.
+/// Looks for objects that came or went since the last look, for sites whose function is known now,
+/// and makes probes of the sites in marked code. Returns when to look again, if that is before
+/// there is news.
 pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
     if !STARTED.load(Ordering::Relaxed) {
         return None;
@@ -265,7 +281,8 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
 }
 
 impl Provider {
-    /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In the others, they do at once.)
+    /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In
+    /// the others, they do at once.)
     fn settle(&mut self) {
         if self.settled.is_some_and(|at| at.elapsed() < SETTLE_EVERY) {
             return;
@@ -290,8 +307,9 @@ impl Provider {
                 };
                 for site in instrumented.all_probes().filter(is_on_one).filter_map(|probe| probe.site().ok())
                 {
-                    // A refusal: the breakpoint stands in the very bytes. The debugger's look at them is what matters.
-                    // SAFETY: the object is loaded meanwhile. One that was loaded anew at this place has no copied pages of ours.
+                    // A refusal: the breakpoint stands in the very bytes. The debugger's look at
+                    // them is what matters. SAFETY: the object is loaded meanwhile. One that was
+                    // loaded anew at this place has no copied pages of ours.
                     let _ = unsafe { site.settle() };
                 }
             });
@@ -316,7 +334,8 @@ impl Provider {
         }
     }
 
-    /// Takes out the objects that are no longer loaded, or were unloaded and loaded again meanwhile.
+    /// Takes out the objects that are no longer loaded, or were unloaded and loaded again
+    /// meanwhile.
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
@@ -331,7 +350,8 @@ impl Provider {
             for (function, calls) in instrumented.known.index.reset() {
                 arrivals::keep(function, calls);
             }
-            // SAFETY: the loader has unmapped the object, or mapped another, or the same anew, in its place.
+            // SAFETY: the loader has unmapped the object, or mapped another, or the same anew, in
+            // its place.
             unsafe { wordpatch::text::release(&object.loaded.range) };
             self.unloaded.push(object);
         }
@@ -358,7 +378,8 @@ impl Provider {
         }
     }
 
-    /// What there is to know of an object that is loaded meanwhile; nothing if it is not instrumented.
+    /// What there is to know of an object that is loaded meanwhile; nothing if it is not
+    /// instrumented.
     fn instrumented(&mut self, loaded: &LoadedObject) -> Result<Option<Instrumented>, Error> {
         // SAFETY: the object is loaded meanwhile.
         let table = unsafe { Table::of(loaded) };
@@ -417,7 +438,8 @@ impl Provider {
         }))
     }
 
-    /// Makes probes of the sites in an object's marked code, and announces them. Returns whether there were any.
+    /// Makes probes of the sites in an object's marked code, and announces them. Returns whether
+    /// there were any.
     fn complete(&mut self, at: usize, everywhere: bool, discovery: &Discovery) -> bool {
         let is_lazy = !self.is_eager;
         let Object { loaded, instrumented: Some(instrumented) } = &mut self.objects[at] else { return false };
@@ -448,7 +470,8 @@ impl Provider {
         PROBES.len() > first
     }
 
-    /// Gives a probe whose function is known its name. Returns whether it has one now and had none before.
+    /// Gives a probe whose function is known its name. Returns whether it has one now and had none
+    /// before.
     fn name(&mut self, probe: &Probe) -> bool {
         let address = probe.function_address.load(Ordering::Relaxed);
         if address == 0 || !probe.name.load(Ordering::Relaxed).is_null() {
@@ -487,8 +510,9 @@ fn place(object: &ObjectInfo, address: usize) -> String {
     format!("[{file}+{:#x}]", address.wrapping_sub(object.base))
 }
 
-/// Where the intervals of an object's index start: its functions, and its text, so that all of it belongs to some interval. `names`
-/// are only used where much of the text has no table for unwinding.
+/// Where the intervals of an object's index start: its functions, and its text, so that all of it
+/// belongs to some interval. `names` are only used where much of the text has no table for
+/// unwinding.
 fn starts(
     loaded: &LoadedObject,
     view: &elf::View,
@@ -517,7 +541,8 @@ fn starts(
     starts
 }
 
-/// Whether so few functions are known that most of the text may be of functions which are in no table for unwinding.
+/// Whether so few functions are known that most of the text may be of functions which are in no
+/// table for unwinding.
 fn is_sparse(loaded: &LoadedObject, starts: &[u32]) -> bool {
     /// A usual function has some hundred bytes.
     const LARGE: usize = 1024;
@@ -561,7 +586,8 @@ impl Instrumented {
         }
     }
 
-    /// Makes probes of the sites in some of the intervals that are left. The object is loaded meanwhile.
+    /// Makes probes of the sites in some of the intervals that are left. The object is loaded
+    /// meanwhile.
     fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, lazily: bool) -> Step {
         let Self { info, view, known, names, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
@@ -641,13 +667,15 @@ impl Instrumented {
     }
 }
 
-/// Whether this names the part of a function that compilers put aside because it is hardly ever executed.
+/// Whether this names the part of a function that compilers put aside because it is hardly ever
+/// executed.
 fn is_cold(name: &CStr) -> bool {
     name.to_bytes().windows(5).any(|part| part == b".cold")
 }
 
-/// The bodies that start in an interval: one by the table for unwinding, or as the file says, and those by symbols in what is
-/// left of the interval, of code that was compiled without such a table.
+/// The bodies that start in an interval: one by the table for unwinding, or as the file says, and
+/// those by symbols in what is left of the interval, of code that was compiled without such a
+/// table.
 fn bodies(
     index: &Index,
     number: usize,
@@ -684,15 +712,18 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, and its text is what we made of it: it was not unloaded and loaded again.
+    /// Whether it is loaded, and its text is what we made of it: it was not unloaded and loaded
+    /// again.
     fn is_as_it_was(&self) -> bool {
-        /// Any tells; one is not enough where all that is patched in it is one byte, which the new text may share.
+        /// Any tells; one is not enough where all that is patched in it is one byte, which the new
+        /// text may share.
         const LOOKED_AT: usize = 8;
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
         let is_stale = |probe: &'static Probe| {
-            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its text.
+            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its
+            // text.
             probe.site().is_ok_and(|site| unsafe {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })

@@ -1,7 +1,8 @@
 //! Names and sizes of an object's functions, from its symbols.
 //!
-//! They are read once, when the first probe of the object needs them: twelve bytes for each function beside its name. Where two
-//! symbols have one address, a global one counts before a local one, and the first otherwise.
+//! They are read once, when the first probe of the object needs them: twelve bytes for each
+//! function beside its name. Where two symbols have one address, a global one counts before a local
+//! one, and the first otherwise.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -50,7 +51,8 @@ impl Names {
         Some(Self::of(&elf, loaded))
     }
 
-    /// Those of an object whose file is open. The dynamic symbols are among the others, where there are others.
+    /// Those of an object whose file is open. The dynamic symbols are among the others, where there
+    /// are others.
     pub(super) fn of(elf: &Elf<'_>, loaded: &LoadedObject) -> Self {
         let from = |table| Self::from_table(elf, loaded, table).filter(|names| !names.functions.is_empty());
         from(constants::SHT_SYMTAB).or_else(|| from(constants::SHT_DYNSYM)).unwrap_or_default()

@@ -1,7 +1,8 @@
 //! Finding the calls of the instrumentation functions in an object's text.
 //!
-//! A cheap search over all bytes of a body tells whether it may hold such a call; only then it is decoded, from its start, so
-//! that a site is always a whole instruction. x86-64 compilers keep data out of the text of a function.
+//! A cheap search over all bytes of a body tells whether it may hold such a call; only then it is
+//! decoded, from its start, so that a site is always a whole instruction. x86-64 compilers keep
+//! data out of the text of a function.
 
 use std::ops::Range;
 
@@ -32,7 +33,8 @@ pub(super) struct Found {
     pub(super) sites: Vec<Site>,
     /// How many calls there are in forms that are no sites.
     pub(super) unsupported: usize,
-    /// Where branches lead that leave their body: tail calls, and parts of the same function elsewhere.
+    /// Where branches lead that leave their body: tail calls, and parts of the same function
+    /// elsewhere.
     pub(super) branches: Vec<Branch>,
 }
 
@@ -64,7 +66,8 @@ struct Text<'a> {
     views: Vec<Option<*const u8>>,
 }
 
-/// Where the bytes of `range` can be read: in the writable view there are no breakpoints. The range must be text of a loaded object.
+/// Where the bytes of `range` can be read: in the writable view there are no breakpoints. The range
+/// must be text of a loaded object.
 fn view(range: &Range<usize>) -> Option<*const u8> {
     // SAFETY: the loader keeps the object's text mapped, under discovery's right.
     let place = unsafe { wordpatch::TextRef::resolve(range.start, range.len()) };
@@ -76,7 +79,8 @@ impl<'a> Text<'a> {
         Self { text, views: text.iter().map(view).collect() }
     }
 
-    /// The bytes of `range`, which must be text of the object. They must not be used once the view has moved.
+    /// The bytes of `range`, which must be text of the object. They must not be used once the view
+    /// has moved.
     fn bytes(&self, range: &Range<usize>) -> &[u8] {
         let holder = self.text.iter().position(|text| text.start <= range.start && range.end <= text.end);
         let known =
@@ -84,8 +88,9 @@ impl<'a> Text<'a> {
         // A text of several mappings has no view as a whole.
         let start =
             known.or_else(|| view(range)).unwrap_or_else(|| std::ptr::with_exposed_provenance(range.start));
-        // SAFETY: the loader keeps the object's text mapped and readable, under discovery's right, and the view is as long; it is only
-        // read here, while no store to it is made by us. The reference is dropped before that.
+        // SAFETY: the loader keeps the object's text mapped and readable, under discovery's right,
+        // and the view is as long; it is only read here, while no store to it is made by us. The
+        // reference is dropped before that.
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 }
@@ -94,7 +99,8 @@ impl<'a> Text<'a> {
 const PLT_ENTRY: usize = 16;
 
 impl Callees<'_> {
-    /// What a direct call or jump to `target` ends up in: a PLT entry is `[endbr64] [bnd] jmp *pointer(%rip)`.
+    /// What a direct call or jump to `target` ends up in: a PLT entry is
+    /// `[endbr64] [bnd] jmp *pointer(%rip)`.
     fn of_stub(&self, target: usize) -> Option<ProbeType> {
         let text = self.code.text.iter().find(|range| range.contains(&target))?;
         let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
@@ -130,7 +136,8 @@ impl Callees<'_> {
             match bytes[0] {
                 opcode if Shape::is_direct_opcode(opcode) => self.of_stub(target).is_some(),
                 0x80..=0x8f => self.view.pointer(target).is_some() || self.of_stub(target).is_some(),
-                // A call through a pointer, or a pointer loaded into a register for an indirect call.
+                // A call through a pointer, or a pointer loaded into a register for an indirect
+                // call.
                 _ => self.view.pointer(target).is_some(),
             }
         })
@@ -190,7 +197,8 @@ impl<'a> Scanner<'a> {
             instructions.push(instruction);
         }
         found.unsupported += usize::from(loads_pointer);
-        // Bytes that do not decode: the instruction boundaries of this function are not known for certain.
+        // Bytes that do not decode: the instruction boundaries of this function are not known for
+        // certain.
         if !is_valid {
             found.unsupported += sites.len();
             return;

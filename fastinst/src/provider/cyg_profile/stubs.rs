@@ -1,8 +1,9 @@
 //! Giving sites ids and stubs.
 //!
-//! The stubs of an object lie in blocks near its text, a page of them at a time, code in front and cells behind: for each stub the
-//! cell with its probe function and the probe's id; in blocks for sites that call through a pointer, a word more that holds the
-//! stub's address. A block is written and sealed before its stubs are given out.
+//! The stubs of an object lie in blocks near its text, a page of them at a time, code in front and
+//! cells behind: for each stub the cell with its probe function and the probe's id; in blocks for
+//! sites that call through a pointer, a word more that holds the stub's address. A block is written
+//! and sealed before its stubs are given out.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -104,7 +105,8 @@ pub(super) struct Made {
 
 /// A cell in the data pages of a block.
 fn cell(address: usize) -> &'static Cell {
-    // SAFETY: the pages are mapped read-write and zeroed for the life of the process, and cells in them are aligned.
+    // SAFETY: the pages are mapped read-write and zeroed for the life of the process, and cells in
+    // them are aligned.
     unsafe { &*std::ptr::with_exposed_provenance(address) }
 }
 
@@ -151,8 +153,9 @@ impl Stubs {
         self.blocks.iter().map(Block::memory).sum()
     }
 
-    /// Makes a probe of each site of an object. They are switched off, but for those whose function is not known, to find it out;
-    /// with `lazily`, also but for entries, which are counted until [`settle`] is called.
+    /// Makes a probe of each site of an object. They are switched off, but for those whose function
+    /// is not known, to find it out; with `lazily`, also but for entries, which are counted until
+    /// [`settle`] is called.
     pub(super) fn make(
         &mut self,
         loaded: &LoadedObject,
@@ -178,8 +181,8 @@ impl Stubs {
         Ok(made)
     }
 
-    /// Gives sites of an object that was loaded again to the probes that they had, which are switched as they were. `is_all` says that
-    /// the object has no other probes.
+    /// Gives sites of an object that was loaded again to the probes that they had, which are
+    /// switched as they were. `is_all` says that the object has no other probes.
     pub(super) fn bring_back(
         &mut self,
         loaded: &LoadedObject,
@@ -231,9 +234,9 @@ impl<O> Led<O> {
         let mut batch = Vec::with_capacity(sites.size_hint().0);
         let mut owners = Vec::with_capacity(sites.size_hint().0);
         for (site, owner) in sites {
-            // SAFETY: the scan found an instruction there, in text that the loader keeps mapped under discovery's right. A
-            // compiler placed the call, of a function without result, so that the program is right without it and with the
-            // caller-saved registers changed.
+            // SAFETY: the scan found an instruction there, in text that the loader keeps mapped
+            // under discovery's right. A compiler placed the call, of a function without result, so
+            // that the program is right without it and with the caller-saved registers changed.
             match unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) } {
                 Ok(decoded) => {
                     let place = place(&owner);
@@ -246,7 +249,8 @@ impl<O> Led<O> {
                 Err(error) => self.refused.push(error.into()),
             }
         }
-        // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live as long as the process.
+        // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live
+        // as long as the process.
         let led = unsafe { callpatch::retarget(&batch) };
         for (led, owner) in led.into_iter().zip(owners) {
             match led {
@@ -262,17 +266,20 @@ impl<O> Led<O> {
     }
 }
 
-/// The switches that these probes of an object had before it was unloaded, if they are the same as `led` in all, so that each coming
-/// back costs no memory. Then those of `led` must not be used any more.
+/// The switches that these probes of an object had before it was unloaded, if they are the same as
+/// `led` in all, so that each coming back costs no memory. Then those of `led` must not be used any
+/// more.
 ///
-/// A thread may have been about to toggle one of the old ones since before the object was unloaded. Until all sites lead to their
-/// stubs, it reaches memory that nobody executes; after that, its toggle is as good as any other.
+/// A thread may have been about to toggle one of the old ones since before the object was unloaded.
+/// Until all sites lead to their stubs, it reaches memory that nobody executes; after that, its
+/// toggle is as good as any other.
 fn revived(led: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
     let previous: Vec<_> = probes.map(Probe::previous_site).collect::<Option<_>>()?;
     let first = *previous.first()?;
     let are_again =
         previous.iter().zip(led).all(|(old, now)| old.is_again(now) && old.is_of_one_text_with(first));
-    // SAFETY: the new switches are known to our caller only, who drops them. The old ones are the same calls, in text that is mapped.
+    // SAFETY: the new switches are known to our caller only, who drops them. The old ones are the
+    // same calls, in text that is mapped.
     (are_again && unsafe { first.revive() }).then_some(previous)
 }
 
@@ -314,8 +321,8 @@ fn new_probe(
 const COUNT: ProbeFn = arrivals::count;
 const RESOLVE: ProbeFn = resolve::resolve;
 
-/// Ends the counting of entries by [`Stubs::make`] for probes that the callbacks have been told of, and that they have not
-/// switched.
+/// Ends the counting of entries by [`Stubs::make`] for probes that the callbacks have been told of,
+/// and that they have not switched.
 pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     let (count, resolve) = (COUNT as usize, RESOLVE as usize);
     let stop = |probe: &&Probe| {
@@ -330,8 +337,8 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     if stopped.is_empty() {
         return;
     }
-    // Another thread that has switched one meanwhile has found it on, before it was switched off here; then its wish is there to
-    // be seen now.
+    // Another thread that has switched one meanwhile has found it on, before it was switched off
+    // here; then its wish is there to be seen now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }

@@ -1,7 +1,8 @@
-//! The table that the linker makes for unwinding: where functions start, sorted, with what describes each (`.eh_frame_hdr`).
+//! The table that the linker makes for unwinding: where functions start, sorted, with what
+//! describes each (`.eh_frame_hdr`).
 //!
-//! It is read where the loader has mapped it. A table in another form than the linkers' usual one is not used; then
-//! [`super::elf`] reads the file's `.eh_frame`.
+//! It is read where the loader has mapped it. A table in another form than the linkers' usual one
+//! is not used; then [`super::elf`] reads the file's `.eh_frame`.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use gimli::{BaseAddresses, EhFrame, EhFrameOffset, NativeEndian, UnwindSection};
 
 use super::loaded::LoadedObject;
 
-/// Version 1; a pointer to `.eh_frame`, relative to itself; the number of entries; pairs relative to the table.
+/// Version 1; a pointer to `.eh_frame`, relative to itself; the number of entries; pairs relative
+/// to the table.
 const USUAL_FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The header: its form, the pointer and the number.
@@ -33,7 +35,8 @@ pub(super) struct Table<'a> {
 unsafe fn mapped<'a>(loaded: &LoadedObject, range: Range<usize>) -> Option<&'a [u8]> {
     let inside = |segment: &&Range<usize>| segment.start <= range.start && range.end <= segment.end;
     loaded.segments.iter().find(inside)?;
-    // SAFETY: inside a segment that the loader has mapped readable, by the caller's obligation still.
+    // SAFETY: inside a segment that the loader has mapped readable, by the caller's obligation
+    // still.
     Some(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) })
 }
 
