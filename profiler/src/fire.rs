@@ -21,6 +21,9 @@ static UNSEEN: AtomicU64 = AtomicU64::new(0);
 /// What a call of an empty function is measured as, in ticks.
 static EMPTY: AtomicU64 = AtomicU64::new(0);
 
+/// A call of so many ticks, some 10 us, adds noticeably to its function's allowance.
+const LONG_CALL: u64 = 25_000;
+
 /// The probe function of entries.
 pub(crate) const ENTRY: ProbeFn = entry;
 
@@ -134,6 +137,9 @@ fn exit_from(
                 let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
                 let Entry { observation, weight, call_site: caller, .. } = entry;
                 let is_cold = thread.cold(false) != entry.cold;
+                if ticks > LONG_CALL {
+                    function.earn(ticks);
+                }
                 thread.record(Sample {
                     function: index,
                     observation,

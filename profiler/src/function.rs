@@ -86,8 +86,9 @@ pub(crate) struct Function {
     is_closed: AtomicBool,
     is_listed: AtomicBool,
     next_listed: AtomicU32,
-    /// When the allowance was refilled.
+    /// When the allowance was refilled, and the time of long calls that came out since.
     refilled: AtomicU64,
+    inside: AtomicU64,
     /// The entry in the middle between the last refill and the limit, and when it was; which thread it was on, and what this thread
     /// had spent in probes and how long it had been preempted by then.
     middle: AtomicU64,
@@ -347,7 +348,8 @@ impl Function {
     fn reached_limit(&self, index: u32, number: u64, now: u64, thread: &impl OwnTime) {
         if self.is_on.load(Relaxed) {
             let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
-            if let Allowance::More(calls) = Allowance::refilled(elapsed, &governor::intensity()) {
+            let inside = governor::nanoseconds(self.inside.swap(0, Relaxed));
+            if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
                 self.refilled.store(now, Relaxed);
                 self.middle.store(number + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
@@ -382,6 +384,12 @@ impl Function {
     #[inline]
     pub(crate) fn exit_period(&self) -> u32 {
         self.exit_period.load(Relaxed)
+    }
+
+    /// A long call has come out: it took so many ticks.
+    #[cold]
+    pub(crate) fn earn(&self, ticks: u64) {
+        self.inside.fetch_add(ticks, Relaxed);
     }
 
     /// An observed call has come out, or is known to be gone: the last one of an observation that is over switches the exit probes off.
@@ -431,6 +439,7 @@ impl Function {
     pub(crate) fn turn_on(&self, now: u64, limit: u64, weight: f32, switch_on: impl Fn(ProbeId, ProbeType)) {
         self.begin(limit, true, switch_on);
         self.refilled.store(now, Relaxed);
+        self.inside.store(0, Relaxed);
         self.weight.store(weight.to_bits(), Relaxed);
         // Release: pairs with the Acquire in `enter`.
         self.opens.store(now, Release);

@@ -50,7 +50,12 @@ const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 const FIRST_SCALE: f64 = 0.1;
 
 /// At a scale of 1.
-const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0 };
+const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0 };
+
+/// The part of the budget that a function may cost for the time that its calls take, and what a call costs, in nanoseconds. Calls of
+/// several functions are open at the same time, but these are not all at this limit.
+const FOR_LONG_CALLS: f64 = 0.05;
+const COST_OF_CALL: f64 = 100.0;
 
 /// The part of the budget that may be spent on waking the service thread up.
 const FOR_WAKING: f64 = 0.15;
@@ -73,6 +78,7 @@ const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 /// What the intensity is now, as the bits of f64s. Read by probes.
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
+static EARNED: AtomicU64 = AtomicU64::new(0);
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the daemon was woken for a function since its last tick.
@@ -81,12 +87,13 @@ static IS_WOKEN: AtomicBool = AtomicBool::new(false);
 /// How much is observed.
 pub(crate) fn intensity() -> Intensity {
     let get = |place: &AtomicU64| f64::from_bits(place.load(Relaxed));
-    Intensity { calls: FULL.calls, stratum: get(&STRATUM), allowance: get(&ALLOWANCE) }
+    Intensity { calls: FULL.calls, stratum: get(&STRATUM), allowance: get(&ALLOWANCE), earned: get(&EARNED) }
 }
 
 fn set(intensity: Intensity) {
     STRATUM.store(intensity.stratum.to_bits(), Relaxed);
     ALLOWANCE.store(intensity.allowance.to_bits(), Relaxed);
+    EARNED.store(intensity.earned.to_bits(), Relaxed);
 }
 
 /// The TSC's rate that the policy uses: constant, and good to a thousandth.
@@ -194,7 +201,8 @@ impl Governor {
 
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
-        set(Intensity { stratum: FULL.stratum / self.scale, allowance, ..FULL });
+        let earned = self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / COST_OF_CALL;
+        set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
     /// What was spent until now. Called by the service thread.

@@ -48,6 +48,8 @@ pub(crate) struct Measured {
     pub(crate) object: &'static CStr,
     /// In the object.
     pub(crate) address: usize,
+    /// Number of its probes.
+    pub(crate) probes: u32,
     pub(crate) stage: Stage,
     pub(crate) pace: Pace,
     pub(crate) strata: Strata,
@@ -89,6 +91,7 @@ impl Measured {
             name,
             object,
             address,
+            probes: 0,
             stage: Stage::Off,
             pace: Pace::new(0.0),
             strata: Strata::default(),
@@ -102,6 +105,11 @@ impl Measured {
             preempted: 0,
             preempted_ticks: 0,
         }
+    }
+
+    /// Begins anew, as a function of which nothing was measured.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { probes: self.probes, ..Self::new(self.name, self.object, self.address) };
     }
 
     /// A call that has come out. At most `kept` samples are kept for the percentiles.

@@ -33,11 +33,16 @@ const OVERHEAD_ERROR: f64 = 0.3;
 const LEAST_OVERHEAD: u64 = 100;
 
 /// Ticks between two looks at which functions matter most.
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u32 = 8;
 
 /// How much more, or less, than the average a function may be observed.
-const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.3..=20.0;
-const IMPORTANCE_OF_TIME: f64 = 0.7;
+const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.03..=20.0;
+
+/// See [`of_probes`].
+const PROBES_OF_WINDOW: f64 = 10.0;
+
+/// How much more a function matters for the time that its calls take: to this power.
+const VALUE_OF_TIME: f64 = 0.7;
 
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
@@ -150,10 +155,11 @@ impl Schedule {
     fn weigh(&mut self) {
         let sampled = |measured: &&mut Measured| matches!(measured.stage, Stage::Planned(_) | Stage::Open(_));
         let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
-        let root = |measured: &Measured| measured.strata.known_ticks().powf(IMPORTANCE_OF_TIME);
-        let mean = all.iter().map(|measured| root(measured)).sum::<f64>() / all.len().max(1) as f64;
+        let value =
+            |measured: &Measured| measured.strata.known_ticks().powf(VALUE_OF_TIME) * of_probes(measured);
+        let mean = all.iter().map(|measured| value(measured)).sum::<f64>() / all.len().max(1) as f64;
         for measured in all {
-            let importance = root(measured) / mean.max(1.0);
+            let importance = value(measured) / mean.max(1.0);
             measured.pace.matters(importance.clamp(*IMPORTANCE.start(), *IMPORTANCE.end()));
         }
     }
@@ -169,7 +175,9 @@ impl Schedule {
             measured.strata.counted(counted.entries);
             measured.strata.gap(gap, rate);
             measured.pace = Pace::new(rate);
-            self.plan(index, now);
+            measured.pace.matters(of_probes(measured).max(*IMPORTANCE.start()));
+            // What its long calls have earned was not enough, however long they are: windows first.
+            self.plan(index, now, 0.0);
         }
     }
 
@@ -178,9 +186,10 @@ impl Schedule {
         (now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns() * self.own.get())
     }
 
-    fn plan(&mut self, index: u32, start: f64) {
+    /// Plans what comes next, from `start` on, for a function whose mean call takes `mean` nanoseconds.
+    fn plan(&mut self, index: u32, start: f64, mean: f64) {
         let measured = &mut self.functions[index as usize];
-        match measured.pace.next(start, &governor::intensity(), &mut self.random) {
+        match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
             Next::On => {
                 let rate = measured.pace.rate();
                 self.turn_on(index);
@@ -246,7 +255,8 @@ impl Schedule {
                 } else {
                     measured.pace.observed(closed.rate);
                 }
-                self.plan(index, open.end);
+                let mean = self.functions[index as usize].strata.known_mean() / governor::ticks_per_ns();
+                self.plan(index, open.end, mean);
             }
             Stage::Off | Stage::On => {}
         }
@@ -331,7 +341,7 @@ impl Schedule {
         self.start = tsc::now();
         self.own = OwnPart::default();
         for measured in &mut self.functions {
-            *measured = Measured::new(measured.name, measured.object, measured.address);
+            measured.forget();
         }
         FUNCTIONS.iter().for_each(Function::reset);
         take_exhausted();
@@ -349,6 +359,13 @@ impl Schedule {
         let own = size_of::<Measured>() + size_of::<Function>();
         self.functions.iter().map(|measured| measured.memory() + own).sum::<usize>() + thread::memory()
     }
+}
+
+/// How much less a function is to be observed for the number of its probes, which a window switches all: where cost differs, the
+/// variance of the whole is least with observations in inverse proportion to the root of their cost (Neyman, 1934). The rest of a window costs
+/// about as much as [`PROBES_OF_WINDOW`].
+fn of_probes(measured: &Measured) -> f64 {
+    ((2.0 + PROBES_OF_WINDOW) / (f64::from(measured.probes) + PROBES_OF_WINDOW)).sqrt()
 }
 
 /// What a window has shown.

@@ -345,6 +345,7 @@ fn discovered(probe: &ProbeMetadata) {
         }
         let index = session.function_of(probe)?;
         Function::adopt(index, probe.id, probe.kind)?;
+        session.schedule.functions[index as usize].probes += 1;
         if probe.kind == ProbeType::Entry && probe.function_address == probe.body_start {
             session.bodies.insert(probe.body_start, probe.body_end, index);
         }

@@ -13,7 +13,7 @@ const TICK: f64 = 1e6;
 /// How long the daemon takes to wake up when an allowance is used up.
 const WAKE: f64 = 1e5;
 
-const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0 };
+const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0 };
 
 /// One run: what the profiler would say of a function whose entries are at `times`, in order, in nanoseconds.
 fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
@@ -36,7 +36,7 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
             at += 1;
             left -= 1;
             if left == 0 {
-                match Allowance::refilled(time - looked, &INTENSITY) {
+                match Allowance::refilled(time - looked, 0.0, &INTENSITY) {
                     Allowance::More(calls) => (left, chunk, looked) = (calls, calls, *time),
                     Allowance::Exhausted => {
                         now = *time;
@@ -52,7 +52,7 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
         // Sampled.
         let mut observation = 0;
         now = loop {
-            match pace.next(start, &INTENSITY, random) {
+            match pace.next(start, 0.0, &INTENSITY, random) {
                 Next::On => break start,
                 Next::Window(planned) => {
                     let tick = tick_after(planned.opens, &mut || random.random_range(0.0..1.0));

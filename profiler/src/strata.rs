@@ -245,6 +245,11 @@ impl Strata {
         self.exact_ticks + self.ticks
     }
 
+    /// Mean time of the calls that were timed so far, in ticks.
+    pub(crate) fn known_mean(&self) -> f64 {
+        self.known_ticks() / (self.exact_timed + self.timed).max(1.0)
+    }
+
     /// Whether every call was counted.
     pub(crate) fn is_exact(&self) -> bool {
         self.windows == 0.0 && self.gap_calls == 0.0
