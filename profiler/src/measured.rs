@@ -34,8 +34,8 @@ pub(crate) enum Stage {
     /// Nothing yet.
     #[default]
     Off,
-    /// On. Its calls of earlier refills are not in the strata yet.
-    On,
+    /// On, since so many nanoseconds after the start. Its calls are not in the strata yet.
+    On { since: f64 },
     /// A window will open.
     Planned(crate::policy::Planned),
     /// A window is, or was, open in a stratum that is not over.

@@ -112,7 +112,7 @@ impl Schedule {
     fn turn_on(&mut self, index: u32) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         function.turn_on(tsc::now(), governor::intensity().allowance as u64, ON, switch_on);
-        self.functions[index as usize].stage = Stage::On;
+        self.functions[index as usize].stage = Stage::On { since: self.now() };
     }
 
     /// Does what is due. Gives whether functions have used their allowances up.
@@ -168,11 +168,13 @@ impl Schedule {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         let counted = function.counted();
         // A window that was cut short is looked at when its stratum is over.
-        if let (Stage::On, Some(exceeded)) = (self.functions[index as usize].stage, counted.exceeded) {
+        if let (Stage::On { since }, Some(exceeded)) =
+            (self.functions[index as usize].stage, counted.exceeded)
+        {
             let now = self.now();
             let (gap, rate) = self.gap(&exceeded, now);
             let measured = &mut self.functions[index as usize];
-            measured.strata.counted(counted.entries);
+            measured.strata.counted(counted.entries, now - gap - since);
             measured.strata.gap(gap, rate);
             measured.pace = Pace::new(rate);
             measured.pace.matters(of_probes(measured).max(*IMPORTANCE.start()));
@@ -258,7 +260,7 @@ impl Schedule {
                 let mean = self.functions[index as usize].strata.known_mean() / governor::ticks_per_ns();
                 self.plan(index, open.end, mean);
             }
-            Stage::Off | Stage::On => {}
+            Stage::Off | Stage::On { .. } => {}
         }
     }
 
@@ -300,11 +302,11 @@ impl Schedule {
         let now = self.now();
         match measured.stage {
             Stage::Off => {}
-            Stage::On => {
+            Stage::On { since } => {
                 let counted = function.counted();
-                strata.counted(counted.entries);
-                if let Some(exceeded) = counted.exceeded {
-                    let (gap, rate) = self.gap(&exceeded, now);
+                let (gap, rate) = counted.exceeded.map_or((0.0, 0.0), |exceeded| self.gap(&exceeded, now));
+                strata.counted(counted.entries, now - gap - since);
+                if gap > 0.0 {
                     strata.gap(gap, rate);
                 }
             }

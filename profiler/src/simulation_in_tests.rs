@@ -32,7 +32,7 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
                 at += 1;
                 continue;
             }
-            strata.counted(1);
+            strata.counted(1, 0.0);
             at += 1;
             left -= 1;
             if left == 0 {

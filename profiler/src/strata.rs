@@ -32,6 +32,9 @@ const PENDING: usize = 4;
 const LONGEST_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
+/// A function that was on for all but this part of the time, and was called more often then than since, is known well enough.
+const MOSTLY_EXACT: f64 = 0.1;
+
 /// With windows that are more uncertain than this by what probes take, rates have no upper limit.
 const TOO_FAST: f64 = 0.4;
 
@@ -68,6 +71,7 @@ struct Differences {
 pub(crate) struct Strata {
     /// While it was on.
     exact_calls: f64,
+    exact_time: f64,
     exact_timed: f64,
     /// Calls that may have been missed.
     missed: f64,
@@ -101,9 +105,10 @@ pub(crate) struct Strata {
 }
 
 impl Strata {
-    /// Calls that were counted while the function was on.
-    pub(crate) fn counted(&mut self, calls: u64) {
+    /// Calls that were counted while the function was on, for so many nanoseconds.
+    pub(crate) fn counted(&mut self, calls: u64, time: f64) {
         self.exact_calls += calls as f64;
+        self.exact_time += time.max(0.0);
     }
 
     /// Calls that were counted before the function's probes were ready. While these are made, calls are missed: not more than there
@@ -311,6 +316,12 @@ impl Strata {
 
     /// Whether the rate that a function had before says little about the time since: no more than what was seen can be told.
     fn is_hardly_observed(&self) -> bool {
+        let estimated_time = self.strata_time + self.unobserved;
+        let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
+            && self.calls + 2.0 * self.gap_calls < self.exact_calls;
+        if is_mostly_exact {
+            return false;
+        }
         // Calls so short that most of the time between two of them is that of probes.
         let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
         let has_long_gaps = self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved)
@@ -374,7 +385,7 @@ mod tests {
     #[test]
     fn a_function_that_was_on_is_exact() {
         let mut strata = Strata::default();
-        strata.counted(3);
+        strata.counted(3, 0.0);
         [10.0, 20.0, 30.0].into_iter().for_each(|ticks| strata.timed(ticks));
         assert_eq!(strata.calls(), Estimate::exact(3.0));
         let times = strata.ticks(0.0).unwrap();
@@ -384,7 +395,7 @@ mod tests {
     #[test]
     fn a_gap_holds_everything_from_none_to_all() {
         let mut strata = Strata::default();
-        strata.counted(100);
+        strata.counted(100, 0.0);
         strata.gap(1000.0, 0.1);
         let calls = strata.calls();
         assert_eq!((calls.value, calls.low), (150.0, 100.0));
@@ -405,7 +416,7 @@ mod tests {
     #[test]
     fn one_long_call_in_the_first_window_is_no_lower_bound() {
         let mut strata = Strata::default();
-        strata.counted(40);
+        strata.counted(40, 0.0);
         (0..40).for_each(|_| strata.timed(10.0));
         strata.gap(1e5, 1e-4);
         for number in 0..10 {
@@ -429,5 +440,22 @@ mod tests {
         let finished = strata.finished();
         assert_eq!(finished.ticks, 2000.0);
         assert_eq!(finished.timed, 4.0);
+    }
+
+    #[test]
+    fn a_function_that_was_on_for_nearly_all_of_the_time_has_both_limits() {
+        let after = |time: f64| {
+            let mut strata = Strata::default();
+            strata.counted(1_000_000, time);
+            strata.gap(5e6, 1e-3);
+            for observation in 0..3 {
+                strata.opened(observation, 100.0, 10e6);
+                strata.closed(100, 0.0, 0.0);
+            }
+            strata.finished().calls()
+        };
+        let Estimate { value, high, .. } = after(1e9);
+        assert!(high.is_some_and(|high| high < 1.05 * value), "{high:?}");
+        assert_eq!(after(10e6).high, None, "three windows in 30 of 45 ms");
     }
 }
