@@ -154,7 +154,7 @@ fn node_script() -> PathBuf {
 fn build_wasm_jit() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--release", "-p", "wasm-jit", "--bin", "wasm-jit", "--target-dir"]);
+    command.args(["build", "--quiet", "--release", "-p", "wasm-jit-cli", "--target-dir"]);
     let status = command.arg(host::target()).current_dir(host::root()).status();
     let status = status.expect("cargo can be started");
     assert!(status.success(), "the release build failed: {status}");

@@ -68,7 +68,7 @@ pub fn ensure_preload() -> &'static Path {
 pub fn ensure_wasm_jit() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
     COMMAND.get_or_init(|| {
-        build_release(&["wasm-jit"]);
+        build_release(&["wasm-jit-cli"]);
         target_release_dir().join("wasm-jit")
     })
 }

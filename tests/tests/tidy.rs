@@ -22,7 +22,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tmax-probe", &["wordpatch"]),
     ("profiler", &["wordpatch", "callpatch", "fastinst"]),
     ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
-    ("wasm-jit", &["wordpatch"]),
+    ("wasm-jit/codegen", &[]),
+    ("wasm-jit", &["wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit/wasi", &["wasm-jit"]),
+    ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
 /// What only wordpatch may name: writing text, changing its protection, SIGTRAP, membarrier.
@@ -171,7 +174,7 @@ type Rule = fn(&File) -> Vec<String>;
 const RULES: &[(&str, Rule)] = &[
     ("only wordpatch writes text, changes its protection, owns SIGTRAP, issues membarrier", only_wordpatch),
     ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
-    ("Wasm machine code is spelled in wasm-jit/src/asm only", machine_code),
+    ("Wasm machine code is spelled in wasm-jit/codegen/src/asm only", machine_code),
     ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
     ("exported symbols are in profiler/preload only", exported_symbols),
     (
@@ -193,13 +196,18 @@ fn only_wordpatch(file: &File) -> Vec<String> {
 }
 
 fn call_bytes(file: &File) -> Vec<String> {
-    let allowed = matches!(file.layer(), None | Some("wasm-jit")) || file.path == "callpatch/src/encoding.rs";
+    let allowed = file.layer().is_none_or(is_of_wasm_jit) || file.path == "callpatch/src/encoding.rs";
     let allowed = allowed || is_excepted(file, "CALL_BYTES");
     if allowed { Vec::new() } else { file.finds(CALL_BYTES) }
 }
 
+/// Whether the layer is one of the WebAssembly engine.
+fn is_of_wasm_jit(layer: &str) -> bool {
+    layer.split('/').next() == Some("wasm-jit")
+}
+
 fn machine_code(file: &File) -> Vec<String> {
-    if file.layer() != Some("wasm-jit") || file.path.starts_with("wasm-jit/src/asm/") {
+    if !file.layer().is_some_and(is_of_wasm_jit) || file.path.starts_with("wasm-jit/codegen/src/asm/") {
         return Vec::new();
     }
     file.finds(&[CALL_BYTES, MACHINE_CODE].concat())
@@ -219,10 +227,11 @@ fn exported_symbols(file: &File) -> Vec<String> {
 
 /// Whether the file belongs to a program's command line.
 fn is_command(file: &File) -> bool {
-    ["profiler", "tmax-probe", "wasm-jit"].iter().any(|folder| {
+    let is_inside = ["profiler", "tmax-probe"].iter().any(|folder| {
         let inside = file.path.strip_prefix(folder).unwrap_or_default();
         inside == "/src/main.rs" || inside.starts_with("/src/cli/")
-    })
+    });
+    is_inside || file.path.starts_with("wasm-jit/cli/src/")
 }
 
 fn environment(file: &File) -> Vec<String> {
@@ -255,6 +264,10 @@ fn layers(file: &File) -> Vec<String> {
         "fastinst-preload",
         "tmax-probe",
         "wasm-jit",
+        "wasm-jit-codegen",
+        "wasm-jit-wasi",
+        "wasm-jit-cli",
+        "wasm-jit-fuzz",
         "benches",
         "tests",
     ];
@@ -397,16 +410,20 @@ fn every_rule_finds_a_planted_offence() {
     check(product, "const CALL: u8 = 0xe8;", &["bytes of CALL"]);
     check("callpatch/src/stub.rs", "[0x0f, 0x1f, 0x44]", &["bytes of CALL"]);
     check("callpatch/src/encoding.rs", "[0x0f, 0x1f, 0x44, 0xe8]", &[]);
-    check("wasm-jit/src/asm/label.rs", "[0xe8, 0xe9, 0x48, 0x0f, 0x1f]", &[]);
-    check("wasm-jit/src/compiler/calls.rs", "self.asm.bytes(&[0xe8, 0, 0, 0, 0]);", &["Wasm machine code"]);
-    check("wasm-jit/src/compiler/int.rs", "self.asm.bytes(&[0x48, 0x99]);", &["Wasm machine code"]);
-    check("wasm-jit/src/asm/int.rs", "let breakpoint = 0xcc;", &["INT3"]);
+    check("wasm-jit/codegen/src/asm/label.rs", "[0xe8, 0xe9, 0x48, 0x0f, 0x1f]", &[]);
+    check(
+        "wasm-jit/codegen/src/compiler/calls.rs",
+        "self.asm.bytes(&[0xe8, 0, 0, 0, 0]);",
+        &["Wasm machine code"],
+    );
+    check("wasm-jit/codegen/src/compiler/int.rs", "self.asm.bytes(&[0x48, 0x99]);", &["Wasm machine code"]);
+    check("wasm-jit/codegen/src/asm/int.rs", "let breakpoint = 0xcc;", &["INT3"]);
     check("wasm-jit/src/code/tests.rs", "const RET: u8 = 0xc3;", &[]);
     check("wasm-jit/src/trap/tests/kit.rs", "libc::mprotect(page, 1, 7); [0x48, 0xc3]", &[]);
     check("wasm-jit/src/runtime/memory.rs", "libc::mprotect(page, 1, 3);", &["only wordpatch"]);
     check("wasm-jit/fuzz/src/main.rs", "println!(); [0xe8]", &[]);
-    check("wasm-jit/src/wasi/builder.rs", "std::env::var(name)", &["environment"]);
-    check("wasm-jit/src/cli/run.rs", "println!(); std::env::var_os(name)", &[]);
+    check("wasm-jit/wasi/src/builder.rs", "std::env::var(name)", &["environment"]);
+    check("wasm-jit/cli/src/run.rs", "println!(); std::env::var_os(name)", &[]);
     check("callpatch/src/stub.rs", "let filler = [0xcc; 16];", &["INT3"]);
     check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
     check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
@@ -418,6 +435,10 @@ fn every_rule_finds_a_planted_offence() {
     check("profiler/src/cli/report.rs", "eprintln!();", &[]);
     check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &["layers"]);
+    check("wasm-jit/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &["layers"]);
+    check("wasm-jit/codegen/Cargo.toml", "[dependencies]\nwordpatch.workspace = true\n", &["layers"]);
+    check("wasm-jit/wasi/Cargo.toml", "[dependencies]\nwasm-jit-codegen.workspace = true\n", &["layers"]);
+    check("wasm-jit/cli/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &[]);
     check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);

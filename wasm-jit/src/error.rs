@@ -4,8 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
+use wasm_jit_codegen::Limit;
+
 use crate::code::CompileError;
-use crate::compiler::Limit;
 use crate::runtime::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
 use crate::types::{ExternType, FuncType, ValType};

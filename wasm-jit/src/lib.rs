@@ -3,7 +3,7 @@
 //!
 //! It runs WebAssembly 2.0 without SIMD, and the proposals that real programs use: tail calls, extended constants, multiple memories,
 //! exceptions (both forms) and threads. A module that uses anything else is refused when it is loaded, with the feature's name.
-//! Programs for WASI preview 1 run by the module [`wasi`]. The shape of the API is that of the crate `wasmtime`.
+//! Programs for WASI preview 1 run by the crate `wasm-jit-wasi`. The shape of the API is that of the crate `wasmtime`.
 //!
 //! # Concepts
 //! - An [`Engine`] holds settings ([`Config`]) and the types of functions.
@@ -71,21 +71,17 @@
 //! # The code of this crate
 //! | folder or file | what it is |
 //! | --- | --- |
-//! | `vmctx.rs` | the contract between compiled code and the runtime: registers, calls, frames, layouts. Read it first |
-//! | `compiler/` | from a function's operators to machine code, in one pass |
-//! | `asm/` | encodings of instructions |
 //! | `module/` | decoding and validation; what a module declares |
 //! | `code/` | compiles on several threads, links, and keeps the machine code; finds a function by an address; names for gdb and perf |
 //! | `trap/` | leaving compiled code: signals, exceptions, interrupts, backtraces |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
-//! | `wasi/` | WASI preview 1 |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
 //! | `objdump.rs` | WebAssembly and machine code side by side |
-//! | `main.rs`, `cli/` | the command, which knows nothing but the public API |
+//!
+//! The compiler is the crate `wasm-jit-codegen`, with the contract between compiled code and the runtime (`vmctx.rs`: registers,
+//! calls, frames, layouts; read it first). WASI and the command `wasm-jit` know nothing but this crate's public API.
 
-pub(crate) mod asm;
 pub(crate) mod code;
-pub(crate) mod compiler;
 mod engine;
 mod error;
 pub(crate) mod module;
@@ -93,8 +89,8 @@ pub(crate) mod objdump;
 mod runtime;
 mod trap;
 mod types;
-pub(crate) mod vmctx;
-pub mod wasi;
+
+use wasm_jit_codegen::vmctx;
 
 pub use code::gdb::GdbRegistration;
 pub use engine::{Config, Engine};

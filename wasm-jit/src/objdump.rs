@@ -12,11 +12,11 @@ use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver,
     SymbolResult,
 };
+use wasm_jit_codegen::Position;
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
 use crate::code::sections::{Sections, printable};
-use crate::compiler::Position;
 use crate::vmctx::TrapCode;
 
 /// Bytes of machine code in a line.
@@ -221,7 +221,7 @@ impl Listing<'_> {
 
     fn begin_function(&mut self, index: u32) -> io::Result<()> {
         let function = *self.image.function(index);
-        let positions = self.image.positions(index);
+        let positions = self.image.positions(index).map_err(io::Error::other)?;
         let starts = positions.iter().map(|position| function.entry + position.code);
         let ends = starts.clone().skip(1).chain([function.end]);
         let mut code: HashMap<u64, Vec<Range<u32>>> = HashMap::new();

@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
 
-use crate::program::{self, Form};
+use crate::program::{self, Features, Form};
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
 
@@ -12,15 +12,6 @@ pub const ROUNDS: u64 = 2;
 
 /// How many loops and calls an instance may make.
 const BUDGET: u32 = 3000;
-
-/// What the other engine has too.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Features {
-    /// try_table and exnref.
-    pub exceptions: bool,
-    /// Atomic accesses, and shared memories.
-    pub threads: bool,
-}
 
 /// What a seed stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

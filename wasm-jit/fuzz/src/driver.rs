@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use crate::bytes;
-use crate::case::{Case, Features, Kind};
+use crate::case::{Case, Kind};
 use crate::ours::Ours;
-use crate::program::{self, Form};
+use crate::program::{self, Features, Form};
 use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
 use crate::reduce;
 

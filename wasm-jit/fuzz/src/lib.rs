@@ -29,5 +29,6 @@ pub mod random;
 pub mod record;
 pub mod reduce;
 
-pub use case::{Case, Features};
+pub use case::Case;
+pub use program::Features;
 pub use record::{Engine, Outcome, Record, Trap, Type, Value};

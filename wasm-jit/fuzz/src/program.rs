@@ -17,8 +17,16 @@ use std::fmt::Write as _;
 
 pub use exceptions::Form;
 
-use crate::case::Features;
 use crate::random::{Random, mixed};
+
+/// What the other engine has too.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Features {
+    /// try_table and exnref.
+    pub exceptions: bool,
+    /// Atomic accesses, and shared memories.
+    pub threads: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ty {

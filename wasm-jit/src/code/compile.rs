@@ -13,12 +13,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use wasm_jit_codegen::{Chunk, Compiler, Limit, MOST_GROWTH, ModuleInfo};
 use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
 
 use super::CodeImage;
 use super::link::Linker;
-use crate::compiler::{Chunk, Compiler, Limit, MOST_GROWTH};
-use crate::module::ModuleInfo;
 
 /// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are shared among the threads.
 const JOB: u64 = 128 << 10;

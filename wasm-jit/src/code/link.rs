@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use wasm_jit_codegen::{
+    Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline,
+};
 use wordpatch::code_memory::CodeBuffer;
 
 use super::{CodeImage, CompileError, Function, Region, Trampolines, registry};
-use crate::compiler::{self, Catch, Chunk, CompiledFunction, DirectCall};
-use crate::module::ModuleInfo;
 
 /// Chunks and trampolines begin at multiples of this: a cache line.
 const ALIGNMENT: usize = 64;
@@ -153,8 +154,8 @@ impl Linker {
                         make(ty, &mut code);
                         self.append(&code)
                     };
-                    let entry = place(compiler::entry_trampoline)?;
-                    let host = place(compiler::host_trampoline)?;
+                    let entry = place(entry_trampoline)?;
+                    let host = place(host_trampoline)?;
                     let trampolines = Trampolines { entry, host };
                     made.insert(ty, trampolines);
                     trampolines

@@ -24,8 +24,10 @@ use wordpatch::code_memory::CodeMemory;
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
-use crate::compiler::{Catch, Compiler, Position};
-use crate::module::ModuleInfo;
+use wasm_jit_codegen::{
+    Catch, Chunk, CompiledFunction, Compiler, Limit, ModuleInfo, Observer, Position, Positions,
+};
+
 use crate::vmctx::VmLayout;
 
 /// The code of a module's own functions, and of the trampolines for their types.
@@ -78,6 +80,17 @@ struct Region {
 struct Trampolines {
     entry: u32,
     host: u32,
+}
+
+/// Why a function that was compiled cannot be observed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ObserveError {
+    /// It exceeds a limit now.
+    #[error(transparent)]
+    Limit(#[from] Limit),
+    /// It becomes other code.
+    #[error("function {function}: compiled again, it becomes other code")]
+    Differs { function: u32 },
 }
 
 impl CodeImage {
@@ -164,9 +177,34 @@ impl CodeImage {
         FunctionBody::new(BinaryReader::new(bytes, wasm_start.into()))
     }
 
-    /// Which instruction the code of a function is of, by offsets from its entry. Compiles it once more.
-    pub(crate) fn positions(&self, function: u32) -> Vec<Position> {
-        Compiler::new(&self.module).positions(function, &self.body(function)).unwrap_or_default()
+    /// Which instruction the code of a function is of, by offsets from its entry.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`].
+    pub(crate) fn positions(&self, function: u32) -> Result<Vec<Position>, ObserveError> {
+        let mut positions = Positions::default();
+        let compiled = self.observe(function, &mut positions)?;
+        Ok(positions.in_function(&compiled))
+    }
+
+    /// Compiles a function again, in the sight of an observer. Offsets of code are in a chunk of its own.
+    ///
+    /// # Errors
+    /// The outcome is not what it was, which is a defect of the compiler: what the observer has seen is not what runs.
+    pub(crate) fn observe(
+        &self,
+        function: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<CompiledFunction, ObserveError> {
+        let mut chunk = Chunk::default();
+        let mut compiler = Compiler::new(&self.module);
+        compiler.compile_observed(function, &self.body(function), &mut chunk, observer)?;
+        let again = chunk.functions.pop().expect("a function was compiled");
+        let first = self.function(function);
+        let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
+        let is_same = sizes(first.entry, first.body, first.end, first.frame_size)
+            == sizes(again.entry, again.body, again.end, again.frame_size);
+        if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
     }
 
     /// The catches that an exception meets on its way out, innermost first, where the call of `function` returned to `pc` raised it.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use wasm_jit_codegen::{Chunk, CompiledFunction, DirectCall, ModuleInfo};
+
 use super::link::Linker;
 use super::registry::{image_at, share_image_at};
 use super::{CodeImage, CompileError, compile_all};
-use crate::compiler::{Chunk, CompiledFunction, DirectCall};
 use crate::engine::{Config, Engine};
-use crate::module::{ModuleInfo, parse};
+use crate::module::parse;
 
 /// An image of functions of so many bytes each, the first of which calls all.
 pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {

@@ -1,14 +1,13 @@
 //! Modules: decoded, validated, compiled.
 //!
 //! 1. Text becomes a binary module (the crate wat).
-//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a [`ModuleInfo`] (`info.rs`), all that the compiler
+//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a [`ModuleInfo`], all that the compiler
 //!    knows of a module, and segments, exports and constant expressions (`const_expr.rs`), which instantiation uses.
 //! 3. [`compile_all`] validates and compiles the bodies.
 //!
 //! The binary module is kept: names, lines and the places of instructions are looked up in it when somebody asks.
 
 mod const_expr;
-mod info;
 mod inspect;
 pub(crate) mod parse;
 
@@ -17,11 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use const_expr::{ConstExpr, ConstSource};
-pub(crate) use info::ModuleInfo;
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
+use wasm_jit_codegen::ModuleInfo;
+
 use crate::code::{CodeImage, compile_all};
-use crate::engine::Engine;
+use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
@@ -150,6 +150,11 @@ impl Module {
     pub(crate) fn tag_type(&self, tag: u32) -> FuncType {
         let info = self.info();
         FuncType(info.types[info.tags[tag as usize] as usize].clone())
+    }
+
+    /// The engine-wide id of one of its types.
+    pub(crate) fn type_id(&self, type_index: u32) -> &TypeId {
+        &self.parsed().type_ids[type_index as usize]
     }
 
     pub(crate) fn parsed(&self) -> &Parsed {

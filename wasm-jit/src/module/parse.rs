@@ -5,15 +5,15 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use wasm_jit_codegen::ModuleInfo;
 use wasmparser::{
     self as wp, ElementItems, ElementKind, ExternalKind, Parser, Payload, TypeRef, ValidPayload, Validator,
     WasmFeatures,
 };
 
-use super::ModuleInfo;
 use super::const_expr::ConstExpr;
 use crate::code::ToCompile;
-use crate::engine::Engine;
+use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{RefType, ValType};
 
@@ -85,6 +85,8 @@ pub(crate) struct DataSegment {
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub info: ModuleInfo,
+    /// By type index. They keep the ids in use that `info` has as numbers.
+    pub type_ids: Vec<TypeId>,
     pub imports: Vec<Import>,
     /// In the module's order.
     pub exports: Vec<(Box<str>, Item)>,
@@ -132,7 +134,9 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
                 for value in ty.params().iter().chain(ty.results()) {
                     known(*value, offset)?;
                 }
-                info.type_ids.push(engine.register_type(&ty));
+                let id = engine.register_type(&ty);
+                info.type_ids.push(id.get());
+                parsed.type_ids.push(id);
                 info.types.push(ty);
             }
         }

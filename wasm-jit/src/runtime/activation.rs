@@ -75,7 +75,7 @@ unsafe fn invoke_in(store: *mut StoreOpaque, func: *const VmFuncRef, values: *mu
             // This frame is above those of the activation.
             let here = 0_u8;
             (*area).stack_top = std::hint::black_box(&raw const here).addr();
-            (*area).vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
+            (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
         }
         let left = {
             let _lent = Lent::new(store);

@@ -100,7 +100,7 @@ impl Extern {
         let info = module.info();
         match (self, item) {
             (Self::Func(func), Item::Func(index)) => {
-                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize].get()
+                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize]
             }
             (Self::Global(global), Item::Global(index)) => {
                 global.data(store).ty == GlobalType::of(info.globals[index as usize])
@@ -118,7 +118,7 @@ impl Extern {
                 memory_matches(memory.0.current_type(), MemoryType::of(info.memories[index as usize]))
             }
             (Self::Tag(tag), Item::Tag(index)) => {
-                tag.data(store).type_id.get() == info.type_ids[info.tags[index as usize] as usize].get()
+                tag.data(store).type_id.get() == info.type_ids[info.tags[index as usize] as usize]
             }
             _ => false,
         }

@@ -156,7 +156,7 @@ unsafe extern "sysv64" fn call_host(
     // SAFETY: the closure has given the store back.
     let store = unsafe { &mut *store };
     // SAFETY: the thread runs the store.
-    let interrupted = unsafe { trap::is_interrupted(store.vm()) };
+    let interrupted = unsafe { trap::is_interrupted(store.execution()) };
     match outcome {
         Ok(Ok(())) if !interrupted => return 0,
         Ok(Err(error)) if !interrupted => note(store, error),

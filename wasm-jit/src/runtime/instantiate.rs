@@ -105,13 +105,12 @@ fn allocate(
         globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
     }
     for ty in &info.tags[tags.len()..] {
-        let (type_id, values) =
-            (&info.type_ids[*ty as usize], info.types[*ty as usize].params().len() as u32);
+        let (type_id, values) = (module.type_id(*ty), info.types[*ty as usize].params().len() as u32);
         tags.push(store.add_tag(TagData { type_id: type_id.clone(), values }));
     }
     let context = block.context();
     for index in info.imported_functions..info.functions.len() as u32 {
-        let type_id = info.type_ids[info.functions[index as usize] as usize].get();
+        let type_id = info.type_ids[info.functions[index as usize] as usize];
         func_refs.push(VmFuncRef { code: module.code().entry(index), context, type_id, index, unused: 0 });
     }
     let parsed = module.parsed();

@@ -105,7 +105,7 @@ impl Running<'_> {
     /// stopped here.
     fn answer(self, outcome: Result<u64, Trap>) -> Answer {
         // SAFETY: this thread runs the store.
-        let is_interrupted = || unsafe { trap::is_interrupted(self.store.vm()) };
+        let is_interrupted = || unsafe { trap::is_interrupted(self.store.execution()) };
         match outcome.and_then(|value| if is_interrupted() { Err(Trap::Interrupt) } else { Ok(value) }) {
             Ok(value) => Answer { value, failed: 0 },
             Err(trap) => {
@@ -348,13 +348,13 @@ unsafe fn atomic_wait(
         true => Ok(cell),
         false => Err(Trap::AtomicWaitNonSharedMemory),
     });
-    let vm = running.store.vm();
+    let execution = running.store.execution();
     let outcome = cell.and_then(|cell| {
         let timeout = u64::try_from(timeout).ok().map(Duration::from_nanos);
         // SAFETY: this thread runs the store.
-        let is_interrupted: &dyn Fn() -> bool = &|| unsafe { trap::is_interrupted(vm) };
+        let is_interrupted: &dyn Fn() -> bool = &|| unsafe { trap::is_interrupted(execution) };
         // SAFETY: as above.
-        let ask = unsafe { (*vm).interruption.is_some() }.then_some(is_interrupted);
+        let ask = unsafe { (*execution).interruption.is_some() }.then_some(is_interrupted);
         match wait::wait(cell.as_ptr().addr(), || is_expected(cell), timeout, ask) {
             Outcome::Interrupted => Err(Trap::Interrupt),
             outcome => Ok(outcome as u64),
@@ -395,7 +395,7 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
     };
     collect::if_due(running.store, values);
     // SAFETY: this thread runs the store.
-    let exception = match unsafe { trap::is_interrupted(running.store.vm()) } {
+    let exception = match unsafe { trap::is_interrupted(running.store.execution()) } {
         true => Err(Trap::Interrupt.into()),
         false => running.store.create_exception(tag.identity(running.store), values),
     };

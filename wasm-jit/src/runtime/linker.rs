@@ -204,7 +204,7 @@ fn import_host<T: 'static>(
     match import.item {
         Item::Func(index) if *info.function_type(index) == host.ty.0 => {
             let type_index = info.functions[index as usize];
-            let type_id = info.type_ids[type_index as usize].clone();
+            let type_id = module.type_id(type_index).clone();
             Ok(host.insert_with(&mut store.opaque, type_id, module.code().clone(), type_index))
         }
         _ => Err(Error::IncompatibleImport {

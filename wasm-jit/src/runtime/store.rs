@@ -26,8 +26,8 @@ use super::table::TableData;
 use super::tag::TagData;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::trap::{InterruptHandle, Interruption};
-use crate::vmctx;
+use crate::trap::{ExecutionState, InterruptHandle, Interruption};
+use crate::vmctx::VmStoreContext;
 
 /// Which store a handle belongs to; no two stores of a process have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,11 +75,11 @@ pub(crate) enum Failure {
     Panic(Box<dyn std::any::Any + Send>),
 }
 
-/// What contexts point to: the part that compiled code knows, and the way from there to the store.
+/// What contexts point to: the state of what runs, whose head compiled code knows, and the way from there to the store.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct StoreArea {
-    pub vm: vmctx::StoreContext,
+    pub execution: ExecutionState,
     /// The store, by the borrow of the innermost activation; null when nothing runs.
     pub store: *mut StoreOpaque,
     /// An address above the frames of the outermost activation, or 0.
@@ -107,7 +107,7 @@ pub(crate) struct StoreOpaque {
 
 impl StoreOpaque {
     fn new(engine: &Engine) -> Self {
-        let area = StoreArea { vm: *vmctx::StoreContext::new(), store: std::ptr::null_mut(), stack_top: 0 };
+        let area = StoreArea { execution: ExecutionState::new(), store: std::ptr::null_mut(), stack_top: 0 };
         Self {
             id: StoreId::next(),
             engine: engine.clone(),
@@ -146,8 +146,13 @@ impl StoreOpaque {
         self.tags.truncate(tags);
     }
 
-    /// The context that compiled code sees.
-    pub(crate) fn vm(&self) -> *mut vmctx::StoreContext {
+    /// The part that compiled code sees.
+    pub(crate) fn vm(&self) -> *mut VmStoreContext {
+        self.area.as_ptr().cast()
+    }
+
+    /// The state of what runs in the store.
+    pub(crate) fn execution(&self) -> *mut ExecutionState {
         self.area.as_ptr().cast()
     }
 
@@ -227,8 +232,8 @@ impl<T: 'static> Store<T> {
     pub fn interrupt_handle(&mut self) -> InterruptHandle {
         let opaque = &mut self.as_context_mut().into_inner().opaque;
         let signal = opaque.engine.interrupt_signal();
-        // SAFETY: the context lives as long as the store, and nothing runs.
-        let interruption = unsafe { &mut (*opaque.vm()).interruption };
+        // SAFETY: the state lives as long as the store, and nothing runs.
+        let interruption = unsafe { &mut (*opaque.execution()).interruption };
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
     }
 

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use wasm_jit_codegen::Position;
+
 use super::lines::Lines;
-use crate::code::CodeImage;
 use crate::code::sections::{Sections, printable};
-use crate::compiler::Position;
+use crate::code::{CodeImage, ObserveError};
 
 /// The WebAssembly frames of a trap, innermost first; those of the host in between are not told.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub struct FrameInfo {
     func_name: Option<String>,
     func_start: usize,
     instruction: Option<usize>,
+    /// Why the instruction cannot be told.
+    problem: Option<String>,
     symbols: Vec<FrameSymbol>,
 }
 
@@ -93,7 +96,7 @@ impl FrameInfo {
         self.func_name.as_deref()
     }
 
-    /// The instruction's offset in the binary module.
+    /// The instruction's offset in the binary module. `None` only after a defect of the compiler, which the text of the frame tells.
     pub fn module_offset(&self) -> Option<usize> {
         self.instruction
     }
@@ -147,7 +150,7 @@ struct Module<'a> {
     image: &'a CodeImage,
     sections: Sections<'a>,
     lines: Option<Lines<'a>>,
-    positions: HashMap<u32, Vec<Position>>,
+    positions: HashMap<u32, Result<Vec<Position>, ObserveError>>,
 }
 
 impl<'a> Module<'a> {
@@ -161,8 +164,13 @@ impl<'a> Module<'a> {
         let function = self.image.function(index);
         let positions = self.positions.entry(index).or_insert_with(|| self.image.positions(index));
         let offset = (pc - self.image.at(function.entry) as usize) as u32;
-        let behind = positions.partition_point(|position| position.code <= offset);
-        let instruction = behind.checked_sub(1).map(|at| positions[at].wasm as usize);
+        let (instruction, problem) = match positions {
+            Ok(positions) => {
+                let behind = positions.partition_point(|position| position.code <= offset);
+                (behind.checked_sub(1).map(|at| positions[at].wasm as usize), None)
+            }
+            Err(error) => (None, Some(error.to_string())),
+        };
         let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));
         FrameInfo {
             module_name: self.sections.module_name.map(str::to_owned),
@@ -170,6 +178,7 @@ impl<'a> Module<'a> {
             func_name: self.sections.function_name(index),
             func_start: function.wasm_start as usize,
             instruction,
+            problem,
             symbols: symbols.unwrap_or_default(),
         }
     }
@@ -207,6 +216,9 @@ impl fmt::Display for FrameInfo {
         match &self.func_name {
             Some(name) => write!(f, "{}", printable(name))?,
             None => write!(f, "<wasm function {}>", self.func_index)?,
+        }
+        if let Some(problem) = &self.problem {
+            write!(f, " (instruction unknown: {problem})")?;
         }
         let several = self.symbols.len() > 1;
         for symbol in &self.symbols {

@@ -5,10 +5,10 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 
 use super::signals::trap_code;
 use super::unwind::{Frame, Frames};
-use super::{Raised, Trap, WasmBacktrace};
+use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::CodeImage;
 use crate::code::registry::{image_at, share_image_at};
-use crate::vmctx::{FUNC_REF_SIZE, StoreContext};
+use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
 
 /// The most frames that are kept; the outer ones are counted only.
 const MOST_FRAMES: usize = 256;
@@ -18,7 +18,7 @@ const MOST_FRAMES: usize = 256;
 /// # Safety
 /// As [`Frames::new`].
 pub(super) unsafe fn capture(
-    store: *mut StoreContext,
+    store: *mut ExecutionState,
     without_frame: Option<usize>,
     frame: Frame,
     raised: impl FnOnce(WasmBacktrace) -> Raised,
@@ -49,7 +49,7 @@ pub(super) unsafe fn capture(
 ///
 /// # Safety
 /// `pc` and `fp` must be the place and the frame that raise, in the store's innermost activation.
-pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut StoreContext, pc: usize, fp: usize) {
+pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, pc: usize, fp: usize) {
     let frame = Frame { pc, fp, is_call: true };
     // SAFETY: the caller's obligation.
     unsafe { capture(store, None, frame, |backtrace| Raised::Noted { backtrace }) };
@@ -59,9 +59,9 @@ pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut StoreContext, pc:
 ///
 /// # Safety
 /// What the handler noted in the store must be of this thread, and of now.
-pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut StoreContext) {
+pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) {
     // SAFETY: the caller's obligation.
-    let (trap, (without_frame, frame)) = unsafe { (classify(&*store), innermost(&*store)) };
+    let (trap, (without_frame, frame)) = unsafe { (classify(&(*store).vm), innermost(&(*store).vm)) };
     // SAFETY: as above.
     unsafe { capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace }) };
 }
@@ -70,7 +70,7 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut StoreContext) {
 ///
 /// # Safety
 /// As [`capture_signal`].
-unsafe fn classify(store: &StoreContext) -> Trap {
+unsafe fn classify(store: &VmStoreContext) -> Trap {
     match store.raised_signal {
         libc::SIGILL => {
             // SAFETY: the thread has executed the instruction there.
@@ -111,7 +111,7 @@ unsafe fn instruction_at(pc: usize) -> Instruction {
 ///
 /// # Safety
 /// The instruction must have read it, and nothing have changed since.
-unsafe fn first_operand(instruction: &Instruction, store: &StoreContext) -> Option<u64> {
+unsafe fn first_operand(instruction: &Instruction, store: &VmStoreContext) -> Option<u64> {
     let register = |register: Register| {
         let full = register.full_register();
         full.is_gpr64().then(|| store.raised_registers[full.number()])
@@ -146,8 +146,8 @@ unsafe fn first_operand(instruction: &Instruction, store: &StoreContext) -> Opti
 ///
 /// # Safety
 /// As [`capture_signal`].
-unsafe fn innermost(store: &StoreContext) -> (Option<usize>, Frame) {
-    let StoreContext { raised_pc: pc, raised_fp: fp, raised_sp: sp, .. } = *store;
+unsafe fn innermost(store: &VmStoreContext) -> (Option<usize>, Frame) {
+    let VmStoreContext { raised_pc: pc, raised_fp: fp, raised_sp: sp, .. } = *store;
     let own = (None, Frame { pc, fp, is_call: false });
     // SAFETY: the thread is in a function's code there.
     let Some(pushed) = (unsafe { pushed_without_frame(pc) }) else { return own };

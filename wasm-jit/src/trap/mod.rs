@@ -6,20 +6,20 @@
 //! - The last three libcalls are [`routine`]s of this module.
 //! - A libcall or host function that fails notes its reason with the store. Compiled code then calls `Raise` (a libcall's
 //!   failure) or `RaiseFromHost` (a host function's), and [`enter`] answers [`Raised::Noted`]. A host function that throws an
-//!   exception sets [`StoreContext::thrown`] instead: the exception goes to its handler in the calling code, or comes out as
+//!   exception sets `thrown` in the store's [`VmStoreContext`](crate::vmctx::VmStoreContext) instead: the exception goes to its handler in the calling code, or comes out as
 //!   [`Raised::Exception`].
 //! - When a host function returns, the runtime asks [`is_interrupted`], and if so treats it as a failure whose reason is
 //!   [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does not ask: `interrupt` tells how it is stopped.
 //!
 //! # How an activation is left
 //! 1. *Noted*: the signal handler (`signals`), or one of the routines that compiled code calls (`routines`), writes place, frame
-//!    and registers into the [`StoreContext`].
+//!    and registers into the store's [`ExecutionState`].
 //! 2. *Captured*, on the same stack, below the frames that are being left and while they are still whole: why it happened, and
 //!    the return addresses (`capture`). Nothing of this runs in the signal handler, so it may allocate.
 //! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the trampoline returns 1.
 //! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when somebody asks (`backtrace`).
 //!
-//! To read it: `unwind` (frames, and the handlers of exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
+//! To read it: `state` (what a store keeps of this), `unwind` (frames, and the handlers of exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
 
 mod backtrace;
 mod capture;
@@ -28,14 +28,17 @@ mod lines;
 mod metered;
 mod routines;
 mod signals;
+mod state;
 mod unwind;
 
 pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use routines::routine;
+use state::Activation;
+pub(crate) use state::ExecutionState;
 
-use crate::vmctx::{StoreContext, TrapCode};
+use crate::vmctx::TrapCode;
 
 /// Why WebAssembly code trapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,27 +127,18 @@ pub(crate) enum Raised {
     Noted { backtrace: WasmBacktrace },
 }
 
-/// An activation that another one runs inside of.
-#[derive(Debug)]
-pub(crate) struct Activation {
-    /// Frame pointer of its entry trampoline.
-    activation_fp: usize,
-    /// Frame pointer of the host trampoline that it was left by.
-    exit_fp: usize,
-    outer: *const Activation,
-}
-
 /// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned. Nested calls, from host functions,
 /// are told apart. A request to interrupt the store that is waiting is met before anything runs.
 ///
 /// # Safety
-/// `store` must be the context of the store that the code runs in, which nobody else uses meanwhile. Nothing may unwind out
+/// `store` must be the state of the store that the code runs in, which nobody else uses meanwhile. Nothing may unwind out
 /// of the call, and the code images must outlive it.
-pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64) -> Result<(), Raised> {
+pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u64) -> Result<(), Raised> {
     signals::install();
     // SAFETY: the caller's obligation. No reference into the context is kept while compiled code runs.
     let outer = unsafe {
-        Activation { activation_fp: (*store).activation_fp, exit_fp: (*store).exit_fp, outer: (*store).outer }
+        let vm = &(*store).vm;
+        Activation { activation_fp: vm.activation_fp, exit_fp: vm.exit_fp, outer: (*store).outer }
     };
     // SAFETY: as above.
     let interruption = unsafe { (*store).interruption.clone() };
@@ -164,8 +158,8 @@ pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64)
     // SAFETY: as above; the trampoline has returned.
     let raised = unsafe {
         (*store).outer = outer.outer;
-        (*store).activation_fp = outer.activation_fp;
-        (*store).exit_fp = outer.exit_fp;
+        (*store).vm.activation_fp = outer.activation_fp;
+        (*store).vm.exit_fp = outer.exit_fp;
         (*store).raised.take()
     };
     match raised {
@@ -179,7 +173,7 @@ pub(crate) unsafe fn enter(store: *mut StoreContext, call: impl FnOnce() -> u64)
 ///
 /// # Safety
 /// As [`enter`].
-pub(crate) unsafe fn is_interrupted(store: *mut StoreContext) -> bool {
+pub(crate) unsafe fn is_interrupted(store: *mut ExecutionState) -> bool {
     // SAFETY: the caller's obligation; only the thread that runs the store changes the field.
     let interruption = unsafe { (*store).interruption.as_ref() };
     interruption.is_some_and(|interruption| interruption.acknowledge())

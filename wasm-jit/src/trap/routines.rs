@@ -9,7 +9,7 @@ use std::mem::offset_of;
 
 use super::capture;
 use super::unwind::find_handler;
-use crate::vmctx::{Libcall, StoreContext, VmContext};
+use crate::vmctx::{Libcall, VmContext, VmStoreContext};
 
 /// The address of one of the libcalls `Throw`, `Raise` and `RaiseFromHost`.
 pub(crate) fn routine(libcall: Libcall) -> Option<usize> {
@@ -48,7 +48,7 @@ unsafe extern "C" fn leave() {
         "pop rbx",
         "pop rbp",
         "ret",
-        activation_fp = const offset_of!(StoreContext, activation_fp),
+        activation_fp = const offset_of!(VmStoreContext, activation_fp),
     )
 }
 
@@ -81,7 +81,7 @@ unsafe extern "C" fn raise_from_host() {
         "jnz {throw}",
         "jmp {raise}",
         store = const offset_of!(VmContext, store),
-        thrown = const offset_of!(StoreContext, thrown),
+        thrown = const offset_of!(VmStoreContext, thrown),
         throw = sym throw,
         raise = sym raise,
     )
@@ -111,9 +111,9 @@ unsafe extern "C" fn throw() {
         "jmp [rbx + {pc}]",
         store = const offset_of!(VmContext, store),
         memory0 = const offset_of!(VmContext, memory0),
-        pc = const offset_of!(StoreContext, raised_pc),
-        fp = const offset_of!(StoreContext, raised_fp),
-        sp = const offset_of!(StoreContext, raised_sp),
+        pc = const offset_of!(VmStoreContext, raised_pc),
+        fp = const offset_of!(VmStoreContext, raised_fp),
+        sp = const offset_of!(VmStoreContext, raised_sp),
         find_handler = sym find_handler,
         leave = sym leave,
     )

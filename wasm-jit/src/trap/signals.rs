@@ -16,11 +16,13 @@ use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use wasm_jit_codegen::UD2;
+
+use super::ExecutionState;
 use super::routines::raise_by_signal;
-use crate::asm::UD2;
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
-use crate::vmctx::{FUNC_REF_SIZE, StoreContext, TrapCode, VmContext, VmMemory};
+use crate::vmctx::{FUNC_REF_SIZE, TrapCode, VmContext, VmMemory};
 
 /// By what the hardware reports traps.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -108,7 +110,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let context = registers[libc::REG_R14 as usize] as usize;
         let context = std::ptr::with_exposed_provenance::<VmContext>(context);
         // SAFETY: in a function, `r14` is a context, and its store is the one that the thread runs.
-        let store = unsafe { (*context).store };
+        let store = unsafe { ExecutionState::of(context) };
         // SAFETY: as above; only this thread changes the field.
         let interruption = unsafe { (*store).interruption.as_ref() };
         let is_ours = if is_interrupt {
@@ -191,7 +193,7 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
 /// # Safety
 /// The store must be the one that this thread runs.
 unsafe fn note(
-    store: *mut StoreContext,
+    store: *mut ExecutionState,
     signal: i32,
     info: &libc::siginfo_t,
     registers: &[libc::greg_t; 23],
@@ -199,12 +201,12 @@ unsafe fn note(
     let register = |number: i32| registers[number as usize] as u64;
     // SAFETY: the caller's obligation; a fault's signal has an address, and any other's is not looked at.
     unsafe {
-        (*store).raised_signal = signal;
-        (*store).raised_address = info.si_addr() as usize;
-        (*store).raised_pc = register(libc::REG_RIP) as usize;
-        (*store).raised_fp = register(libc::REG_RBP) as usize;
-        (*store).raised_sp = register(libc::REG_RSP) as usize;
-        (*store).raised_registers = NUMBERED.map(register);
+        (*store).vm.raised_signal = signal;
+        (*store).vm.raised_address = info.si_addr() as usize;
+        (*store).vm.raised_pc = register(libc::REG_RIP) as usize;
+        (*store).vm.raised_fp = register(libc::REG_RBP) as usize;
+        (*store).vm.raised_sp = register(libc::REG_RSP) as usize;
+        (*store).vm.raised_registers = NUMBERED.map(register);
     }
 }
 

@@ -3,10 +3,10 @@
 //! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table is needed. An activation's frames
 //! end at its entry trampoline. The frames of the activation around it begin at the host trampoline that it was left by.
 
-use super::{Activation, Raised, capture};
+use super::{Activation, ExecutionState, Raised, capture};
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
-use crate::vmctx::{StoreContext, VmContext, VmException};
+use crate::vmctx::{VmContext, VmException};
 
 /// A place in a frame: an address of code, and the frame pointer.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +39,9 @@ impl Frames {
     ///
     /// # Safety
     /// The frame must be one of the store's innermost activation, and no frame may be left while they are walked.
-    pub(super) unsafe fn new(store: *const StoreContext, frame: Frame) -> Self {
+    pub(super) unsafe fn new(store: *const ExecutionState, frame: Frame) -> Self {
         // SAFETY: the caller's obligation.
-        let (activation_fp, outer) = unsafe { ((*store).activation_fp, (*store).outer) };
+        let (activation_fp, outer) = unsafe { ((*store).vm.activation_fp, (*store).outer) };
         Self { next: Some(frame), activation_fp, outer }
     }
 
@@ -76,7 +76,7 @@ impl Iterator for Frames {
 /// # Safety
 /// `pc` and `fp` must be the place and the frame that throw, in the store's innermost activation; `exception` null or an exception.
 pub(super) unsafe extern "sysv64" fn find_handler(
-    store: *mut StoreContext,
+    store: *mut ExecutionState,
     exception: usize,
     pc: usize,
     fp: usize,
@@ -95,7 +95,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     // SAFETY: the caller's obligation; an exception begins with its tag.
     let tag = unsafe { (*std::ptr::with_exposed_provenance::<VmException>(exception)).tag };
     // SAFETY: the caller's obligation.
-    let activation_fp = unsafe { (*store).activation_fp };
+    let activation_fp = unsafe { (*store).vm.activation_fp };
     let mut frame = thrower;
     while frame.fp != activation_fp {
         // SAFETY: the address is of code that the thread is in.
@@ -105,9 +105,9 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         {
             // SAFETY: the caller's obligation.
             unsafe {
-                (*store).raised_pc = handler as usize;
-                (*store).raised_fp = frame.fp;
-                (*store).raised_sp = frame.fp - frame_size as usize;
+                (*store).vm.raised_pc = handler as usize;
+                (*store).vm.raised_fp = frame.fp;
+                (*store).vm.raised_sp = frame.fp - frame_size as usize;
             }
             return 1;
         }

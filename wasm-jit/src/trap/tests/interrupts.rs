@@ -7,7 +7,7 @@ use iced_x86::code_asm::*;
 
 use super::kit::{Function, Instance, image};
 use super::{functions, trap_of};
-use crate::trap::{DEFAULT_SIGNAL, InterruptHandle, Interruption, Trap, is_interrupted};
+use crate::trap::{DEFAULT_SIGNAL, ExecutionState, InterruptHandle, Interruption, Trap, is_interrupted};
 use crate::vmctx::VmContext;
 
 fn endless(f: &mut Function) {
@@ -79,7 +79,7 @@ extern "sysv64" fn wait_for_request(_: *mut VmContext, caller: *mut VmContext, _
     IN_HOST.store(true, Ordering::SeqCst);
     CALLS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: called with the context of the test's instance.
-    while !unsafe { is_interrupted((*caller).store) } {
+    while !unsafe { is_interrupted(ExecutionState::of(caller)) } {
         std::hint::spin_loop();
     }
     1

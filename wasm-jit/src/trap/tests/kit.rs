@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::*;
+use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
 
 use crate::code::{CodeImage, link::Linker};
-use crate::compiler::{Catch, Chunk, CompiledFunction, DirectCall, TryRegion};
-use crate::module::ModuleInfo;
-use crate::trap::{Raised, enter, routine};
+use crate::trap::{ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
-    ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, StoreContext, VmContext,
-    VmException, VmMemory,
+    ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
+    VmMemory,
 };
 
 pub(super) const FRAME: u32 = 64;
@@ -175,7 +174,7 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
 /// An instance of the kit's module: the head of its context and what lies behind, and a page of memory behind which nothing is.
 pub(super) struct Instance {
     context: Box<[u64]>,
-    pub store: *mut StoreContext,
+    pub store: *mut ExecutionState,
     libcalls: Box<[usize; LIBCALLS_COUNT]>,
     memory: *mut libc::c_void,
 }
@@ -202,7 +201,8 @@ impl Instance {
             libcalls[libcall as usize] = routine(libcall).unwrap();
         }
         let context = vec![0; layout.size as usize / 8].into_boxed_slice();
-        let mut instance = Self { context, store: Box::into_raw(StoreContext::new()), libcalls, memory };
+        let mut instance =
+            Self { context, store: Box::into_raw(Box::new(ExecutionState::new())), libcalls, memory };
         let context = instance.context();
         // SAFETY: as large as the layout says, and ours.
         unsafe {
@@ -243,13 +243,13 @@ impl Drop for Instance {
 }
 
 fn head(
-    store: *mut StoreContext,
+    store: *mut ExecutionState,
     libcalls: &[usize; LIBCALLS_COUNT],
     memory0: *mut u8,
     is_host: usize,
 ) -> VmContext {
     VmContext {
-        store,
+        store: store.cast(),
         memory0,
         libcalls: libcalls.as_ptr(),
         func_refs: std::ptr::null_mut(),
@@ -263,7 +263,7 @@ fn head(
 pub(super) unsafe fn run(context: *mut VmContext, code: *const u8) -> Result<u64, Raised> {
     let mut value = 0;
     // SAFETY: the caller's obligation.
-    unsafe { enter((*context).store, || entry_trampoline(context, code, &mut value))? };
+    unsafe { enter(ExecutionState::of(context), || entry_trampoline(context, code, &mut value))? };
     Ok(value)
 }
 

@@ -9,7 +9,8 @@ use iced_x86::code_asm::*;
 use self::kit::{FRAME, Function, Instance, exception, image};
 use super::{Raised, Trap, WasmBacktrace};
 use crate::code::CodeImage;
-use crate::vmctx::{Libcall, StoreContext, TrapCode, VmContext};
+use crate::trap::ExecutionState;
+use crate::vmctx::{Libcall, TrapCode, VmContext};
 
 fn functions(backtrace: &WasmBacktrace) -> Vec<u32> {
     backtrace.functions().collect()
@@ -334,7 +335,7 @@ fn an_exception_of_a_host_function_is_caught_or_comes_out() {
         other => panic!("{other:?}"),
     }
     // SAFETY: the instance's store.
-    assert_eq!(unsafe { (*instance.store).thrown }, 0, "the exception was taken");
+    assert_eq!(unsafe { (*instance.store).vm.thrown }, 0, "the exception was taken");
 }
 
 /// What a host function calls: function 2 of the image that the instance's `owner` is.
@@ -342,13 +343,13 @@ extern "sysv64" fn call_back(_: *mut VmContext, caller: *mut VmContext, _: *mut 
     // SAFETY: called with the context of the test's instance, in whose store nothing else runs now.
     let (result, store) = unsafe {
         let image = &*(*caller).owner.cast::<CodeImage>();
-        (kit::run(caller, image.entry(2)), (*caller).store)
+        (kit::run(caller, image.entry(2)), ExecutionState::of(caller))
     };
     let (trap, backtrace) = trap_of(result);
     assert_eq!(trap, Trap::UnreachableCodeReached);
     assert_eq!(functions(&backtrace), [2, 1, 0]);
     // SAFETY: as above.
-    assert_ne!(unsafe { (*store).activation_fp }, 0, "the outer activation is the innermost again");
+    assert_ne!(unsafe { (*store).vm.activation_fp }, 0, "the outer activation is the innermost again");
     1
 }
 
@@ -364,8 +365,8 @@ fn a_trap_inside_two_activations_tells_the_frames_of_both() {
         other => panic!("{other:?}"),
     }
     // SAFETY: the instance's store.
-    let StoreContext { activation_fp, outer, .. } = unsafe { &*instance.store };
-    assert_eq!((*activation_fp, *outer), (0, std::ptr::null()));
+    let ExecutionState { vm, outer, .. } = unsafe { &*instance.store };
+    assert_eq!((vm.activation_fp, *outer), (0, std::ptr::null()));
 }
 
 #[test]

@@ -56,22 +56,29 @@ pub(super) const SLOTS: i32 = -32;
 
 /// A value's type, as far as code depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ty {
+pub enum Ty {
+    /// An integer of 32 bits.
     I32,
+    /// An integer of 64 bits.
     I64,
+    /// A float of 32 bits.
     F32,
+    /// A float of 64 bits.
     F64,
     /// A reference.
     Ref,
 }
 
 impl Ty {
-    pub(super) fn is_float(self) -> bool {
+    /// Whether it is a float.
+    #[must_use]
+    pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
     }
 
     /// Whether it has 64 bits.
-    pub(super) fn wide(self) -> bool {
+    #[must_use]
+    pub fn wide(self) -> bool {
         !matches!(self, Self::I32 | Self::F32)
     }
 }

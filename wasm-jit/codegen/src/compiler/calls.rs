@@ -150,7 +150,7 @@ impl<'a> FunctionCompiler<'a> {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
         self.asm.mov(true, SCRATCH, place);
-        let id = self.module.type_ids[type_index as usize].get();
+        let id = self.module.type_ids[type_index as usize];
         self.asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
         // Index and table are done with.

@@ -10,14 +10,15 @@
 
 use wasmparser::{FuncType, FunctionBody, Operator};
 
-use super::Limit;
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, stack_bytes};
 use super::cold::Cold;
 use super::control::Control;
 use super::homes::{Chooser, DEEPEST_REGION, Region};
-use super::output::{CompiledFunction, DirectCall, Position, TryRegion};
+use super::observe::{Observer, State};
+use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::scan::Scan;
 use super::state::{Constant, Holder, Local, Operand, Place};
+use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
@@ -32,7 +33,7 @@ const SMALL_FRAME: u32 = 2048;
 const MOST_FRAME: u32 = 1 << 28;
 /// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of values takes two bytes of Wasm,
 /// and far more code; real programs have less than ten bytes for one.
-pub(crate) const MOST_GROWTH: u32 = 64;
+pub const MOST_GROWTH: u32 = 64;
 /// What a function may have in any case.
 const LEAST_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
@@ -115,7 +116,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) try_regions: Vec<TryRegion>,
     /// The innermost region that is open.
     pub(super) try_region: Option<u32>,
-    pub(super) positions: Option<Vec<Position>>,
+    /// Who watches, if anybody does.
+    observer: Option<&'a mut (dyn Observer + 'a)>,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -127,18 +129,16 @@ impl std::fmt::Debug for FunctionCompiler<'_> {
     }
 }
 
-/// Compiles a function, which is valid. `positions` asks for the places of its instructions.
-#[expect(clippy::too_many_arguments, reason = "everything a function depends on, named at its one caller")]
-pub(super) fn compile(
-    module: &ModuleInfo,
-    layout: &VmLayout,
-    scratch: &mut Scratch,
+/// Appends a function, which is valid, to a chunk.
+pub(super) fn compile<'a>(
+    compiler: &'a mut Compiler<'_>,
     index: u32,
-    body: &FunctionBody<'_>,
-    code: &mut Vec<u8>,
-    calls: &mut Vec<DirectCall>,
-    positions: bool,
-) -> Result<(CompiledFunction, Vec<Position>), Limit> {
+    body: &'a FunctionBody<'_>,
+    chunk: &'a mut Chunk,
+    observer: Option<&'a mut (dyn Observer + 'a)>,
+) -> Result<(), Limit> {
+    let Compiler { module, layout, scratch } = compiler;
+    let Chunk { code, calls, functions } = chunk;
     let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
     let ty = module.function_type(index);
     scratch.scan.function(body, ty.params().len()).map_err(malformed)?;
@@ -194,7 +194,7 @@ pub(super) fn compile(
         epilogue,
         try_regions: Vec::new(),
         try_region: None,
-        positions: positions.then(Vec::new),
+        observer,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
@@ -209,7 +209,7 @@ pub(super) fn compile(
         function.position = position;
         function.pinned = 0;
         function.next = next.as_ref().map_or(Next::Other, what_comes);
-        function.note_position();
+        function.show_instruction();
         if function.reachable {
             function.operator(&operator)?;
         } else {
@@ -222,7 +222,8 @@ pub(super) fn compile(
         current = next;
         position = next_position;
     }
-    Ok(function.finish(start))
+    functions.push(function.finish(start));
+    Ok(())
 }
 
 fn what_comes(operator: &Operator<'_>) -> Next {
@@ -253,15 +254,19 @@ impl<'a> FunctionCompiler<'a> {
         Ok(())
     }
 
-    fn note_position(&mut self) {
-        let (code, wasm) = (self.asm.offset(), self.position);
-        self.note(code, wasm);
+    /// Shows where the current instruction's code begins, and the state in front of it.
+    fn show_instruction(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            let state = State::of(self);
+            observer.instruction(Position { code: self.asm.offset(), wasm: self.position }, &state);
+            self.observer = Some(observer);
+        }
     }
 
-    /// Notes that code for this instruction starts here, if anybody asked.
-    pub(super) fn note(&mut self, code: u32, wasm: u32) {
-        if let Some(positions) = &mut self.positions {
-            positions.push(Position { code, wasm });
+    /// Shows that more code of an instruction begins here, apart from the rest.
+    pub(super) fn show_more(&mut self, code: u32, wasm: u32) {
+        if let Some(observer) = &mut self.observer {
+            observer.more_code(Position { code, wasm });
         }
     }
 
@@ -376,7 +381,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Epilogue, cold code and prologue.
-    fn finish(mut self, start: u32) -> (CompiledFunction, Vec<Position>) {
+    fn finish(mut self, start: u32) -> CompiledFunction {
         let mut saved = self.regions.iter().fold(0, |set, region| set | region.homes);
         if self.scan.has_try {
             saved = u32::MAX;
@@ -387,7 +392,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.bind(self.epilogue);
         let end = self.position;
         let here = self.asm.offset();
-        self.note(here, end);
+        self.show_more(here, end);
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` need not wait for `rbp`, which the callee has just loaded.
@@ -399,7 +404,7 @@ impl<'a> FunctionCompiler<'a> {
         let checks_stack = !leaf || frame_size > SMALL_FRAME;
         let overflow = checks_stack.then(|| {
             let here = self.asm.offset();
-            self.note(here, end);
+            self.show_more(here, end);
             self.asm.ud2(TrapCode::StackOverflow as u8);
             here
         });
@@ -438,17 +443,14 @@ impl<'a> FunctionCompiler<'a> {
             front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
         }
         self.asm.overwrite(entry, &front);
-        let mut positions = self.positions.take().unwrap_or_default();
-        positions.sort_by_key(|position| position.code);
-        let function = CompiledFunction {
+        CompiledFunction {
             index: self.index,
             entry,
             body: start,
             end: self.asm.offset(),
             frame_size,
             try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
-        };
-        (function, positions)
+        }
     }
 
     /// The caller's registers back.

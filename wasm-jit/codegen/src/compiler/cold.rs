@@ -70,18 +70,18 @@ impl FunctionCompiler<'_> {
             let here = self.asm.offset();
             match cold {
                 Cold::Edge { label, moves, target, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.asm.bind(label);
                     self.apply(&moves);
                     self.asm.jmp(target);
                 }
                 Cold::Trap { label, code, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.asm.bind(label);
                     self.asm.ud2(code as u8);
                 }
                 Cold::Raise { label, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.asm.bind(label);
                     let entry = self.libcall_entry(Libcall::Raise);
                     self.asm.call_mem(entry);
@@ -93,19 +93,19 @@ impl FunctionCompiler<'_> {
                     self.tail_jump(&tail, saved, frame_size);
                 }
                 Cold::CallThroughRef { label, ty, back, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.asm.bind(label);
                     self.call_through_ref(ty);
                     self.asm.jmp(back);
                 }
                 Cold::ReturnThroughRef { label, ty, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.asm.bind(label);
                     self.call_through_ref(ty);
                     self.asm.jmp(self.epilogue);
                 }
                 Cold::Handler { catch: (region, index), moves, target, position } => {
-                    self.note(here, position);
+                    self.show_more(here, position);
                     self.try_regions[region as usize].catches[index as usize].handler = here;
                     self.apply(&moves);
                     self.asm.jmp(target);
@@ -113,7 +113,7 @@ impl FunctionCompiler<'_> {
             }
         }
         if !tables.is_empty() {
-            self.note(self.asm.offset(), Position::DATA);
+            self.show_more(self.asm.offset(), Position::DATA);
         }
         for (table, targets) in tables {
             self.asm.jump_table(table, &targets);
@@ -122,7 +122,7 @@ impl FunctionCompiler<'_> {
 
     pub(super) fn emit_constants(&mut self) {
         if !self.constants.is_empty() {
-            self.note(self.asm.offset(), Position::DATA);
+            self.show_more(self.asm.offset(), Position::DATA);
         }
         for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
             while !self.asm.offset().is_multiple_of(size) {

@@ -1,8 +1,6 @@
 //! Offers the calls to modules.
 
-use crate::error::Error;
-use crate::runtime::{Caller, Extern, Linker};
-use crate::trap::Trap;
+use wasm_jit::{Caller, Error, Extern, Linker, Trap};
 
 use super::context::WasiCtx;
 use super::errno::{Errno, Failure, Outcome};
@@ -19,8 +17,8 @@ use super::types::Abi;
 /// [`Error::DuplicateDefinition`] if the linker has one of them already.
 ///
 /// ```
-/// use wasm_jit::wasi::{self, Exit, OutputPipe, WasiCtxBuilder};
 /// use wasm_jit::{Engine, Linker, Module, Store};
+/// use wasm_jit_wasi::{Exit, OutputPipe, WasiCtxBuilder};
 ///
 /// let engine = Engine::default();
 /// let module = Module::new(&engine, r#"(module
@@ -35,7 +33,7 @@ use super::types::Abi;
 /// let stdout = OutputPipe::new();
 /// let mut store = Store::new(&engine, WasiCtxBuilder::new().stdout(stdout.clone()).build());
 /// let mut linker = Linker::new(&engine);
-/// wasi::add_to_linker(&mut linker, |wasi| wasi)?;
+/// wasm_jit_wasi::add_to_linker(&mut linker, |wasi| wasi)?;
 /// let instance = linker.instantiate(&mut store, &module)?;
 /// let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
 /// let error = start.call(&mut store, ()).unwrap_err();

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use wasm_jit::wasi::{self, WasiCtx, WasiCtxBuilder};
 use wasm_jit::{Config, Engine, Error, Func, Instance, Module, Store};
+use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::program::{self, Program};
 use super::{Failure, units, values};
@@ -227,7 +227,7 @@ fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Resul
 
 /// The exit code of a program that ended by other means than a return.
 fn ended(error: &Error) -> Result<u8, Failure> {
-    if let Some(exit) = error.downcast_ref::<wasi::Exit>() {
+    if let Some(exit) = error.downcast_ref::<wasm_jit_wasi::Exit>() {
         // As for a process of the host, the lower eight bits count.
         return Ok(exit.0 as u8);
     }

@@ -13,14 +13,19 @@ use crate::asm::{Mem, Reg};
 /// Constants that are looked through for the same one.
 const RECENT_CONSTANTS: usize = 16;
 
+/// Where a slot lies, from `rbp`: those of the locals come first, then those of the operands.
+pub(super) fn slot(number: usize) -> i32 {
+    SLOTS - 8 * (number as i32 + 1)
+}
+
 impl FunctionCompiler<'_> {
     pub(super) fn local_slot(&self, local: u32) -> Mem {
-        Mem::base(Reg::RBP, SLOTS - 8 * (local as i32 + 1))
+        Mem::base(Reg::RBP, slot(local as usize))
     }
 
     pub(super) fn operand_slot(&mut self, height: u32) -> Mem {
         self.slots_used = self.slots_used.max(height + 1);
-        Mem::base(Reg::RBP, SLOTS - 8 * (self.locals.len() as i32 + height as i32 + 1))
+        Mem::base(Reg::RBP, slot(self.locals.len() + height as usize))
     }
 
     /// Moves a value; `SCRATCH` or `FLOAT_SCRATCH` helps from memory to memory. The flags stay.

@@ -16,8 +16,10 @@ mod tests;
 
 pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
-pub(crate) use label::{Label, UD2};
-pub(crate) use reg::{Mem, Reg, Rm};
+pub(crate) use label::Label;
+pub use label::UD2;
+pub use reg::Reg;
+pub(crate) use reg::{Mem, Rm};
 
 use label::LabelState;
 

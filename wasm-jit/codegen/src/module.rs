@@ -2,36 +2,45 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
-use crate::engine::TypeId;
 use crate::vmctx::VmLayout;
 
 /// The declarations of a module; in each list the imports come first.
 #[derive(Debug, Default)]
-pub(crate) struct ModuleInfo {
+pub struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
-    /// The engine-wide id of each of them: equal types have equal ids.
-    pub type_ids: Vec<TypeId>,
+    /// The engine-wide id of each of them: equal types have equal ids. Whoever has the module keeps them in use.
+    pub type_ids: Vec<u32>,
     /// Type index of every function.
     pub functions: Vec<u32>,
+    /// How many of them are imported.
     pub imported_functions: u32,
+    /// Types of the tables.
     pub tables: Vec<TableType>,
+    /// How many of them are imported.
     pub imported_tables: u32,
+    /// Types of the memories.
     pub memories: Vec<MemoryType>,
+    /// How many of them are imported.
     pub imported_memories: u32,
+    /// Types of the globals.
     pub globals: Vec<GlobalType>,
+    /// How many of them are imported.
     pub imported_globals: u32,
     /// Type index of every tag.
     pub tags: Vec<u32>,
+    /// How many of them are imported.
     pub imported_tags: u32,
 }
 
 impl ModuleInfo {
-    pub(crate) fn function_type(&self, function: u32) -> &FuncType {
+    /// The type of a function.
+    pub fn function_type(&self, function: u32) -> &FuncType {
         &self.types[self.functions[function as usize] as usize]
     }
 
-    pub(crate) fn layout(&self) -> VmLayout {
+    /// The layout of the contexts of its instances.
+    pub fn layout(&self) -> VmLayout {
         VmLayout::new(self)
     }
 }

@@ -2,7 +2,7 @@
 
 /// A general register (0 to 15) or an SSE register (16 to 31).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Reg(pub(crate) u8);
+pub struct Reg(pub(crate) u8);
 
 impl Reg {
     pub(crate) const RAX: Self = Self(0);
@@ -28,12 +28,15 @@ impl Reg {
         Self(16 + n)
     }
 
-    pub(crate) const fn is_float(self) -> bool {
+    /// Whether it is an SSE register.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
         self.0 >= 16
     }
 
     /// Its number among registers of its kind.
-    pub(super) const fn number(self) -> u8 {
+    #[must_use]
+    pub const fn number(self) -> u8 {
         self.0 & 15
     }
 
@@ -87,6 +90,11 @@ impl Mem {
 
     pub(crate) const fn disp(self) -> i32 {
         self.disp
+    }
+
+    /// Base, index with its shift, and displacement.
+    pub(crate) fn parts(self) -> (Option<Reg>, Option<(Reg, u8)>, i32) {
+        (self.base, self.index.map(|index| (index, self.scale)), self.disp)
     }
 
     /// The registers that its address depends on.

@@ -15,11 +15,11 @@
 //!    `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs`. What runs rarely is put aside (`cold.rs`).
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size and saved registers are known now.
 //!
-//! What comes out is in `output.rs`. Calls between functions are linked later, by [`code`](crate::code). `trampoline.rs` makes the code by
+//! What comes out is in `output.rs`. Calls between functions are linked later, by whoever puts the chunks in their places. `trampoline.rs` makes the code by
 //! which the host enters, and is called.
 //!
 //! The code depends on nothing but the function and the module's declarations: compiling a function once more
-//! gives the same bytes. So nothing is kept about where its instructions are: who must know, asks [`Compiler::positions`]. That holds only as long
+//! gives the same bytes. So nothing is kept about where its instructions are: who must know, compiles the function again in the sight of an [`Observer`]. That holds only as long
 //! as every decision follows from the function and the declarations: none from an address, a time, a hash seed, or the function before.
 
 #![expect(
@@ -42,6 +42,7 @@ mod homes;
 mod int;
 mod locals;
 mod memory;
+mod observe;
 mod operators;
 mod output;
 mod registers;
@@ -49,11 +50,13 @@ mod scan;
 mod state;
 mod trampoline;
 
-pub(crate) use function::MOST_GROWTH;
-#[cfg(test)]
-pub(crate) use output::TryRegion;
-pub(crate) use output::{Catch, Chunk, CompiledFunction, DirectCall, Position};
-pub(crate) use trampoline::{entry_trampoline, host_trampoline};
+pub use abi::Ty;
+pub use function::MOST_GROWTH;
+pub use observe::{
+    Address, Condition, FrameMap, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
+};
+pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+pub use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;
 
@@ -63,55 +66,46 @@ use crate::vmctx::VmLayout;
 /// Why a valid function cannot be compiled: a limit of this compiler.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("function {function}: {reason}")]
-pub(crate) struct Limit {
+pub struct Limit {
+    /// Its index, imports counted.
     pub function: u32,
+    /// Which limit.
     pub reason: &'static str,
 }
 
 /// Compiles functions of one module, one after the other; a thread has its own.
 #[derive(Debug)]
-pub(crate) struct Compiler<'m> {
+pub struct Compiler<'m> {
     module: &'m ModuleInfo,
     layout: VmLayout,
     scratch: function::Scratch,
 }
 
 impl<'m> Compiler<'m> {
-    pub(crate) fn new(module: &'m ModuleInfo) -> Self {
+    /// For the functions of a module.
+    pub fn new(module: &'m ModuleInfo) -> Self {
         Self { module, layout: module.layout(), scratch: function::Scratch::default() }
     }
 
     /// Appends a function, which must be valid, to a chunk.
-    pub(crate) fn compile(
+    ///
+    /// # Errors
+    /// The function exceeds a limit of the compiler. The chunk is of no use then.
+    pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
+        function::compile(self, index, body, chunk, None)
+    }
+
+    /// As [`Compiler::compile`], in the sight of an observer, which changes nothing: the code is the same.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`]; none for a function that was compiled before.
+    pub fn compile_observed(
         &mut self,
         index: u32,
         body: &FunctionBody<'_>,
         chunk: &mut Chunk,
+        observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        let (code, calls) = (&mut chunk.code, &mut chunk.calls);
-        let (function, _) =
-            function::compile(self.module, &self.layout, &mut self.scratch, index, body, code, calls, false)?;
-        chunk.functions.push(function);
-        Ok(())
-    }
-
-    /// Compiles the function once more and tells where the code of each instruction starts: `code` as an offset from the
-    /// function's entry, in ascending order.
-    pub(crate) fn positions(&mut self, index: u32, body: &FunctionBody<'_>) -> Result<Vec<Position>, Limit> {
-        let (mut code, mut calls) = (Vec::new(), Vec::new());
-        let (function, mut positions) = function::compile(
-            self.module,
-            &self.layout,
-            &mut self.scratch,
-            index,
-            body,
-            &mut code,
-            &mut calls,
-            true,
-        )?;
-        for position in &mut positions {
-            position.code -= function.entry;
-        }
-        Ok(positions)
+        function::compile(self, index, body, chunk, Some(observer))
     }
 }

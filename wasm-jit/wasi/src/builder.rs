@@ -13,7 +13,7 @@ use super::stream::{Input, Output};
 /// input, outputs that go nowhere, and no directory.
 ///
 /// ```
-/// use wasm_jit::wasi::{OutputPipe, WasiCtxBuilder};
+/// use wasm_jit_wasi::{OutputPipe, WasiCtxBuilder};
 ///
 /// let stdout = OutputPipe::new();
 /// let mut builder = WasiCtxBuilder::new();

@@ -18,7 +18,7 @@
 //! is aligned to 16 bytes at every CALL.
 //!
 //! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`. All others are in
-//! [`StoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
+//! [`VmStoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
 //!
 //! A call of a function of the same instance is a direct CALL. All other calls go through a [`VmFuncRef`]: the caller sets
 //! `rax` to its own context, `r14` to the callee's, `r15` to `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its
@@ -35,21 +35,19 @@
 //! [rsp]           arguments of calls
 //! ```
 //! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline ends the walk: its `rbp`
-//! is [`StoreContext::activation_fp`].
+//! is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
-use std::sync::Arc;
 
-use crate::module::ModuleInfo;
-use crate::trap::{Activation, Interruption, Raised};
+use crate::ModuleInfo;
 
 /// Most results that a function may have (the limit that wasmparser validates).
-pub(crate) const MAX_RESULTS: usize = 1000;
+pub const MAX_RESULTS: usize = 1000;
 
-/// What all instances of a store share with compiled code.
+/// What all instances of a store share with compiled code. It is the head of what the runtime keeps of a running store.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct StoreContext {
+pub struct VmStoreContext {
     /// A function whose frame would reach below this address traps.
     pub stack_limit: usize,
     /// Frame pointer of the innermost entry trampoline, or 0.
@@ -70,20 +68,14 @@ pub(crate) struct StoreContext {
     pub raised_signal: i32,
     /// An exception that a host function throws, or 0: set before the host function fails, and reset by whoever takes it.
     pub thrown: usize,
-    /// The activations around the innermost one.
-    pub outer: *const Activation,
-    /// How the store is interrupted; none if nobody can.
-    pub interruption: Option<Arc<Interruption>>,
-    /// Why the innermost activation was left; taken by [`trap::enter`](crate::trap::enter).
-    pub raised: Option<Box<Raised>>,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
 }
 
-impl StoreContext {
+impl VmStoreContext {
     /// That of a store in which nothing runs.
-    pub(crate) fn new() -> Box<Self> {
-        Box::new(Self {
+    pub fn new() -> Self {
+        Self {
             stack_limit: 0,
             activation_fp: 0,
             exit_fp: 0,
@@ -94,25 +86,27 @@ impl StoreContext {
             raised_address: 0,
             raised_signal: 0,
             thrown: 0,
-            outer: std::ptr::null(),
-            interruption: None,
-            raised: None,
             results: [0; MAX_RESULTS],
-        })
+        }
     }
 }
 
-pub(crate) const STACK_LIMIT: i32 = offset_of!(StoreContext, stack_limit) as i32;
-pub(crate) const ACTIVATION_FP: i32 = offset_of!(StoreContext, activation_fp) as i32;
-pub(crate) const EXIT_FP: i32 = offset_of!(StoreContext, exit_fp) as i32;
-pub(crate) const RESULTS: i32 = offset_of!(StoreContext, results) as i32;
+/// Offset of [`VmStoreContext::stack_limit`].
+pub const STACK_LIMIT: i32 = offset_of!(VmStoreContext, stack_limit) as i32;
+/// Offset of [`VmStoreContext::activation_fp`].
+pub const ACTIVATION_FP: i32 = offset_of!(VmStoreContext, activation_fp) as i32;
+/// Offset of [`VmStoreContext::exit_fp`].
+pub const EXIT_FP: i32 = offset_of!(VmStoreContext, exit_fp) as i32;
+/// Offset of [`VmStoreContext::results`].
+pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
 /// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a host function has the
 /// head only.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct VmContext {
-    pub store: *mut StoreContext,
+pub struct VmContext {
+    /// What the instances of the store share.
+    pub store: *mut VmStoreContext,
     /// Base of memory 0; anything if there is none. It never moves.
     pub memory0: *mut u8,
     /// One address for each [`Libcall`].
@@ -125,60 +119,79 @@ pub(crate) struct VmContext {
     pub is_host: usize,
 }
 
-pub(crate) const STORE: i32 = offset_of!(VmContext, store) as i32;
-pub(crate) const MEMORY0: i32 = offset_of!(VmContext, memory0) as i32;
-pub(crate) const LIBCALLS: i32 = offset_of!(VmContext, libcalls) as i32;
-pub(crate) const FUNC_REFS: i32 = offset_of!(VmContext, func_refs) as i32;
-pub(crate) const HEAD: u32 = size_of::<VmContext>() as u32;
+/// Offset of [`VmContext::store`].
+pub const STORE: i32 = offset_of!(VmContext, store) as i32;
+/// Offset of [`VmContext::memory0`].
+pub const MEMORY0: i32 = offset_of!(VmContext, memory0) as i32;
+/// Offset of [`VmContext::libcalls`].
+pub const LIBCALLS: i32 = offset_of!(VmContext, libcalls) as i32;
+/// Offset of [`VmContext::func_refs`].
+pub const FUNC_REFS: i32 = offset_of!(VmContext, func_refs) as i32;
+/// Size of a [`VmContext`].
+pub const HEAD: u32 = size_of::<VmContext>() as u32;
 
 /// A function as a value: what tables and `ref.func` hold the address of. Null is address 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct VmFuncRef {
+pub struct VmFuncRef {
+    /// Where a call goes.
     pub code: *const u8,
+    /// The callee's context.
     pub context: *mut VmContext,
     /// The engine-wide id of the function's type.
     pub type_id: u32,
     /// Index in the module of the context, or 0 for a host function.
     pub index: u32,
+    /// Makes the size a power of two.
     pub unused: u64,
 }
 
-pub(crate) const FUNC_REF_CODE: i32 = offset_of!(VmFuncRef, code) as i32;
-pub(crate) const FUNC_REF_CONTEXT: i32 = offset_of!(VmFuncRef, context) as i32;
-pub(crate) const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
-pub(crate) const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
+/// Offset of [`VmFuncRef::code`].
+pub const FUNC_REF_CODE: i32 = offset_of!(VmFuncRef, code) as i32;
+/// Offset of [`VmFuncRef::context`].
+pub const FUNC_REF_CONTEXT: i32 = offset_of!(VmFuncRef, context) as i32;
+/// Offset of [`VmFuncRef::type_id`].
+pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
+/// Size of a [`VmFuncRef`].
+pub const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
 const _: () = assert!(FUNC_REF_SIZE == 32);
 
 /// A memory as an instance sees it. The base never moves: the whole range that an access can name is reserved (8 GiB for the
 /// index and the offset, and a guard).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct VmMemory {
+pub struct VmMemory {
+    /// Its first byte.
     pub base: *mut u8,
     /// Its length in bytes, a multiple of the page size of 65,536.
     pub length: *const std::sync::atomic::AtomicU64,
 }
 
-pub(crate) const MEMORY_BASE: i32 = offset_of!(VmMemory, base) as i32;
-pub(crate) const MEMORY_LENGTH: i32 = offset_of!(VmMemory, length) as i32;
+/// Offset of [`VmMemory::base`].
+pub const MEMORY_BASE: i32 = offset_of!(VmMemory, base) as i32;
+/// Offset of [`VmMemory::length`].
+pub const MEMORY_LENGTH: i32 = offset_of!(VmMemory, length) as i32;
 
 /// A table; an instance has its address. An element is a reference of eight bytes: the address of a [`VmFuncRef`], an
 /// `externref` or an `exnref` as the runtime represents them; null is 0.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct VmTable {
+pub struct VmTable {
+    /// Its first element.
     pub elements: *mut u64,
+    /// How many elements it has.
     pub length: u64,
 }
 
-pub(crate) const TABLE_ELEMENTS: i32 = offset_of!(VmTable, elements) as i32;
-pub(crate) const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
+/// Offset of [`VmTable::elements`].
+pub const TABLE_ELEMENTS: i32 = offset_of!(VmTable, elements) as i32;
+/// Offset of [`VmTable::length`].
+pub const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
 
 /// An exception: what an `exnref` is the address of.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct VmException {
+pub struct VmException {
     /// Identity of its tag: what [`VmLayout::tag`] holds for that tag.
     pub tag: usize,
     /// How many values follow.
@@ -187,11 +200,12 @@ pub(crate) struct VmException {
     pub values: [u64; 0],
 }
 
-pub(crate) const EXCEPTION_VALUES: i32 = offset_of!(VmException, values) as i32;
+/// Offset of [`VmException::values`].
+pub const EXCEPTION_VALUES: i32 = offset_of!(VmException, values) as i32;
 
 /// Where the parts of an instance lie behind the head of its context, as offsets from `r14`.
 #[derive(Clone, Debug)]
-pub(crate) struct VmLayout {
+pub struct VmLayout {
     memories: u32,
     tables: u32,
     globals: u32,
@@ -201,7 +215,8 @@ pub(crate) struct VmLayout {
 }
 
 impl VmLayout {
-    pub(crate) fn new(module: &ModuleInfo) -> Self {
+    /// That of the instances of a module.
+    pub fn new(module: &ModuleInfo) -> Self {
         let memories = HEAD;
         let tables = memories + 16 * module.memories.len() as u32;
         let globals = tables + 8 * module.tables.len() as u32;
@@ -211,23 +226,23 @@ impl VmLayout {
     }
 
     /// A [`VmMemory`].
-    pub(crate) fn memory(&self, index: u32) -> i32 {
+    pub fn memory(&self, index: u32) -> i32 {
         (self.memories + 16 * index) as i32
     }
 
     /// The address of a [`VmTable`].
-    pub(crate) fn table(&self, index: u32) -> i32 {
+    pub fn table(&self, index: u32) -> i32 {
         (self.tables + 8 * index) as i32
     }
 
     /// For an imported global, the address of its value; for one of the module's own, the value itself (eight bytes, an
     /// `i32` or `f32` in the lower four, the upper four zero).
-    pub(crate) fn global(&self, index: u32) -> i32 {
+    pub fn global(&self, index: u32) -> i32 {
         (self.globals + 8 * index) as i32
     }
 
     /// The identity of a tag: the same number for the same tag, in every instance of the store that has it. Not 0.
-    pub(crate) fn tag(&self, index: u32) -> i32 {
+    pub fn tag(&self, index: u32) -> i32 {
         (self.tags + 8 * index) as i32
     }
 }
@@ -235,7 +250,8 @@ impl VmLayout {
 /// A fallible libcall's answer, in `rax` and `rdx`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
+    /// What it gives.
     pub value: u64,
     /// 0; or 1 when it failed: the reason is noted in the store, and compiled code calls [`Libcall::Raise`].
     pub failed: u64,
@@ -247,7 +263,7 @@ pub(crate) struct Answer {
 /// first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Libcall {
+pub enum Libcall {
     /// `(context, memory, pages) -> Answer`: the old size in pages, or `u32::MAX`.
     MemoryGrow,
     /// `(context, two(to_memory, from_memory), to, from, length) -> Answer`
@@ -288,30 +304,41 @@ pub(crate) enum Libcall {
 }
 
 /// How many there are.
-pub(crate) const LIBCALLS_COUNT: usize = Libcall::RaiseFromHost as usize + 1;
+pub const LIBCALLS_COUNT: usize = Libcall::RaiseFromHost as usize + 1;
 
 /// Why compiled code traps by itself: the byte after UD2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum TrapCode {
+pub enum TrapCode {
+    /// `unreachable` was executed.
     Unreachable,
+    /// The frame would reach below the stack limit.
     StackOverflow,
+    /// A table operation reached beyond the table.
     TableOutOfBounds,
     /// `call_indirect`: index out of bounds.
     UndefinedElement,
     /// `call_indirect` of a null element.
     UninitializedElement,
+    /// `call_indirect` of a function of another type.
     IndirectCallType,
+    /// A reference that must not be null is.
     NullReference,
+    /// A float is too large for the integer type.
     IntegerOverflow,
+    /// NaN was converted to an integer.
     InvalidConversion,
+    /// An atomic access at an address that its width does not divide.
     UnalignedAtomic,
+    /// A constant divisor is zero.
     IntegerDivisionByZero,
+    /// An access reached beyond the memory.
     MemoryOutOfBounds,
 }
 
 impl TrapCode {
-    pub(crate) const ALL: [Self; 12] = [
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 12] = [
         Self::Unreachable,
         Self::StackOverflow,
         Self::TableOutOfBounds,

@@ -1,4 +1,4 @@
-//! The command line: one file per verb.
+//! The command `wasm-jit`: runs WebAssembly programs, and shows what they are compiled to. One file per verb.
 //!
 //! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; what explains it, such as a backtrace,
 //! follows on further lines. A verb returns a [`Failure`], which is printed here, once; mistakes in the command line itself are
@@ -99,7 +99,7 @@ fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
 }
 
 /// Parses the command line, runs the verb and returns the exit code.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Compile(arguments) => compile::run(&arguments),

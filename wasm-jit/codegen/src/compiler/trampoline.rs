@@ -34,7 +34,7 @@ fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32)
 /// was left by a trap or an exception. It sets the store's `activation_fp`, which the caller saves and restores.
 ///
 /// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so that one routine can leave any activation.
-pub(crate) fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
+pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     asm.push(Reg::RBP);
     asm.mov(true, Reg::RBP, Reg::RSP);
@@ -88,7 +88,7 @@ pub(crate) fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
 /// Appends the trampoline by which compiled code calls a host function of this type: it calls `extern "sysv64" fn(context: *mut
 /// VmContext, caller: *mut VmContext, values: *mut u64) -> u64`, whose address is in the quadword behind the head of the host
 /// function's context. Arguments are in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
-pub(crate) fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
+pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     let values = 8 * ty.params().len().max(ty.results().len()) as u32;
     asm.push(Reg::RBP);

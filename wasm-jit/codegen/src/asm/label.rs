@@ -11,7 +11,7 @@ use super::{Assembler, Cond, Mem, Reg};
 pub(crate) struct Label(pub(super) u32);
 
 /// The instruction that traps.
-pub(crate) const UD2: [u8; 2] = [0x0f, 0x0b];
+pub const UD2: [u8; 2] = [0x0f, 0x0b];
 
 const NONE: u32 = u32::MAX;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use wasm_jit::wasi::{self, WasiCtx};
 use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store};
+use wasm_jit_wasi::WasiCtx;
 
 use super::Failure;
 
@@ -60,7 +60,7 @@ impl Program {
     /// An instance whose imports are WASI, and the threads' memory.
     pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<WasiCtx>) -> Result<Instance, Error> {
         let mut linker = Linker::new(&self.engine);
-        wasi::add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi)?;
+        wasm_jit_wasi::add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi)?;
         if let Some(memory) = &self.memory {
             linker.define(&mut *store, "env", "memory", memory.clone())?;
             let program = Arc::clone(self);

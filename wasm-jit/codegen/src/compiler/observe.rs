@@ -1,0 +1,296 @@
+//! What the compiler shows of its work: where the code of each instruction is, and where the values are in front of it.
+//!
+//! Nothing of this is kept when a module is compiled. Who must know compiles the function again, which gives the same code, and
+//! watches it as an [`Observer`]: [`Positions`] collects places, and [`State::frame_map`] makes a [`FrameMap`] of the state in front
+//! of an instruction. What a map says holds whenever the program is about to execute the instruction: it is at the place where the
+//! instruction's code begins then, whichever way it has come there.
+
+use super::abi::Ty;
+use super::function::FunctionCompiler;
+use super::homes::{Region, bits};
+use super::output::{CompiledFunction, Position};
+use super::registers::slot;
+use super::state::{Flag, Local, Operand, Val};
+use crate::asm::{Mem, Reg};
+
+/// Watches a function while it is compiled. Offsets of code are in the chunk.
+pub trait Observer {
+    /// The code of an instruction begins: for every instruction, in their order. Several may begin at the same place, since many have no
+    /// code of their own.
+    fn instruction(&mut self, position: Position, state: &State<'_>);
+
+    /// More code of an instruction, apart from the rest: what runs rarely, and the epilogue. Or no code: [`Position::DATA`].
+    fn more_code(&mut self, position: Position);
+}
+
+/// What the compiler knows in front of an instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'a> {
+    reachable: bool,
+    locals: &'a [Local],
+    stack: &'a [Operand],
+    region: &'a Region,
+    held: u32,
+    /// By local: the module offset of the last access.
+    last_access: &'a [u32],
+    params: usize,
+    position: u32,
+    outermost_loop: u32,
+    /// Whether the code may rely on the flags that were set last.
+    flags_in_use: bool,
+}
+
+/// Where the values of a frame are, in front of an instruction.
+///
+/// Besides the registers that it names, `r14`, `r15`, `rbp` and `rsp` are what they always are, and `rbx`, `r12` and `r13` are the
+/// caller's where the function does not use them. All others are free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameMap {
+    /// Parameters and locals, up to the last one that the function uses; those behind are zero for ever.
+    pub locals: Box<[Placed<LocalPlace>]>,
+    /// Operands, the top one last.
+    pub operands: Box<[Placed<OperandPlace>]>,
+    /// Registers whose values are needed from here on.
+    pub registers: Box<[Reg]>,
+    /// Whether the flags are needed from here on.
+    pub flags: bool,
+}
+
+/// A value's type and place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<P> {
+    /// As far as code depends on it.
+    pub ty: Ty,
+    /// Where it is.
+    pub place: P,
+}
+
+/// Where a local is. Slots are given by their offset from `rbp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalPlace {
+    /// In a register, and in its slot too if that is given.
+    Register {
+        /// The register.
+        reg: Reg,
+        /// Its slot, if that is up to date.
+        slot: Option<i32>,
+    },
+    /// In its slot only.
+    Slot(i32),
+    /// Nowhere, and zero: no instruction of the function names it.
+    Zero,
+    /// The next instruction sets it, and its new value, the top operand, is in its place already. The old one is gone.
+    Overwritten,
+    /// Nowhere: no instruction from here on reads it.
+    Dead,
+}
+
+/// Where an operand is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandPlace {
+    /// Nowhere: the compiler knows its bits.
+    Constant(u64),
+    /// In a register.
+    Register(Reg),
+    /// Where this local is.
+    Local(u32),
+    /// In a slot, by the offset from `rbp`.
+    Slot(i32),
+    /// In memory: the next instruction is to load it, which may trap.
+    Load(Address),
+    /// It is a register's value shifted left, which the next instruction is to do.
+    Shifted {
+        /// The register.
+        reg: Reg,
+        /// By how many bits.
+        by: u8,
+    },
+    /// It is 1 if the condition holds, else 0; the next instruction is to take it from the flags.
+    Flags(Condition),
+}
+
+/// A place in memory: the sum of the parts that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// A register.
+    pub base: Option<Reg>,
+    /// A register, and by how many bits it is shifted left.
+    pub index: Option<(Reg, u8)>,
+    /// A constant.
+    pub displacement: i32,
+}
+
+/// What the flags are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// A condition of the processor, by its code in SETcc and Jcc.
+    Code(u8),
+    /// Equal, and ordered: of a comparison of floats.
+    FloatEqual,
+    /// Not equal, or unordered.
+    FloatNotEqual,
+}
+
+impl Condition {
+    /// Whether the condition holds with these flags (RFLAGS).
+    #[must_use]
+    pub fn holds(self, flags: u64) -> bool {
+        let is_set = |bit: u32| flags >> bit & 1 != 0;
+        let (carry, parity, zero) = (is_set(0), is_set(2), is_set(6));
+        let (sign, overflow) = (is_set(7), is_set(11));
+        match self {
+            Self::FloatEqual => zero && !parity,
+            Self::FloatNotEqual => !zero || parity,
+            Self::Code(code) => {
+                let plain = match code >> 1 {
+                    0 => overflow,
+                    1 => carry,
+                    2 => zero,
+                    3 => carry || zero,
+                    4 => sign,
+                    5 => parity,
+                    6 => sign != overflow,
+                    _ => zero || sign != overflow,
+                };
+                plain != (code & 1 != 0)
+            }
+        }
+    }
+}
+
+impl From<Flag> for Condition {
+    fn from(flag: Flag) -> Self {
+        match flag {
+            Flag::Int(cond) => Self::Code(cond as u8),
+            Flag::FloatEqual => Self::FloatEqual,
+            Flag::FloatNotEqual => Self::FloatNotEqual,
+        }
+    }
+}
+
+impl From<Mem> for Address {
+    fn from(mem: Mem) -> Self {
+        let (base, index, displacement) = mem.parts();
+        Self { base, index, displacement }
+    }
+}
+
+impl<'a> State<'a> {
+    pub(super) fn of(function: &'a FunctionCompiler<'_>) -> Self {
+        let is_flag = |operand: &Operand| matches!(operand.val, Val::Flag(_));
+        let zero_flag = function.flags.is_some_and(|(_, _, at)| at == function.asm.offset());
+        Self {
+            reachable: function.reachable,
+            locals: &function.locals,
+            stack: &function.stack,
+            region: function.region(),
+            held: function.held,
+            last_access: &function.scan.last_access,
+            params: function.ty.params().len(),
+            position: function.position,
+            outermost_loop: function.outermost_loop,
+            flags_in_use: zero_flag || function.stack.iter().any(is_flag),
+        }
+    }
+
+    /// Where the values are; none in front of an instruction that cannot be reached.
+    #[must_use]
+    pub fn frame_map(&self) -> Option<FrameMap> {
+        if !self.reachable {
+            return None;
+        }
+        let locals = self.locals.iter().enumerate();
+        let locals = locals.map(|(index, local)| Placed { ty: local.ty, place: self.local(index, local) });
+        let operands = self.stack.iter().enumerate();
+        let operands = operands.map(|(height, operand)| Placed {
+            ty: operand.ty,
+            place: match operand.val {
+                Val::Const(bits) => OperandPlace::Constant(bits),
+                Val::Reg(reg) => OperandPlace::Register(reg),
+                Val::Local(local) => OperandPlace::Local(local),
+                Val::Slot => OperandPlace::Slot(slot(self.locals.len() + height)),
+                Val::Frame(offset) => OperandPlace::Slot(offset),
+                Val::Load(mem) => OperandPlace::Load(mem.into()),
+                Val::Scaled(reg, by) => OperandPlace::Shifted { reg, by },
+                Val::Flag(flag) => OperandPlace::Flags(flag.into()),
+            },
+        });
+        Some(FrameMap {
+            locals: locals.collect(),
+            operands: operands.collect(),
+            registers: bits(self.registers()).collect(),
+            flags: self.flags_in_use,
+        })
+    }
+
+    fn local(&self, index: usize, local: &Local) -> LocalPlace {
+        if self.is_overwritten(local) {
+            return LocalPlace::Overwritten;
+        }
+        if !self.is_live(index, local) {
+            let is_named = self.last_access[index] != 0;
+            return if is_named || index < self.params { LocalPlace::Dead } else { LocalPlace::Zero };
+        }
+        let own = slot(index);
+        match local.reg {
+            Some(reg) => LocalPlace::Register { reg, slot: local.in_slot.then_some(own) },
+            None => LocalPlace::Slot(own),
+        }
+    }
+
+    /// Whether the home of the local holds an operand already that the next instruction is to assign to it.
+    fn is_overwritten(&self, local: &Local) -> bool {
+        let is_at_home = |operand: &Operand| local.home.is_some_and(|home| operand.val == Val::Reg(home));
+        self.stack.last().is_some_and(is_at_home)
+    }
+
+    /// Whether this instruction or a later one may read the local. Only then are the places right that the compiler has for it.
+    fn is_live(&self, index: usize, local: &Local) -> bool {
+        let last = self.last_access[index];
+        last != 0 && (local.aliases > 0 || last >= self.position || last >= self.outermost_loop)
+    }
+
+    fn registers(&self) -> u32 {
+        let mut set = self.held;
+        for (reg, local) in self.region.iter() {
+            let state = &self.locals[local as usize];
+            if state.reg == Some(reg) && self.is_live(local as usize, state) {
+                set |= reg.bit();
+            }
+        }
+        for operand in self.stack {
+            match operand.val {
+                Val::Reg(reg) | Val::Scaled(reg, _) => set |= reg.bit(),
+                Val::Load(mem) => mem.registers().for_each(|reg| set |= reg.bit()),
+                _ => {}
+            }
+        }
+        set
+    }
+}
+
+/// Collects where the code of the instructions is.
+#[derive(Debug, Default)]
+pub struct Positions(Vec<Position>);
+
+impl Observer for Positions {
+    fn instruction(&mut self, position: Position, _: &State<'_>) {
+        self.0.push(position);
+    }
+
+    fn more_code(&mut self, position: Position) {
+        self.0.push(position);
+    }
+}
+
+impl Positions {
+    /// In the order of the code, by offsets from the entry of the function that was watched.
+    #[must_use]
+    pub fn in_function(mut self, function: &CompiledFunction) -> Vec<Position> {
+        for position in &mut self.0 {
+            position.code -= function.entry;
+        }
+        self.0.sort_by_key(|position| position.code);
+        self.0
+    }
+}
