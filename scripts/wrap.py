@@ -129,13 +129,9 @@ def in_code(text, prefix):
         match = pattern.match(line)
         if match:
             indent, sign, space, rest = match.groups()
-            front = indent + sign + space
-            # An empty line of a comment has no space.
-            if not rest:
-                flush()
-                out.append(line)
-                continue
-            if block and block[-1][0] != front:
+            # An empty line belongs to the comment: a fenced block may have some.
+            front = indent + sign + (space if rest else "")
+            if block and block[-1][0].rstrip() != front.rstrip():
                 flush()
             block.append((front, rest))
         else:
