@@ -4,7 +4,7 @@
 usage: scripts/wrap.py [--check] [FILE OR FOLDER...]        default: those listed in CHECKED
 
 A paragraph of a comment (Rust, C, shell, Python, TOML) or of Markdown that has a line of more than 100
-characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, headings and
+characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, headings, rules and
 what cannot be divided (a long name or address) stay too. --check prints what would change, and exits with 1.
 """
 
@@ -39,7 +39,7 @@ FENCE = re.compile(r"```(\w*)")
 
 def is_fixed(text):
     """Whether the line stays as it is, and ends a paragraph."""
-    return not text or text.startswith(("|", "#", "    ", "<", "\t")) or re.match(r"\[[^]]*\]: ", text)
+    return not text or text.startswith(("|", "#", "    ", "<", "\t", "---")) or re.match(r"\[[^]]*\]: ", text)
 
 
 def fill(words, first, rest):
