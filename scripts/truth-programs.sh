@@ -2,8 +2,8 @@
 # Fetches larger third-party programs as source packages and builds them with -O2 -g1
 # -finstrument-functions, for `cargo bench -p benches --bench truth`.
 #
-# usage: scripts/truth-programs.sh [NAME...] NAME: quickjs, luau, zstd, openh264, glslang, nginx
-# (default: all)
+# usage: scripts/truth-programs.sh [NAME...]
+# NAME: quickjs, luau, zstd, openh264, glslang, nginx (default: all)
 #
 # The sources come with the crates that tests/third_party/truth/Cargo.toml names; Cargo.lock there
 # holds their checksums. The drivers are ours, in tests/programs/. For every NAME there are two

@@ -4,7 +4,7 @@
 usage: scripts/wrap.py [--check] [FILE OR FOLDER...]        default: those listed in CHECKED
 
 A paragraph of a comment (Rust, C, shell, Python, TOML) or of Markdown that has a line of more than 100
-characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, headings, rules and
+characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
 what cannot be divided (a long name or address) stay too. --check prints what would change, and exits with 1.
 """
 
@@ -39,7 +39,10 @@ FENCE = re.compile(r"```(\w*)")
 
 def is_fixed(text):
     """Whether the line stays as it is, and ends a paragraph."""
-    return not text or text.startswith(("|", "#", "    ", "<", "\t", "---")) or re.match(r"\[[^]]*\]: ", text)
+    if not text or text.startswith(("|", "#", "    ", "<", "\t", "---")) or re.match(r"\[[^]]*\]: ", text):
+        return True
+    # Columns.
+    return re.search(r"\S {3,}\S", text) is not None
 
 
 def fill(words, first, rest):
@@ -100,7 +103,8 @@ def wrapped(lines):
                 next_front != front
                 or not body
                 or ITEM.match(body)
-                or body.startswith(("|", "#", "```", "<"))
+                or body.startswith("```")
+                or is_fixed(body)
                 or len(next_text) - len(body) != len(hanging)
             ):
                 break
