@@ -1,6 +1,7 @@
 //! The Rust API, as an embedder uses it.
 
 mod functions;
+mod inspection;
 mod linking;
 mod memory;
 mod references;
