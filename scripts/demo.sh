@@ -2,8 +2,8 @@
 # The demo: builds the profiler, fetches and builds SQLite with -O2 -finstrument-functions, runs a
 # workload on it under the profiler, and prints how long each function's calls took.
 #
-# usage: scripts/demo.sh [ROWS] ROWS: size of the workload's main table (default 300000: some
-# seconds)
+# usage: scripts/demo.sh [ROWS]
+# ROWS: size of the workload's main table (default 300000: some seconds)
 #
 # Needs Rust and a network or a filled cargo cache; installs what else is missing. The workload's
 # own output goes to target/demo/output.txt, the full table and the JSON report beside it; the first

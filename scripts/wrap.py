@@ -4,7 +4,7 @@
 usage: scripts/wrap.py [--check] [FILE OR FOLDER...]        default: those listed in CHECKED
 
 A paragraph of a comment (Rust, C, shell, Python, TOML) or of Markdown that has a line of more than 100
-characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, headings and
+characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
 what cannot be divided (a long name or address) stay too. --check prints what would change, and exits with 1.
 """
 
@@ -33,13 +33,20 @@ CHECKED = (
     "rust-toolchain.toml", "scripts", "callpatch", "fastinst", "tmax-probe", "benches", "tests",
 )
 
+# What is not: a change of these, if only of a comment, has programs of others fetched and built
+# again.
+UNCHECKED = ("scripts/third-party.sh", "scripts/truth-programs.sh", "scripts/wasm-programs.sh", "tests/programs/", "tests/third_party/")
+
 ITEM = re.compile(r"(?:[*-]|\d+\.) +")
 FENCE = re.compile(r"```(\w*)")
 
 
 def is_fixed(text):
     """Whether the line stays as it is, and ends a paragraph."""
-    return not text or text.startswith(("|", "#", "    ", "<", "\t")) or re.match(r"\[[^]]*\]: ", text)
+    if not text or text.startswith(("|", "#", "    ", "<", "\t", "---")) or re.match(r"\[[^]]*\]: ", text):
+        return True
+    # Columns.
+    return re.search(r"\S {3,}\S", text) is not None
 
 
 def fill(words, first, rest):
@@ -100,7 +107,8 @@ def wrapped(lines):
                 next_front != front
                 or not body
                 or ITEM.match(body)
-                or body.startswith(("|", "#", "```", "<"))
+                or body.startswith("```")
+                or is_fixed(body)
                 or len(next_text) - len(body) != len(hanging)
             ):
                 break
@@ -186,6 +194,8 @@ def main():
     changed = 0
     for name in filter(None, listed):
         path = base / name
+        if not chosen and name.startswith(UNCHECKED):
+            continue
         if path.is_symlink() or not path.is_file():
             continue
         if path.suffix != ".md" and not any(str(path).endswith(end) for end in PREFIXES):

@@ -160,7 +160,7 @@ fn the_guide_to_wasm_jit_shows_an_example() {
 
 /// The text files for readers: those in these folders that end in `.md`.
 fn documents() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 15] = [
+    const FOLDERS: [&str; 18] = [
         "",
         "docs",
         "wordpatch",
@@ -171,8 +171,11 @@ fn documents() -> Vec<PathBuf> {
         "profiler/preload",
         "tmax-probe",
         "wasm-jit",
+        "wasm-jit/cli",
+        "wasm-jit/codegen",
         "wasm-jit/fuzz",
         "wasm-jit/tests",
+        "wasm-jit/wasi",
         "benches",
         "tests",
         "scripts/mutants",

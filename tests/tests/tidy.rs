@@ -28,6 +28,29 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
+/// What the folders and files of a crate may import of each other, with `crate::`. A crate's root may import all.
+const MODULES: &[(&str, &[(&str, &[&str])])] = &[
+    (
+        "wasm-jit/codegen/src/",
+        &[("asm", &[]), ("module", &[]), ("vmctx", &["module"]), ("compiler", &["asm", "module", "vmctx"])],
+    ),
+    (
+        // All of them import `vmctx`, which is that of the crate below.
+        "wasm-jit/src/",
+        &[
+            ("types", &[]),
+            ("code", &["vmctx"]),
+            ("objdump", &["code", "vmctx"]),
+            ("trap", &["code", "vmctx"]),
+            // The runtime's one item that an error holds is an exception that nobody has caught.
+            ("error", &["types", "code", "trap", "runtime"]),
+            ("engine", &["types", "code", "trap", "error"]),
+            ("module", &["types", "code", "objdump", "error", "engine"]),
+            ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
+        ],
+    ),
+];
+
 /// What only wordpatch may name: writing text, changing its protection, SIGTRAP, membarrier.
 const WORDPATCH_ONLY: &[&str] =
     &["mprotect", "PROT_EXEC", "memfd_create", "SYS_membarrier", "SIGTRAP", "SA_NODEFER"];
@@ -183,6 +206,7 @@ const RULES: &[(&str, Rule)] = &[
     ),
     ("libraries do not print", printing),
     ("a crate imports only from the layers below it", layers),
+    ("modules of a crate import only from those below them", modules),
     ("no file is too long", lengths),
     ("nothing is left undone", left_undone),
     ("no package registry is named by its host", registry_hosts),
@@ -278,6 +302,27 @@ fn layers(file: &File) -> Vec<String> {
         .filter(|name| own.contains(name) && !below.contains(name))
         .map(|name| format!("{}: {name}", file.path))
         .collect()
+}
+
+fn modules(file: &File) -> Vec<String> {
+    let in_crate = |(folder, _): &&(&str, _)| file.path.starts_with(folder);
+    let Some((folder, modules)) = MODULES.iter().find(in_crate).filter(|_| file.layer().is_some()) else {
+        return Vec::new();
+    };
+    let own = file.path[folder.len()..].split(['/', '.']).next().unwrap_or_default();
+    let Some((_, allowed)) = modules.iter().find(|(name, _)| *name == own) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (number, line) in file.code() {
+        for (_, path) in line.match_indices("crate::").map(|(at, path)| (at, &line[at + path.len()..])) {
+            let name = path.split(|c| !is_part_of_word(c)).next().unwrap_or_default();
+            let is_known = modules.iter().any(|(module, _)| *module == name) || name == "vmctx";
+            // What the crate's root has is named by its own module, or several at once.
+            if name != own && (!is_known || !allowed.contains(&name)) {
+                found.push(format!("{}:{number}: crate::{name}", file.path));
+            }
+        }
+    }
+    found
 }
 
 fn lengths(file: &File) -> Vec<String> {
@@ -442,6 +487,12 @@ fn every_rule_finds_a_planted_offence() {
     check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
+    check("wasm-jit/codegen/src/asm/int.rs", "use crate::vmctx::TrapCode;", &["modules"]);
+    check("wasm-jit/codegen/src/compiler/int.rs", "use crate::vmctx::TrapCode;", &[]);
+    check("wasm-jit/src/trap/unwind.rs", "fn f(e: crate::error::Error) {}", &["modules"]);
+    check("wasm-jit/src/code/link.rs", "use crate::{Store, Engine};", &["modules"]);
+    check("wasm-jit/src/error.rs", "use crate::runtime::ExnRef;", &[]);
+    check("wasm-jit/src/lib.rs", "use crate::runtime::ExnRef;", &[]);
     check("README.md", &"line\n".repeat(LONGEST + 1), &["too long"]);
     check("README.md", &"line\n".repeat(LONGEST), &[]);
     for undone in ["TO DO", "FIX ME", "X XX", "unimplemen ted!()", "to do!()"] {

@@ -95,7 +95,7 @@ use wasm_jit_codegen::vmctx;
 pub use code::gdb::GdbRegistration;
 pub use engine::{Config, Engine};
 pub use error::{Error, Mismatch};
-pub use module::Module;
+pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
     AsContext, AsContextMut, Caller, ExnRef, Export, Extern, ExternRef, Func, Global, Instance, IntoFunc,
     Linker, Memory, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc,
@@ -106,3 +106,5 @@ pub use types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, Mutability, RefType, TableType,
     TagType, ValType,
 };
+/// What instructions are shown in: see [`Instruction::operator`].
+pub use wasmparser;

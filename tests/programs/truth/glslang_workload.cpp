@@ -1,6 +1,6 @@
 // Compiles the shaders of a folder, in the order of their names.
 //
-// usage: glslang FOLDER [STEP [ROUNDS]] (default 1 1: each shader once; STEP 3 takes one in three)
+// usage: glslang FOLDER [STEP [ROUNDS]]      (default 1 1: each shader once; STEP 3 takes one in three)
 
 #include <algorithm>
 #include <cstdint>

@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
 
 fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {
     Stats {
-        functions: module.defined_functions(),
+        functions: module.functions().filter(|function| function.body().is_some()).count(),
         bytes_in,
         code_bytes: module.code_size(),
         milliseconds: time.as_secs_f64() * 1e3,

@@ -1,11 +1,11 @@
 //! `wasm-jit objdump`: shows what functions are compiled to.
 
-use std::cell::Cell;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use wasm_jit::Engine;
+use wasm_jit::{Engine, FunctionInfo};
 
 use super::Failure;
 
@@ -36,21 +36,16 @@ pub(super) struct Objdump {
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
     let engine = Engine::new(&wasm_jit::Config::new()).map_err(Failure::new)?;
     let module = super::load(&engine, &arguments.file)?;
-    let found = Cell::new(false);
-    let wanted = |index: u32, name: Option<&str>| {
-        let is_wanted = match &arguments.function {
-            None => true,
-            Some(function) => name == Some(function) || function.parse() == Ok(index),
-        };
-        found.set(found.get() || is_wanted);
-        is_wanted
+    let is_wanted = |function: &FunctionInfo<'_>| match &arguments.function {
+        None => true,
+        Some(wanted) => function.name() == Some(wanted) || wanted.parse() == Ok(function.index()),
     };
-    super::print(|out| module.write_objdump(wanted, out))?;
-    match &arguments.function {
-        Some(function) if !found.get() => Err(Failure::of_file(
-            &arguments.file,
-            format_args!("there is no function `{function}` with code"),
-        )),
-        _ => Ok(ExitCode::SUCCESS),
+    let with_code = module.functions().filter(|function| function.body().is_some());
+    let wanted: HashSet<u32> = with_code.filter(is_wanted).map(|function| function.index()).collect();
+    if let (Some(function), true) = (&arguments.function, wanted.is_empty()) {
+        let message = format_args!("there is no function `{function}` with code");
+        return Err(Failure::of_file(&arguments.file, message));
     }
+    super::print(|out| module.write_objdump(|index, _| wanted.contains(&index), out))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -21,8 +21,8 @@ pub mod vmctx;
 
 pub use asm::{Reg, UD2};
 pub use compiler::{
-    Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, Limit, LocalPlace,
-    MOST_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty, entry_trampoline,
-    host_trampoline,
+    Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, FrameMaps, Limit,
+    LocalPlace, MOST_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
+    entry_trampoline, host_trampoline,
 };
 pub use module::ModuleInfo;

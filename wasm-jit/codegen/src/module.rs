@@ -2,8 +2,6 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
-use crate::vmctx::VmLayout;
-
 /// The declarations of a module; in each list the imports come first.
 #[derive(Debug, Default)]
 pub struct ModuleInfo {
@@ -37,10 +35,5 @@ impl ModuleInfo {
     /// The type of a function.
     pub fn function_type(&self, function: u32) -> &FuncType {
         &self.types[self.functions[function as usize] as usize]
-    }
-
-    /// The layout of the contexts of its instances.
-    pub fn layout(&self) -> VmLayout {
-        VmLayout::new(self)
     }
 }

@@ -11,7 +11,7 @@
 //! | all others | the caller's to save |
 //!
 //! # A call
-//! The first integer and reference arguments are in [`INT_ARGS`](crate::compiler::abi::INT_ARGS), the first floats in
+//! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the first floats in
 //! `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference is 64 bits wide. The other arguments are on the
 //! stack, eight bytes each, the first at the lowest address, at `[rsp]` when CALL is executed; their whole size is rounded up
 //! to 16 bytes. **The callee removes them** (`ret n`), so that a tail call may have more of them than its caller had. The stack
@@ -39,7 +39,7 @@
 
 use std::mem::offset_of;
 
-use crate::ModuleInfo;
+use crate::module::ModuleInfo;
 
 /// Most results that a function may have (the limit that wasmparser validates).
 pub const MAX_RESULTS: usize = 1000;
@@ -74,9 +74,9 @@ pub struct VmStoreContext {
     pub results: [u64; MAX_RESULTS],
 }
 
-impl VmStoreContext {
+impl Default for VmStoreContext {
     /// That of a store in which nothing runs.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             stack_limit: 0,
             activation_fp: 0,

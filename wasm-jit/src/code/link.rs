@@ -12,6 +12,7 @@ use wasm_jit_codegen::{
 use wordpatch::code_memory::CodeBuffer;
 
 use super::{CodeImage, CompileError, Function, Region, Trampolines, registry};
+use crate::vmctx::VmLayout;
 
 /// Chunks and trampolines begin at multiples of this: a cache line.
 const ALIGNMENT: usize = 64;
@@ -120,7 +121,7 @@ impl Linker {
         let image = CodeImage {
             _registered: None,
             memory,
-            layout: module.layout(),
+            layout: VmLayout::new(&module),
             module,
             bytes,
             functions: self.functions,

@@ -32,6 +32,32 @@ pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
 }
 
+/// An image of one function whose body is these bytes, and whose code is something else.
+pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
+    let types = vec![wasmparser::FuncType::new([], [])];
+    let module = ModuleInfo { types, functions: vec![0], ..ModuleInfo::default() };
+    let function = CompiledFunction {
+        index: 0,
+        entry: 0,
+        body: 4,
+        end: 100,
+        frame_size: 0,
+        try_regions: Box::default(),
+    };
+    let chunk = Chunk { code: vec![0x90; 100], calls: Vec::new(), functions: vec![function] };
+    let mut linker = Linker::new(1 << 20).unwrap();
+    linker.add(&module, &chunk, std::iter::once(0..body.len())).unwrap();
+    linker.finish(Arc::new(module), Arc::new(body.to_vec()), &[false]).unwrap()
+}
+
+#[test]
+fn a_function_that_cannot_be_compiled_again_is_an_error() {
+    let error = image_of_other_code(&[0x00, 0x0b]).positions(0).unwrap_err();
+    assert_eq!(error.to_string(), "function 0: compiled again, it becomes other code");
+    let error = image_of_other_code(&[0x00, 0xff]).positions(0).unwrap_err();
+    assert_eq!(error.to_string(), "function 0: its body cannot be read");
+}
+
 #[test]
 fn a_function_is_found_by_every_address_of_its_code() {
     let lengths = [100, 1, 64, 3000, 200_000];

@@ -8,14 +8,17 @@
 //! The binary module is kept: names, lines and the places of instructions are looked up in it when somebody asks.
 
 mod const_expr;
+mod functions;
 mod inspect;
 pub(crate) mod parse;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use const_expr::{ConstExpr, ConstSource};
+use functions::Names;
+pub use functions::{FunctionBody, FunctionInfo, Instruction, Instructions};
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
 use wasm_jit_codegen::ModuleInfo;
@@ -36,6 +39,8 @@ struct ModuleInner {
     engine: Engine,
     parsed: Parsed,
     code: Arc<CodeImage>,
+    /// Read when somebody asks.
+    names: OnceLock<Names>,
 }
 
 /// What a binary module begins with.
@@ -88,7 +93,7 @@ impl Module {
         let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
         let info = Arc::new(std::mem::take(&mut parsed.info));
         let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
-        Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code })))
+        Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() })))
     }
 
     /// Says whether a binary module is valid and supported, without compiling it.
@@ -113,11 +118,11 @@ impl Module {
 
     /// What it imports, in its order.
     pub fn imports(&self) -> impl ExactSizeIterator<Item = ImportType<'_>> + '_ {
-        self.parsed().imports.iter().map(|import| ImportType {
-            module: &import.module,
-            name: &import.name,
-            ty: self.type_of(import.item),
-        })
+        self.parsed().imports.iter().map(|import| self.import_type(import))
+    }
+
+    fn import_type<'m>(&self, import: &'m Import) -> ImportType<'m> {
+        ImportType { module: &import.module, name: &import.name, ty: self.type_of(import.item) }
     }
 
     /// What it exports, in its order.
@@ -172,6 +177,10 @@ impl Module {
 
     pub(crate) fn info(&self) -> &ModuleInfo {
         &self.0.code.module
+    }
+
+    fn names(&self) -> &Names {
+        self.0.names.get_or_init(|| Names::of(self.bytes()))
     }
 
     /// The binary module.

@@ -19,7 +19,7 @@ use super::tag::{Tag, TagData};
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
 use crate::types::{GlobalType, MemoryType, TableType};
-use crate::vmctx::{VmContext, VmFuncRef, VmMemory, VmTable};
+use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable};
 
 pub(crate) fn instantiate<T: 'static>(
     store: &mut StoreInner<T>,
@@ -98,7 +98,7 @@ fn allocate(
     for ty in &info.tables[tables.len()..] {
         tables.push(store.create_table(TableType::of(*ty), 0)?);
     }
-    let layout = info.layout();
+    let layout = VmLayout::new(info);
     let block = ContextBlock::new(&layout);
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
@@ -138,7 +138,7 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
     // SAFETY: the caller's obligation.
     let data = unsafe { instance.as_ref() };
     let (block, info) = (&data.block, data.module.info());
-    let layout = info.layout();
+    let layout = VmLayout::new(info);
     let memory = |index: &u32| {
         let memory = &store.memories[*index as usize];
         VmMemory { base: memory.base(), length: memory.length_cell() }

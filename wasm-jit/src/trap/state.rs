@@ -21,7 +21,7 @@ pub(crate) struct ExecutionState {
 impl ExecutionState {
     /// That of a store in which nothing runs.
     pub(crate) fn new() -> Self {
-        Self { vm: VmStoreContext::new(), outer: std::ptr::null(), interruption: None, raised: None }
+        Self { vm: VmStoreContext::default(), outer: std::ptr::null(), interruption: None, raised: None }
     }
 
     /// The state of the store that a context belongs to.

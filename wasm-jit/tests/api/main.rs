@@ -2,6 +2,7 @@
 
 mod drops;
 mod functions;
+mod inspection;
 mod instantiation;
 mod interrupts;
 mod linking;

@@ -136,7 +136,7 @@ impl FunctionCompiler<'_> {
         self.to_this(&expected, Reg::RAX);
         // Where it was is needed no more: there are four registers at the least, and this takes three already.
         if let Some(before) = self.current_reg(&expected).filter(|before| *before != Reg::RAX) {
-            self.unpin(before);
+            self.registers.unpin(before);
         }
         let mem = self.atomic_address(&operand, size, arg);
         let replacement = self.to_reg(&replacement);

@@ -141,6 +141,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn jump_if(&mut self, flag: Flag, label: Label) {
         match flag {
             Flag::Int(cond) => self.asm.jcc(cond, label),
+            Flag::NonZero => self.asm.jcc(Cond::NotEqual, label),
             Flag::FloatNotEqual => {
                 self.asm.jcc(Cond::Parity, label);
                 self.asm.jcc(Cond::NotEqual, label);

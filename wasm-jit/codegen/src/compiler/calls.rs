@@ -32,7 +32,7 @@ impl<'a> FunctionCompiler<'a> {
         let ty = self.module.function_type(function);
         if function < self.module.imported_functions {
             self.load_imported(function);
-            self.pin(CALLEE);
+            self.registers.pin(CALLEE);
             self.arguments(ty);
             self.call_through_ref(ty);
         } else {
@@ -72,7 +72,7 @@ impl<'a> FunctionCompiler<'a> {
         if function < self.module.imported_functions {
             // Another instance's or the host's: returns here, since its caller counts on this instance's registers.
             self.load_imported(function);
-            self.pin(CALLEE);
+            self.registers.pin(CALLEE);
             self.arguments(ty);
             let label = self.asm.new_label();
             self.asm.jmp(label);
@@ -103,7 +103,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn tail(&mut self, function: Option<u32>, ty: &FuncType) {
-        self.makes_calls = true;
+        self.frame.note_call(0);
         let label = self.asm.new_label();
         self.asm.jmp(label);
         self.cold.push(Cold::Tail { label, tail: Tail { function, stack: stack_bytes(ty) } });
@@ -154,14 +154,13 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
         // Index and table are done with.
-        self.pinned = 0;
+        self.registers.unpin_all();
         self.take(CALLEE);
         self.asm.mov(true, CALLEE, SCRATCH);
     }
 
     /// Takes the arguments from the stack and brings them to their places; saves what the callee may change.
     fn arguments(&mut self, ty: &FuncType) {
-        self.makes_calls = true;
         let params = ty.params();
         let mut places = ArgPlaces::default();
         let base = self.stack.len() - params.len();
@@ -179,7 +178,7 @@ impl<'a> FunctionCompiler<'a> {
         // Taken off the stack, arguments are not spilled; they stay where they were just seen.
         self.truncate(base as u32);
         self.save_registers();
-        self.outgoing = self.outgoing.max(stack_bytes(ty));
+        self.frame.note_call(stack_bytes(ty));
         for (ty, index, src) in to_stack {
             self.move_value(ty, Place::Mem(Mem::base(Reg::RSP, 8 * index as i32)), src);
         }
@@ -213,10 +212,10 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn push_results(&mut self, ty: &FuncType) {
-        self.pinned = 0;
+        self.registers.unpin_all();
         for (_, place) in result_places(ty.results()) {
             if let ResultPlace::Reg(reg) = place {
-                self.pin(reg);
+                self.registers.pin(reg);
             }
         }
         for (ty, place) in result_places(ty.results()) {
@@ -231,7 +230,7 @@ impl<'a> FunctionCompiler<'a> {
                 }
             };
             self.push(ty, Val::Reg(reg));
-            self.unpin(reg);
+            self.registers.unpin(reg);
         }
     }
 
@@ -239,7 +238,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Calls a routine with the context, these constants and the top operands, which it takes.
     pub(super) fn libcall(&mut self, libcall: Libcall, constants: &[u64], operands: usize) {
-        self.makes_calls = true;
+        self.frame.note_call(0);
         let base = self.stack.len() - operands;
         let mut moves = vec![(Ty::I64, C_ARGS[0], Place::Reg(CONTEXT))];
         for (constant, reg) in constants.iter().zip(&C_ARGS[1..]) {
@@ -256,7 +255,7 @@ impl<'a> FunctionCompiler<'a> {
         self.parallel_moves(moves);
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);
-        self.pinned = 0;
+        self.registers.unpin_all();
     }
 
     /// Raises if the last libcall has failed.

@@ -9,7 +9,8 @@ use super::abi::Ty;
 use super::edges::label_register;
 use super::function::FunctionCompiler;
 use super::homes::bits;
-use super::state::{Holder, Operand, Place, Val};
+use super::register_file::Holder;
+use super::state::{Operand, Place, Val};
 use crate::asm::Label;
 
 /// The types of a label's values or of a block's parameters.
@@ -82,6 +83,50 @@ impl<'a> Control<'a> {
     }
 }
 
+/// The loops of the function, as they are met.
+#[derive(Debug)]
+pub(super) struct Loops {
+    /// How many have been met: the next one's index among the facts.
+    met: usize,
+    open: u32,
+    /// Module offset of the outermost loop that is open; `u32::MAX` if none is.
+    outermost: u32,
+}
+
+impl Loops {
+    pub(super) fn new() -> Self {
+        Self { met: 0, open: 0, outermost: u32::MAX }
+    }
+
+    /// A loop begins at this offset of the module. Its index among the facts.
+    fn open(&mut self, position: u32) -> usize {
+        if self.open == 0 {
+            self.outermost = position;
+        }
+        self.open += 1;
+        self.met += 1;
+        self.met - 1
+    }
+
+    /// The innermost loop ends.
+    fn close(&mut self) {
+        self.open -= 1;
+        if self.open == 0 {
+            self.outermost = u32::MAX;
+        }
+    }
+
+    /// A loop cannot be reached.
+    fn skip(&mut self) {
+        self.met += 1;
+    }
+
+    /// From this offset of the module on, what is behind may come again; `u32::MAX` outside of loops.
+    pub(super) fn outermost(&self) -> u32 {
+        self.outermost
+    }
+}
+
 impl<'a> FunctionCompiler<'a> {
     pub(super) fn push_function_control(&mut self) {
         self.control.push(Control {
@@ -143,7 +188,7 @@ impl<'a> FunctionCompiler<'a> {
         for height in height..height + params {
             let Operand { ty, val } = self.stack[height as usize];
             if let Val::Const(bits) = val {
-                let slot = self.operand_slot(height);
+                let slot = self.frame.operand_slot(height);
                 self.move_value(ty, Place::Mem(slot), Place::Const(bits));
                 self.stack[height as usize].val = Val::Slot;
             }
@@ -153,12 +198,7 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn loop_start(&mut self, ty: BlockType) {
         self.open(Kind::Loop, ty);
         self.store_params();
-        let facts = self.loops_met;
-        self.loops_met += 1;
-        if self.open_loops == 0 {
-            self.outermost_loop = self.position;
-        }
-        self.open_loops += 1;
+        let facts = self.loops.open(self.position);
         let region = self.choose_region(Some(facts));
         // Into the loop's region.
         self.change_region(region);
@@ -299,13 +339,10 @@ impl<'a> FunctionCompiler<'a> {
         self.control.pop();
         let outer = self.control.last().expect("the function is around").region;
         // Behind the outermost loop, what only the loop uses is dead.
-        self.open_loops -= 1;
-        if self.open_loops == 0 {
-            self.outermost_loop = u32::MAX;
-        }
+        self.loops.close();
         if self.reachable {
             for reg in bits(self.regions[outer].homes & !self.region().homes) {
-                if let Holder::Operand(height) = self.holders[reg.0 as usize] {
+                if let Holder::Operand(height) = self.registers.holder(reg) {
                     self.spill_operand(height);
                 }
             }
@@ -334,7 +371,7 @@ impl<'a> FunctionCompiler<'a> {
             | Operator::TryTable { .. }
             | Operator::Try { .. } => {
                 if matches!(operator, Operator::Loop { .. }) {
-                    self.loops_met += 1;
+                    self.loops.skip();
                 }
                 self.skipped_blocks += 1;
             }

@@ -146,11 +146,7 @@ impl FunctionCompiler<'_> {
 
     /// A register for operands that is neither `rax` nor `rdx`.
     fn alloc_apart(&mut self) -> Reg {
-        let before = self.pinned;
-        self.pinned |= Reg::RAX.bit() | Reg::RDX.bit();
-        let reg = self.alloc(false);
-        self.pinned = before | reg.bit();
-        reg
+        self.alloc_of(self.temps(false) & !Reg::RAX.bit() & !Reg::RDX.bit())
     }
 
     /// `src / divisor`, in `rax` or `rdx`, which no operand holds after.

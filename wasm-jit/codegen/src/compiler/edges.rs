@@ -44,7 +44,7 @@ impl FunctionCompiler<'_> {
             let dst = if in_register {
                 Place::Reg(label_register(operand.ty))
             } else {
-                Place::Mem(self.operand_slot(at))
+                Place::Mem(self.frame.operand_slot(at))
             };
             let src = self.place(operand);
             if src != dst {
@@ -82,7 +82,7 @@ impl FunctionCompiler<'_> {
         if target == self.current_region {
             for (reg, local) in self.region().iter() {
                 if self.locals[local as usize].reg.is_none() && self.is_live(local) {
-                    let src = Place::Mem(self.local_slot(local));
+                    let src = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
                 }
             }
@@ -97,7 +97,7 @@ impl FunctionCompiler<'_> {
             let state = self.locals[local as usize];
             match (home_there(local), state.reg) {
                 (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
-                    let dst = Place::Mem(self.local_slot(local));
+                    let dst = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
                 }
                 (Some(home), Some(reg)) if home != reg => between.push((state.ty, home, reg)),
@@ -121,7 +121,7 @@ impl FunctionCompiler<'_> {
             let in_register =
                 if state.home.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
             if !in_register && self.is_live(local) {
-                let src = Place::Mem(self.local_slot(local));
+                let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
             }
         }
@@ -143,7 +143,7 @@ impl FunctionCompiler<'_> {
             } else if region.calls && in_slot & reg.bit() == 0 && !is_callee_saved(reg) {
                 // Stored once here, not at every call.
                 if self.is_live(local) {
-                    let slot = self.local_slot(local);
+                    let slot = self.frame.local_slot(local);
                     self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
                 }
                 in_slot |= reg.bit();
@@ -167,7 +167,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn peek(&mut self, height: u32) -> Operand {
         let mut operand = self.stack[height as usize];
         if operand.val == Val::Slot {
-            operand.val = Val::Frame(self.operand_slot(height).disp());
+            operand.val = Val::Frame(self.frame.operand_slot(height).disp());
         }
         operand
     }

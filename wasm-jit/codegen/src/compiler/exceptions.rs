@@ -98,13 +98,13 @@ impl<'a> FunctionCompiler<'a> {
             let dst = if in_register {
                 Place::Reg(label_register(ty))
             } else {
-                Place::Mem(self.operand_slot(height + at))
+                Place::Mem(self.frame.operand_slot(height + at))
             };
             moves.push(Move { ty, dst, src });
         }
         for (reg, local) in self.regions[region].iter() {
             if self.is_live(local) {
-                let src = Place::Mem(self.local_slot(local));
+                let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
             }
         }
@@ -146,11 +146,11 @@ impl<'a> FunctionCompiler<'a> {
             self.locals[local as usize].reg = None;
         }
         self.reachable = true;
-        self.pinned = 0;
+        self.registers.unpin_all();
         // The exception itself, for `rethrow`; then its values.
-        self.pin(Reg::RAX);
+        self.registers.pin(Reg::RAX);
         let height = self.stack.len() as u32;
-        let slot = self.operand_slot(height);
+        let slot = self.frame.operand_slot(height);
         self.asm.mov_store(Size::B8, slot, Reg::RAX);
         self.push(Ty::Ref, Val::Slot);
         let Some(tag) = tag else { return };
@@ -160,7 +160,7 @@ impl<'a> FunctionCompiler<'a> {
             let reg = self.alloc(ty.is_float());
             self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
             self.push(ty, Val::Reg(reg));
-            self.unpin(reg);
+            self.registers.unpin(reg);
         }
     }
 
@@ -182,7 +182,7 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
         let count = ty.params().len() as u32;
         let base = self.stack.len() as u32 - count;
-        self.outgoing = self.outgoing.max((8 * count).next_multiple_of(16));
+        self.frame.note_call((8 * count).next_multiple_of(16));
         for at in 0..count {
             let operand = self.peek(base + at);
             let src = self.place(&operand);
@@ -199,7 +199,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Throws the exception on top of the stack.
     pub(super) fn throw_ref(&mut self) {
-        self.makes_calls = true;
+        self.frame.note_call(0);
         let exception = self.pop();
         let src = self.place(&exception);
         self.save_registers();
@@ -211,7 +211,7 @@ impl<'a> FunctionCompiler<'a> {
 
     pub(super) fn rethrow(&mut self, depth: u32) {
         let height = self.control[self.block(depth)].height;
-        let slot = self.operand_slot(height);
+        let slot = self.frame.operand_slot(height);
         let reg = self.alloc(false);
         self.asm.mov(true, reg, slot);
         self.push(Ty::Ref, Val::Reg(reg));

@@ -6,6 +6,45 @@ use super::state::{Flag, Operand, Place, Val};
 use crate::asm::{Alu, Cond, FloatOp, Mem, Reg, Rounding, Shift};
 use crate::vmctx::TrapCode;
 
+/// How two floats are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relation {
+    Equal,
+    NotEqual,
+    Less,
+    Greater,
+    LessEqual,
+    GreaterEqual,
+}
+
+/// Which of two floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extreme {
+    Min,
+    Max,
+}
+
+/// What the bits of an integer mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signedness {
+    Signed,
+    Unsigned,
+}
+
+/// What happens to a float that no integer of the type comes near: it traps, or gives the nearest integer, and 0 for NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misfit {
+    Trap,
+    Saturate,
+}
+
+/// The bits of a sign mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mask {
+    Sign,
+    AllButSign,
+}
+
 fn ty_of(double: bool) -> Ty {
     if double { Ty::F64 } else { Ty::F32 }
 }
@@ -48,26 +87,30 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// The sign's bit, or all others, for the whole register.
-    fn sign_mask(&mut self, double: bool, others: bool) -> Mem {
+    /// A constant for the whole register.
+    fn sign_mask(&mut self, double: bool, mask: Mask) -> Mem {
         let sign = bits_of(-0.0, double);
         let all = if double { u64::MAX } else { u64::from(u32::MAX) };
-        self.constant(u128::from(if others { all ^ sign } else { sign }), 16)
+        let bits = match mask {
+            Mask::Sign => sign,
+            Mask::AllButSign => all ^ sign,
+        };
+        self.constant(u128::from(bits), 16)
     }
 
     pub(super) fn float_abs(&mut self, double: bool) {
-        self.float_sign(double, true, FloatOp::And);
+        self.float_sign(double, FloatOp::And, Mask::AllButSign);
     }
 
     pub(super) fn float_neg(&mut self, double: bool) {
-        self.float_sign(double, false, FloatOp::Xor);
+        self.float_sign(double, FloatOp::Xor, Mask::Sign);
     }
 
-    fn float_sign(&mut self, double: bool, others: bool, what: FloatOp) {
+    fn float_sign(&mut self, double: bool, what: FloatOp, mask: Mask) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
         let dst = self.result_or(&operand);
-        let mask = self.sign_mask(double, others);
+        let mask = self.sign_mask(double, mask);
         self.asm.float(what, double, dst, src, mask);
         self.push(ty_of(double), Val::Reg(dst));
     }
@@ -79,16 +122,21 @@ impl FunctionCompiler<'_> {
         let magnitude = self.to_reg(&magnitude);
         let aside = self.alloc(true);
         let dst = self.alloc(true);
-        let mask = self.sign_mask(double, false);
+        let mask = self.sign_mask(double, Mask::Sign);
         self.asm.float(FloatOp::And, double, aside, sign, mask);
-        let mask = self.sign_mask(double, true);
+        let mask = self.sign_mask(double, Mask::AllButSign);
         self.asm.float(FloatOp::And, double, dst, magnitude, mask);
         self.asm.float(FloatOp::Or, double, dst, dst, aside);
         self.push(ty_of(double), Val::Reg(dst));
     }
 
     /// MINSD and MAXSD give the second operand when the operands are equal (also 0 and -0) or unordered: both cases apart.
-    pub(super) fn float_min_max(&mut self, double: bool, max: bool) {
+    pub(super) fn float_extreme(&mut self, which: Extreme, ty: Ty) {
+        let double = ty.wide();
+        let (of_equals, of_others) = match which {
+            Extreme::Min => (FloatOp::Or, FloatOp::Min),
+            Extreme::Max => (FloatOp::And, FloatOp::Max),
+        };
         let right = self.pop();
         let left = self.pop();
         let left = self.to_reg(&left);
@@ -103,49 +151,43 @@ impl FunctionCompiler<'_> {
         self.asm.jmp(done);
         self.asm.bind(equal);
         // Equal: the same bits, or zeros of two signs.
-        let what = if max { FloatOp::And } else { FloatOp::Or };
-        self.asm.float(what, double, dst, left, right);
+        self.asm.float(of_equals, double, dst, left, right);
         self.asm.jmp(done);
         self.asm.bind(ordered);
-        let what = if max { FloatOp::Max } else { FloatOp::Min };
-        self.asm.float(what, double, dst, left, right);
+        self.asm.float(of_others, double, dst, left, right);
         self.asm.bind(done);
-        self.push(ty_of(double), Val::Reg(dst));
+        self.push(ty, Val::Reg(dst));
     }
 
     /// `lt` and `le` compare in the other order: "above" is false when unordered, "below" is not.
-    pub(super) fn float_less(&mut self, double: bool, or_equal: bool) {
+    pub(super) fn float_comparison(&mut self, relation: Relation, ty: Ty) {
         let right = self.pop();
         let left = self.pop();
-        self.float_above(&right, &left, double, or_equal);
-    }
-
-    pub(super) fn float_greater(&mut self, double: bool, or_equal: bool) {
-        let right = self.pop();
-        let left = self.pop();
-        self.float_above(&left, &right, double, or_equal);
-    }
-
-    fn float_above(&mut self, more: &Operand, less: &Operand, double: bool, or_equal: bool) {
-        let more = self.to_reg(more);
-        let less = self.to_rm(less);
-        self.asm.float_compare(double, more, less);
-        self.push_flag(Flag::Int(if or_equal { Cond::AboveEqual } else { Cond::Above }));
-    }
-
-    pub(super) fn float_equal(&mut self, double: bool, equal: bool) {
-        let right = self.pop();
-        let left = self.pop();
-        let left = self.to_reg(&left);
-        let right = self.to_rm(&right);
-        self.asm.float_compare(double, left, right);
-        self.push_flag(if equal { Flag::FloatEqual } else { Flag::FloatNotEqual });
+        let (first, second, flag) = match relation {
+            Relation::Equal => (left, right, Flag::FloatEqual),
+            Relation::NotEqual => (left, right, Flag::FloatNotEqual),
+            Relation::Less => (right, left, Flag::Int(Cond::Above)),
+            Relation::LessEqual => (right, left, Flag::Int(Cond::AboveEqual)),
+            Relation::Greater => (left, right, Flag::Int(Cond::Above)),
+            Relation::GreaterEqual => (left, right, Flag::Int(Cond::AboveEqual)),
+        };
+        let first = self.to_reg(&first);
+        let second = self.to_rm(&second);
+        self.asm.float_compare(ty.wide(), first, second);
+        self.push_flag(flag);
     }
 
     // Conversions.
 
-    /// From a signed integer.
-    pub(super) fn float_from_signed(&mut self, double: bool, wide: bool) {
+    /// From an integer.
+    pub(super) fn float_from_int(&mut self, from: Ty, signedness: Signedness, to: Ty) {
+        match signedness {
+            Signedness::Signed => self.float_from_signed(from.wide(), to.wide()),
+            Signedness::Unsigned => self.float_from_unsigned(from.wide(), to.wide()),
+        }
+    }
+
+    fn float_from_signed(&mut self, wide: bool, double: bool) {
         let operand = self.pop();
         let src = self.to_rm(&operand);
         let dst = self.result(true);
@@ -155,8 +197,8 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// From an unsigned integer: 32 bits are a signed one of 64 bits.
-    pub(super) fn float_from_unsigned(&mut self, double: bool, wide: bool) {
+    /// 32 bits are a signed integer of 64 bits.
+    fn float_from_unsigned(&mut self, wide: bool, double: bool) {
         let operand = self.pop();
         if !wide {
             let src = self.to_reg(&operand);
@@ -188,12 +230,12 @@ impl FunctionCompiler<'_> {
     }
 
     /// Between the two floating types.
-    pub(super) fn float_between(&mut self, from_double: bool) {
+    pub(super) fn float_convert(&mut self, from: Ty, to: Ty) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
         let dst = self.result_or(&operand);
-        self.asm.float_convert(from_double, dst, src);
-        self.push(ty_of(!from_double), Val::Reg(dst));
+        self.asm.float_convert(from.wide(), dst, src);
+        self.push(to, Val::Reg(dst));
     }
 
     /// The same bits as another type.
@@ -208,18 +250,18 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// To an integer, towards zero. What does not fit traps, or gives the nearest integer and 0 for NaN.
-    pub(super) fn float_to_int(&mut self, double: bool, wide: bool, signed: bool, saturating: bool) {
+    /// To an integer, towards zero.
+    pub(super) fn float_to_int(&mut self, from: Ty, to: Ty, signedness: Signedness, misfit: Misfit) {
+        let double = from.wide();
         let operand = self.pop();
         let src = self.to_reg(&operand);
         let dst = self.alloc(false);
-        let ty = if wide { Ty::I64 } else { Ty::I32 };
-        match (wide, signed) {
-            (false, false) => self.to_unsigned_32(double, src, dst, saturating),
-            (true, false) => self.to_unsigned_64(double, src, dst, saturating),
-            _ => self.to_signed(double, wide, src, dst, saturating),
+        match (signedness, to.wide()) {
+            (Signedness::Unsigned, false) => self.to_unsigned_32(double, src, dst, misfit),
+            (Signedness::Unsigned, true) => self.to_unsigned_64(double, src, dst, misfit),
+            (Signedness::Signed, wide) => self.to_signed(double, wide, src, dst, misfit),
         }
-        self.push(ty, Val::Reg(dst));
+        self.push(to, Val::Reg(dst));
     }
 
     fn float_constant(&mut self, value: f64, double: bool) -> Reg {
@@ -234,14 +276,14 @@ impl FunctionCompiler<'_> {
     }
 
     /// The instruction gives the smallest integer for all that does not fit: then only is there more to ask.
-    fn to_signed(&mut self, double: bool, wide: bool, src: Reg, dst: Reg, saturating: bool) {
+    fn to_signed(&mut self, double: bool, wide: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let done = self.asm.new_label();
         self.asm.float_to_int(double, dst, wide, src);
         // Only the smallest integer overflows when 1 is subtracted.
         self.asm.alu_imm(Alu::Cmp, wide, dst, 1);
         self.asm.jcc(Cond::NotOverflow, done);
         let limit = if wide { -(2_f64.powi(63)) } else { -(2_f64.powi(31)) };
-        if !saturating {
+        if misfit == Misfit::Trap {
             self.asm.float_compare(double, src, src);
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
             // Above this, the integral part fits: the limit itself does, and for doubles to 32 bits what lies less than 1 below.
@@ -270,13 +312,13 @@ impl FunctionCompiler<'_> {
     }
 
     /// Through 64 bits: what fits has an upper half of zero.
-    fn to_unsigned_32(&mut self, double: bool, src: Reg, dst: Reg, saturating: bool) {
+    fn to_unsigned_32(&mut self, double: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let done = self.asm.new_label();
         self.asm.float_to_int(double, dst, true, src);
         self.asm.mov(false, SCRATCH, dst);
         self.asm.alu(Alu::Cmp, true, SCRATCH, dst);
         self.asm.jcc(Cond::Equal, done);
-        if !saturating {
+        if misfit == Misfit::Trap {
             self.asm.float_compare(double, src, src);
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
             self.trap(TrapCode::IntegerOverflow);
@@ -295,7 +337,7 @@ impl FunctionCompiler<'_> {
     }
 
     /// From 2^63 on, 2^63 is subtracted before, and added after.
-    fn to_unsigned_64(&mut self, double: bool, src: Reg, dst: Reg, saturating: bool) {
+    fn to_unsigned_64(&mut self, double: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let (large, too_large, bad, done) =
             (self.asm.new_label(), self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
         let border = self.float_constant(2_f64.powi(63), double);
@@ -307,7 +349,7 @@ impl FunctionCompiler<'_> {
         self.asm.jcc(Cond::NotSign, done);
         // Negative, or NaN; -0.9 has given 0 above.
         self.asm.bind(bad);
-        if saturating {
+        if misfit == Misfit::Saturate {
             self.asm.mov_imm(dst, 0);
             self.asm.jmp(done);
         } else {
@@ -324,7 +366,7 @@ impl FunctionCompiler<'_> {
         self.asm.alu(Alu::Xor, true, dst, SCRATCH);
         self.asm.jmp(done);
         self.asm.bind(too_large);
-        if saturating {
+        if misfit == Misfit::Saturate {
             self.asm.mov_imm(dst, u64::MAX);
         } else {
             self.trap(TrapCode::IntegerOverflow);

@@ -10,14 +10,16 @@
 
 use wasmparser::{FuncType, FunctionBody, Operator};
 
-use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, SLOTS, stack_bytes};
+use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cold::Cold;
-use super::control::Control;
+use super::control::{Control, Loops};
+use super::frame::Frame;
 use super::homes::{Chooser, DEEPEST_REGION, Region};
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+use super::register_file::{Holder, RegisterFile};
 use super::scan::Scan;
-use super::state::{Constant, Holder, Local, Operand, Place};
+use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
@@ -80,16 +82,11 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) locals: Vec<Local>,
     pub(super) stack: Vec<Operand>,
     pub(super) control: Vec<Control<'a>>,
-    pub(super) holders: [Holder; 32],
-    /// Registers that are not free.
-    pub(super) held: u32,
-    pub(super) pinned: u32,
+    pub(super) registers: RegisterFile,
+    pub(super) frame: Frame,
     pub(super) regions: Vec<Region>,
     pub(super) current_region: usize,
-    /// Loops met so far: the next one's index among the facts.
-    pub(super) loops_met: usize,
-    /// Module offset of the outermost loop that is open; `u32::MAX` if none.
-    pub(super) outermost_loop: u32,
+    pub(super) loops: Loops,
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
@@ -98,14 +95,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) reachable: bool,
     /// Blocks opened and not closed in code that is skipped.
     pub(super) skipped_blocks: u32,
-    pub(super) open_loops: u32,
     /// Operands below this height are in their slots or constants.
     pub(super) spilled: u32,
-    /// Operand slots that are used.
-    pub(super) slots_used: u32,
-    /// Bytes for arguments of calls.
-    pub(super) outgoing: u32,
-    pub(super) makes_calls: bool,
     pub(super) cold: Vec<Cold<'a>>,
     /// About how many bytes of code the moves in it will take.
     pub(super) cold_bytes: u32,
@@ -158,6 +149,7 @@ pub(super) fn compile<'a>(
     code.resize(code.len() + PROLOGUE as usize, 0);
     let mut asm = Assembler::new(code);
     let epilogue = asm.new_label();
+    let frame = Frame::new(locals.len() as u32);
     let mut function = FunctionCompiler {
         module,
         layout,
@@ -170,23 +162,17 @@ pub(super) fn compile<'a>(
         locals,
         stack: Vec::new(),
         control: Vec::new(),
-        holders: [Holder::Free; 32],
-        held: 0,
-        pinned: 0,
+        registers: RegisterFile::new(),
+        frame,
         regions: vec![Region::none()],
         current_region: 0,
-        loops_met: 0,
-        outermost_loop: u32::MAX,
+        loops: Loops::new(),
         position: 0,
         next: Next::Other,
         flags: None,
         reachable: true,
         skipped_blocks: 0,
-        open_loops: 0,
         spilled: 0,
-        slots_used: 4,
-        outgoing: 0,
-        makes_calls: false,
         cold: Vec::new(),
         cold_bytes: 0,
         code_limit: u32::MAX,
@@ -207,7 +193,7 @@ pub(super) fn compile<'a>(
         let next_position = reader.original_position() as u32;
         let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
         function.position = position;
-        function.pinned = 0;
+        function.registers.unpin_all();
         function.next = next.as_ref().map_or(Next::Other, what_comes);
         function.show_instruction();
         if function.reachable {
@@ -215,7 +201,7 @@ pub(super) fn compile<'a>(
         } else {
             function.skip(&operator);
         }
-        if function.frame_bytes() > MOST_FRAME {
+        if function.frame.bytes() > MOST_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
         }
         function.check_code_size()?;
@@ -320,13 +306,13 @@ impl<'a> FunctionCompiler<'a> {
                 moves.push((ty, home, source));
                 continue;
             }
-            let slot = self.local_slot(param);
+            let slot = self.frame.local_slot(param);
             self.move_value(ty, Place::Mem(slot), source);
             if let Place::Reg(reg) = source
                 && self.region().homes & reg.bit() == 0
             {
                 self.locals[param as usize].reg = Some(reg);
-                self.hold(reg, Holder::Copy(param));
+                self.registers.hold(reg, Holder::Copy(param));
             }
         }
         self.parallel_moves(moves);
@@ -349,14 +335,14 @@ impl<'a> FunctionCompiler<'a> {
         let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return };
         if slots.len() <= 3 {
             for local in slots {
-                let slot = self.local_slot(local);
+                let slot = self.frame.local_slot(local);
                 self.asm.mov_store_imm(Size::B8, slot, 0);
             }
             return;
         }
         // From the lowest address, which is the last local's, up; what is too much goes below, to operands.
         let stores = (last - first + 1).div_ceil(4);
-        let top = self.local_slot(first).disp() + 8;
+        let top = self.frame.local_slot(first).disp() + 8;
         let zero = super::state::scratch(true);
         self.asm.float_zero(zero);
         if stores <= 12 {
@@ -375,19 +361,14 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.jcc(Cond::NotEqual, again);
     }
 
-    /// Bytes from `rbp` down to the end of the operands' slots.
-    fn frame_bytes(&self) -> u32 {
-        8 * (self.locals.len() as u32 + self.slots_used) + (-SLOTS) as u32
-    }
-
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
         let mut saved = self.regions.iter().fold(0, |set, region| set | region.homes);
         if self.scan.has_try {
             saved = u32::MAX;
         }
-        let frame_size = (self.frame_bytes() + self.outgoing).next_multiple_of(16);
-        let leaf = !self.makes_calls;
+        let frame_size = self.frame.size();
+        let leaf = !self.frame.makes_calls();
         let moves_rsp = !leaf || frame_size > RED_ZONE;
         self.asm.bind(self.epilogue);
         let end = self.position;

@@ -181,7 +181,7 @@ impl FunctionCompiler<'_> {
                 self.asm.test(false, left, right);
             }
         }
-        self.push(Ty::I32, Val::Flag(Flag::Int(Cond::NotEqual)));
+        self.push(Ty::I32, Val::Flag(Flag::NonZero));
         true
     }
 
@@ -254,7 +254,8 @@ impl FunctionCompiler<'_> {
             if what == Shift::Shl && (1..=3).contains(&count) && self.next == (Next::Add { wide }) {
                 let index = self.to_reg(&left);
                 if self.owns(&left).is_some() || !matches!(left.val, Val::Local(_)) {
-                    self.hold(index, super::state::Holder::Operand(self.stack.len() as u32));
+                    self.registers
+                        .hold(index, super::register_file::Holder::Operand(self.stack.len() as u32));
                 }
                 return self.push(ty, Val::Scaled(index, count));
             }
@@ -385,7 +386,7 @@ impl FunctionCompiler<'_> {
             return self.push(Ty::I32, operand.val);
         }
         // The operands of the comparison are done with, and so are their registers.
-        self.pinned = 0;
+        self.registers.unpin_all();
         let dst = self.result(false);
         self.to_this(&operand, dst);
         self.push(Ty::I32, Val::Reg(dst));
@@ -464,6 +465,7 @@ impl FunctionCompiler<'_> {
         }
         let cond = match condition.val {
             Val::Flag(Flag::Int(cond)) => cond,
+            Val::Flag(Flag::NonZero) => Cond::NotEqual,
             _ => {
                 let reg = self.to_reg(&condition);
                 self.asm.test(false, reg, reg);

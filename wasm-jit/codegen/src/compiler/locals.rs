@@ -5,7 +5,8 @@
 
 use super::function::{FunctionCompiler, Next};
 use super::homes::{Region, bits, is_callee_saved};
-use super::state::{Holder, Local, Place, Val};
+use super::register_file::Holder;
+use super::state::{Local, Place, Val};
 use crate::asm::Reg;
 
 impl FunctionCompiler<'_> {
@@ -27,18 +28,18 @@ impl FunctionCompiler<'_> {
                 self.locals[local as usize].in_slot = false;
             }
             None => {
-                let slot = self.local_slot(local);
+                let slot = self.frame.local_slot(local);
                 let place = self.place(&operand);
                 self.move_value(ty, Place::Mem(slot), place);
                 if let Some(old) = self.locals[local as usize].reg.take() {
-                    self.hold(old, Holder::Free);
+                    self.registers.hold(old, Holder::Free);
                 }
                 if let Place::Reg(reg) = place
-                    && self.holders[reg.0 as usize] == Holder::Free
+                    && self.registers.holder(reg) == Holder::Free
                     && self.region().homes & reg.bit() == 0
                 {
                     self.locals[local as usize].reg = Some(reg);
-                    self.hold(reg, Holder::Copy(local));
+                    self.registers.hold(reg, Holder::Copy(local));
                 }
             }
         }
@@ -69,26 +70,26 @@ impl FunctionCompiler<'_> {
 
     /// Where a local is right now.
     pub(super) fn local_place(&self, local: u32) -> Place {
-        self.locals[local as usize].reg.map_or_else(|| Place::Mem(self.local_slot(local)), Place::Reg)
+        self.locals[local as usize].reg.map_or_else(|| Place::Mem(self.frame.local_slot(local)), Place::Reg)
     }
 
     /// A register with the local's value, pinned: its home, or a copy.
     pub(super) fn local_reg(&mut self, local: u32) -> Reg {
         let Local { ty, home, reg, .. } = self.locals[local as usize];
         if let Some(reg) = reg {
-            self.pin(reg);
+            self.registers.pin(reg);
             return reg;
         }
-        let slot = self.local_slot(local);
+        let slot = self.frame.local_slot(local);
         let reg = match home {
             Some(home) => home,
             None => {
                 let reg = self.alloc(ty.is_float());
-                self.hold(reg, Holder::Copy(local));
+                self.registers.hold(reg, Holder::Copy(local));
                 reg
             }
         };
-        self.pin(reg);
+        self.registers.pin(reg);
         self.move_value(ty, Place::Reg(reg), Place::Mem(slot));
         self.locals[local as usize].reg = Some(reg);
         reg
@@ -125,15 +126,15 @@ impl FunctionCompiler<'_> {
             };
             self.locals[local as usize].aliases -= 1;
             self.stack[height].val = Val::Reg(own);
-            self.hold(own, Holder::Operand(height as u32));
-            self.unpin(own);
+            self.registers.hold(own, Holder::Operand(height as u32));
+            self.registers.unpin(own);
         }
     }
 
     /// Whether a local's value may be used later.
     pub(super) fn is_live(&self, local: u32) -> bool {
         let last = self.scan.last_access[local as usize];
-        self.locals[local as usize].aliases > 0 || last > self.position || last >= self.outermost_loop
+        self.locals[local as usize].aliases > 0 || last > self.position || last >= self.loops.outermost()
     }
 
     /// Brings a local with a home up to date in its slot.
@@ -143,7 +144,7 @@ impl FunctionCompiler<'_> {
             && !in_slot
         {
             if self.is_live(local) {
-                let slot = self.local_slot(local);
+                let slot = self.frame.local_slot(local);
                 self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
             }
             self.locals[local as usize].in_slot = true;
@@ -156,7 +157,7 @@ impl FunctionCompiler<'_> {
             if self.locals[local as usize].reg.is_some() || !self.is_live(local) {
                 continue;
             }
-            let slot = self.local_slot(local);
+            let slot = self.frame.local_slot(local);
             self.move_value(self.locals[local as usize].ty, Place::Reg(reg), Place::Mem(slot));
             self.locals[local as usize].reg = Some(reg);
         }
@@ -177,8 +178,8 @@ impl FunctionCompiler<'_> {
             }
         }
         self.drop_copies();
-        for reg in bits(self.held) {
-            if let Holder::Operand(height) = self.holders[reg.0 as usize] {
+        for reg in bits(self.registers.held()) {
+            if let Holder::Operand(height) = self.registers.holder(reg) {
                 self.spill_operand(height);
             }
         }

@@ -7,7 +7,8 @@ use wasmparser::{MemArg, MemArgTarget};
 
 use super::abi::{CONTEXT, MEMORY, SCRATCH, Ty};
 use super::function::{FunctionCompiler, Next};
-use super::state::{Holder, Operand, Place, Val, immediate};
+use super::register_file::Holder;
+use super::state::{Operand, Place, Val, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, Shift, Size};
 use crate::vmctx::{
     FUNC_REF_SIZE, FUNC_REFS, Libcall, MEMORY_BASE, MEMORY_LENGTH, TABLE_ELEMENTS, TABLE_LENGTH, TrapCode,
@@ -75,8 +76,8 @@ impl FunctionCompiler<'_> {
         let height = self.stack.len() as u32;
         for reg in mem.registers() {
             let home = self.region().homes & reg.bit() != 0;
-            if !home && reg != MEMORY && reg != CONTEXT && self.holders[reg.0 as usize] == Holder::Free {
-                self.hold(reg, Holder::Operand(height));
+            if !home && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free {
+                self.registers.hold(reg, Holder::Operand(height));
             }
         }
         self.push(ty, Val::Load(mem));
@@ -247,7 +248,7 @@ impl FunctionCompiler<'_> {
 
     /// What a libcall has left in `rax`.
     pub(super) fn push_answer(&mut self, ty: Ty) {
-        self.pin(Reg::RAX);
+        self.registers.pin(Reg::RAX);
         self.push(ty, Val::Reg(Reg::RAX));
     }
 }

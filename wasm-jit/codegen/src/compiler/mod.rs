@@ -12,7 +12,7 @@
 //! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for each loop when it is opened.
 //! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and takes operator after operator.
 //! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`, `atomics.rs`, `calls.rs`, `locals.rs`,
-//!    `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs`. What runs rarely is put aside (`cold.rs`).
+//!    `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs` (what is in use is in `register_file.rs`), slots from `frame.rs`. What runs rarely is put aside (`cold.rs`).
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size and saved registers are known now.
 //!
 //! What comes out is in `output.rs`. Calls between functions are linked later, by whoever puts the chunks in their places. `trampoline.rs` makes the code by
@@ -37,6 +37,7 @@ mod division;
 mod edges;
 mod exceptions;
 mod float;
+mod frame;
 mod function;
 mod homes;
 mod int;
@@ -45,6 +46,7 @@ mod memory;
 mod observe;
 mod operators;
 mod output;
+mod register_file;
 mod registers;
 mod scan;
 mod state;
@@ -53,7 +55,7 @@ mod trampoline;
 pub use abi::Ty;
 pub use function::MOST_GROWTH;
 pub use observe::{
-    Address, Condition, FrameMap, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
+    Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use trampoline::{entry_trampoline, host_trampoline};
@@ -84,7 +86,7 @@ pub struct Compiler<'m> {
 impl<'m> Compiler<'m> {
     /// For the functions of a module.
     pub fn new(module: &'m ModuleInfo) -> Self {
-        Self { module, layout: module.layout(), scratch: function::Scratch::default() }
+        Self { module, layout: VmLayout::new(module), scratch: function::Scratch::default() }
     }
 
     /// Appends a function, which must be valid, to a chunk.

@@ -1,17 +1,20 @@
 //! What the compiler shows of its work: where the code of each instruction is, and where the values are in front of it.
 //!
 //! Nothing of this is kept when a module is compiled. Who must know compiles the function again, which gives the same code, and
-//! watches it as an [`Observer`]: [`Positions`] collects places, and [`State::frame_map`] makes a [`FrameMap`] of the state in front
-//! of an instruction. What a map says holds whenever the program is about to execute the instruction: it is at the place where the
+//! watches it as an [`Observer`]: [`Positions`] collects places, and [`FrameMaps`] a [`FrameMap`] of the state in front of each
+//! instruction that is asked for. What a map says holds whenever the program is about to execute the instruction: it is at the place where the
 //! instruction's code begins then, whichever way it has come there.
 
+use std::fmt;
+
 use super::abi::Ty;
+use super::control::{Control, Kind};
+use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::homes::{Region, bits};
 use super::output::{CompiledFunction, Position};
-use super::registers::slot;
 use super::state::{Flag, Local, Operand, Val};
-use crate::asm::{Mem, Reg};
+use crate::asm::{Cond, Mem, Reg};
 
 /// Watches a function while it is compiled. Offsets of code are in the chunk.
 pub trait Observer {
@@ -29,7 +32,9 @@ pub struct State<'a> {
     reachable: bool,
     locals: &'a [Local],
     stack: &'a [Operand],
+    control: &'a [Control<'a>],
     region: &'a Region,
+    frame: &'a Frame,
     held: u32,
     /// By local: the module offset of the last access.
     last_access: &'a [u32],
@@ -107,6 +112,8 @@ pub enum OperandPlace {
     },
     /// It is 1 if the condition holds, else 0; the next instruction is to take it from the flags.
     Flags(Condition),
+    /// Nowhere: the next instruction only asks whether it is zero, which it is unless the condition holds.
+    Truth(Condition),
 }
 
 /// A place in memory: the sum of the parts that there are.
@@ -158,16 +165,6 @@ impl Condition {
     }
 }
 
-impl From<Flag> for Condition {
-    fn from(flag: Flag) -> Self {
-        match flag {
-            Flag::Int(cond) => Self::Code(cond as u8),
-            Flag::FloatEqual => Self::FloatEqual,
-            Flag::FloatNotEqual => Self::FloatNotEqual,
-        }
-    }
-}
-
 impl From<Mem> for Address {
     fn from(mem: Mem) -> Self {
         let (base, index, displacement) = mem.parts();
@@ -183,12 +180,14 @@ impl<'a> State<'a> {
             reachable: function.reachable,
             locals: &function.locals,
             stack: &function.stack,
+            control: &function.control,
             region: function.region(),
-            held: function.held,
+            frame: &function.frame,
+            held: function.registers.held(),
             last_access: &function.scan.last_access,
             params: function.ty.params().len(),
             position: function.position,
-            outermost_loop: function.outermost_loop,
+            outermost_loop: function.loops.outermost(),
             flags_in_use: zero_flag || function.stack.iter().any(is_flag),
         }
     }
@@ -201,18 +200,21 @@ impl<'a> State<'a> {
         }
         let locals = self.locals.iter().enumerate();
         let locals = locals.map(|(index, local)| Placed { ty: local.ty, place: self.local(index, local) });
-        let operands = self.stack.iter().enumerate();
+        let operands = self.stack.iter().enumerate().filter(|(height, _)| !self.is_exception(*height));
         let operands = operands.map(|(height, operand)| Placed {
             ty: operand.ty,
             place: match operand.val {
                 Val::Const(bits) => OperandPlace::Constant(bits),
                 Val::Reg(reg) => OperandPlace::Register(reg),
                 Val::Local(local) => OperandPlace::Local(local),
-                Val::Slot => OperandPlace::Slot(slot(self.locals.len() + height)),
+                Val::Slot => OperandPlace::Slot(self.frame.slot_in_use(height as u32).disp()),
                 Val::Frame(offset) => OperandPlace::Slot(offset),
                 Val::Load(mem) => OperandPlace::Load(mem.into()),
                 Val::Scaled(reg, by) => OperandPlace::Shifted { reg, by },
-                Val::Flag(flag) => OperandPlace::Flags(flag.into()),
+                Val::Flag(Flag::Int(cond)) => OperandPlace::Flags(Condition::Code(cond as u8)),
+                Val::Flag(Flag::FloatEqual) => OperandPlace::Flags(Condition::FloatEqual),
+                Val::Flag(Flag::FloatNotEqual) => OperandPlace::Flags(Condition::FloatNotEqual),
+                Val::Flag(Flag::NonZero) => OperandPlace::Truth(Condition::Code(Cond::NotEqual as u8)),
             },
         });
         Some(FrameMap {
@@ -231,11 +233,17 @@ impl<'a> State<'a> {
             let is_named = self.last_access[index] != 0;
             return if is_named || index < self.params { LocalPlace::Dead } else { LocalPlace::Zero };
         }
-        let own = slot(index);
+        let own = self.frame.local_slot(index as u32).disp();
         match local.reg {
             Some(reg) => LocalPlace::Register { reg, slot: local.in_slot.then_some(own) },
             None => LocalPlace::Slot(own),
         }
+    }
+
+    /// Whether the operand is the exception that a `catch` keeps for `rethrow`: no operand of the program's.
+    fn is_exception(&self, height: usize) -> bool {
+        let is_handler = |control: &&Control<'_>| matches!(control.kind, Kind::Catch { .. });
+        self.control.iter().filter(is_handler).any(|control| control.height as usize == height)
     }
 
     /// Whether the home of the local holds an operand already that the next instruction is to assign to it.
@@ -292,5 +300,44 @@ impl Positions {
         }
         self.0.sort_by_key(|position| position.code);
         self.0
+    }
+}
+
+/// Collects the maps of the frames in front of those instructions that are asked for, by their offsets in the module.
+pub struct FrameMaps<F> {
+    is_wanted: F,
+    maps: Vec<(Position, FrameMap)>,
+}
+
+impl<F: FnMut(u32) -> bool> FrameMaps<F> {
+    /// Of the instructions for which `is_wanted` says so.
+    pub fn of(is_wanted: F) -> Self {
+        Self { is_wanted, maps: Vec::new() }
+    }
+
+    /// In the order of the instructions, by offsets from the entry of the function that was watched. There is none for an instruction
+    /// that cannot be reached.
+    #[must_use]
+    pub fn in_function(mut self, function: &CompiledFunction) -> Vec<(Position, FrameMap)> {
+        for (position, _) in &mut self.maps {
+            position.code -= function.entry;
+        }
+        self.maps
+    }
+}
+
+impl<F: FnMut(u32) -> bool> Observer for FrameMaps<F> {
+    fn instruction(&mut self, position: Position, state: &State<'_>) {
+        if (self.is_wanted)(position.wasm) {
+            self.maps.extend(state.frame_map().map(|map| (position, map)));
+        }
+    }
+
+    fn more_code(&mut self, _: Position) {}
+}
+
+impl<F> fmt::Debug for FrameMaps<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.maps).finish()
     }
 }

@@ -1,33 +1,20 @@
-//! Registers, slots, and moves between them.
+//! Registers for operands, and moves between registers and slots.
 //!
 //! Registers are given to operands as they are needed. When none is free, a copy of a local is forgotten, or the lowest operand
 //! goes to its slot. Registers of operands that an instruction has taken from the stack, and those that it has just been
 //! given, are *pinned*: not given out again until the next instruction.
 
-use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, SLOTS, Ty};
+use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::homes::bits;
-use super::state::{Constant, Holder, Operand, Place, Val, immediate, size_of};
+use super::register_file::Holder;
+use super::state::{Constant, Operand, Place, Val, immediate, size_of};
 use crate::asm::{Mem, Reg};
 
 /// Constants that are looked through for the same one.
 const RECENT_CONSTANTS: usize = 16;
 
-/// Where a slot lies, from `rbp`: those of the locals come first, then those of the operands.
-pub(super) fn slot(number: usize) -> i32 {
-    SLOTS - 8 * (number as i32 + 1)
-}
-
 impl FunctionCompiler<'_> {
-    pub(super) fn local_slot(&self, local: u32) -> Mem {
-        Mem::base(Reg::RBP, slot(local as usize))
-    }
-
-    pub(super) fn operand_slot(&mut self, height: u32) -> Mem {
-        self.slots_used = self.slots_used.max(height + 1);
-        Mem::base(Reg::RBP, slot(self.locals.len() + height as usize))
-    }
-
     /// Moves a value; `SCRATCH` or `FLOAT_SCRATCH` helps from memory to memory. The flags stay.
     pub(super) fn move_value(&mut self, ty: Ty, dst: Place, src: Place) {
         match (dst, src) {
@@ -79,44 +66,31 @@ impl FunctionCompiler<'_> {
         Mem::data(label)
     }
 
-    /// Notes what a register is used for.
-    pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
-        self.holders[reg.0 as usize] = holder;
-        match holder {
-            Holder::Free => self.held &= !reg.bit(),
-            Holder::Copy(_) | Holder::Operand(_) => self.held |= reg.bit(),
-        }
-    }
-
     pub(super) fn temps(&self, float: bool) -> u32 {
         (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().homes
     }
 
-    pub(super) fn pin(&mut self, reg: Reg) {
-        self.pinned |= reg.bit();
-    }
-
-    pub(super) fn unpin(&mut self, reg: Reg) {
-        self.pinned &= !reg.bit();
-    }
-
     /// A register for operands, pinned.
     pub(super) fn alloc(&mut self, float: bool) -> Reg {
-        let usable = self.temps(float) & !self.pinned;
-        let reg = self.free_one(usable);
-        self.pin(reg);
+        self.alloc_of(self.temps(float))
+    }
+
+    /// A register of the set, pinned.
+    pub(super) fn alloc_of(&mut self, set: u32) -> Reg {
+        let reg = self.free_one(set);
+        self.registers.pin(reg);
         reg
     }
 
-    /// One register of the set, made free: a free one, else that of a copy, else that of the lowest operand.
-    pub(super) fn free_one(&mut self, usable: u32) -> Reg {
-        if let Some(free) = bits(usable & !self.held).next() {
+    /// One register of the set that is not pinned, made free: a free one, else that of a copy, else that of the lowest operand.
+    fn free_one(&mut self, set: u32) -> Reg {
+        if let Some(free) = self.registers.free_of(set) {
             return free;
         }
         let mut copy = None;
         let mut lowest: Option<(u32, Reg)> = None;
-        for reg in bits(usable) {
-            match self.holders[reg.0 as usize] {
+        for reg in bits(self.registers.unpinned(set)) {
+            match self.registers.holder(reg) {
                 Holder::Free => {}
                 Holder::Copy(_) => copy = Some(reg),
                 Holder::Operand(height) => {
@@ -137,51 +111,49 @@ impl FunctionCompiler<'_> {
 
     /// Forgets that a register holds a copy of a local.
     pub(super) fn drop_copy(&mut self, reg: Reg) {
-        if let Holder::Copy(local) = self.holders[reg.0 as usize] {
+        if let Holder::Copy(local) = self.registers.holder(reg) {
             self.locals[local as usize].reg = None;
-            self.hold(reg, Holder::Free);
+            self.registers.hold(reg, Holder::Free);
         }
     }
 
     pub(super) fn drop_copies(&mut self) {
-        for reg in bits(self.held) {
+        for reg in bits(self.registers.held()) {
             self.drop_copy(reg);
         }
     }
 
     /// Makes this register free, which is never a home, and pins it.
     pub(super) fn take(&mut self, reg: Reg) {
-        match self.holders[reg.0 as usize] {
+        match self.registers.holder(reg) {
             Holder::Free => {}
             Holder::Copy(_) => self.drop_copy(reg),
             Holder::Operand(height) => {
-                let others = self.temps(reg.is_float()) & !self.pinned & !reg.bit();
-                let free = bits(others & !self.held).next();
-                match free {
+                match self.registers.free_of(self.temps(reg.is_float()) & !reg.bit()) {
                     Some(other) => {
                         let ty = self.stack[height as usize].ty;
                         self.move_value(ty, Place::Reg(other), Place::Reg(reg));
                         self.stack[height as usize].val = Val::Reg(other);
-                        self.hold(other, Holder::Operand(height));
-                        self.hold(reg, Holder::Free);
+                        self.registers.hold(other, Holder::Operand(height));
+                        self.registers.hold(reg, Holder::Free);
                     }
                     None => self.spill_operand(height),
                 }
             }
         }
-        self.pin(reg);
+        self.registers.pin(reg);
     }
 
     /// Stores an operand into its slot.
     pub(super) fn spill_operand(&mut self, height: u32) {
         let Operand { ty, val } = self.stack[height as usize];
-        let slot = self.operand_slot(height);
+        let slot = self.frame.operand_slot(height);
         match val {
             Val::Slot | Val::Frame(_) | Val::Const(_) => return,
             Val::Reg(reg) => {
                 self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
-                if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                    self.hold(reg, Holder::Free);
+                if self.registers.holder(reg) == Holder::Operand(height) {
+                    self.registers.hold(reg, Holder::Free);
                 }
             }
             Val::Local(local) => {

@@ -9,11 +9,12 @@
 //! - At a label, every local with a home in the label's region is in that register, and all operands below the label's own are
 //!   in their slots or constants.
 //!
-//! This file has the types, and what is asked of operands. How registers are given out is in `registers.rs`, how locals are read and
+//! This file has the types, and what is asked of operands. Which registers are in use is in `register_file.rs`, how they are given out in `registers.rs`, how locals are read and
 //! written in `locals.rs`.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
+use super::register_file::Holder;
 use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
 /// Operands that are another name for a local lie at most so far below the top: whoever writes a local looks for them.
@@ -27,7 +28,7 @@ pub(super) struct Constant {
     pub(super) label: Label,
 }
 
-/// A comparison whose result is in the flags.
+/// A condition in the flags: the result of a comparison, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     Int(Cond),
@@ -35,6 +36,8 @@ pub(super) enum Flag {
     FloatEqual,
     /// Not equal or unordered.
     FloatNotEqual,
+    /// Whether a value is not zero that is only asked for that, and is nowhere itself.
+    NonZero,
 }
 
 impl Flag {
@@ -43,6 +46,7 @@ impl Flag {
             Self::Int(cond) => Self::Int(cond.opposite()),
             Self::FloatEqual => Self::FloatNotEqual,
             Self::FloatNotEqual => Self::FloatEqual,
+            Self::NonZero => Self::Int(Cond::Equal),
         }
     }
 }
@@ -86,16 +90,6 @@ pub(super) struct Local {
     pub(super) aliases: u32,
 }
 
-/// What a register is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holder {
-    Free,
-    /// A copy of a local without a home.
-    Copy(u32),
-    /// The operand at this height.
-    Operand(u32),
-}
-
 /// Where something is moved from or to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -114,7 +108,7 @@ impl FunctionCompiler<'_> {
         }
         match val {
             Val::Reg(reg) if self.region().homes & reg.bit() == 0 => {
-                self.hold(reg, Holder::Operand(height));
+                self.registers.hold(reg, Holder::Operand(height));
             }
             Val::Local(local) => self.locals[local as usize].aliases += 1,
             _ => {}
@@ -133,24 +127,24 @@ impl FunctionCompiler<'_> {
         self.spilled = self.spilled.min(height);
         match operand.val {
             Val::Reg(reg) | Val::Scaled(reg, _) => {
-                if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                    self.hold(reg, Holder::Free);
+                if self.registers.holder(reg) == Holder::Operand(height) {
+                    self.registers.hold(reg, Holder::Free);
                 }
-                self.pin(reg);
+                self.registers.pin(reg);
             }
             Val::Local(local) => {
                 self.locals[local as usize].aliases -= 1;
                 if let Some(reg) = self.locals[local as usize].reg {
-                    self.pin(reg);
+                    self.registers.pin(reg);
                 }
             }
-            Val::Slot => operand.val = Val::Frame(self.operand_slot(height).disp()),
+            Val::Slot => operand.val = Val::Frame(self.frame.operand_slot(height).disp()),
             Val::Load(mem) => {
                 for reg in mem.registers() {
-                    if self.holders[reg.0 as usize] == Holder::Operand(height) {
-                        self.hold(reg, Holder::Free);
+                    if self.registers.holder(reg) == Holder::Operand(height) {
+                        self.registers.hold(reg, Holder::Free);
                     }
-                    self.pin(reg);
+                    self.registers.pin(reg);
                 }
             }
             Val::Const(_) | Val::Frame(_) | Val::Flag(_) => {}
@@ -243,7 +237,7 @@ impl FunctionCompiler<'_> {
                 Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
             }
             Val::Local(local) => match self.locals[local as usize] {
-                Local { reg: None, home: None, .. } => Rm::Mem(self.local_slot(local)),
+                Local { reg: None, home: None, .. } => Rm::Mem(self.frame.local_slot(local)),
                 _ => Rm::Reg(self.local_reg(local)),
             },
             _ => Rm::Reg(self.to_reg(operand)),
@@ -254,6 +248,7 @@ impl FunctionCompiler<'_> {
     fn flag_to_reg(&mut self, flag: Flag, reg: Reg) {
         match flag {
             Flag::Int(cond) => self.asm.setcc(cond, reg),
+            Flag::NonZero => unreachable!("the next instruction takes a condition"),
             Flag::FloatEqual => {
                 self.asm.setcc(Cond::NotParity, SCRATCH);
                 self.asm.setcc(Cond::Equal, reg);

@@ -12,7 +12,7 @@ use crate::code::{CodeImage, link::Linker};
 use crate::trap::{ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
-    VmMemory,
+    VmLayout, VmMemory,
 };
 
 pub(super) const FRAME: u32 = 64;
@@ -183,7 +183,7 @@ const RESERVED: usize = 1 << 34;
 
 impl Instance {
     pub(super) fn new() -> Self {
-        let layout = module().layout();
+        let layout = VmLayout::new(&module());
         // SAFETY: a new mapping at an address that the kernel chooses.
         let memory = unsafe {
             libc::mmap(

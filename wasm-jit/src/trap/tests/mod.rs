@@ -424,3 +424,14 @@ fn faults_that_are_not_ours_end_the_process_as_ever() {
     let status = end_of_child(|| unsafe { std::ptr::without_provenance_mut::<u8>(64).write_volatile(1) });
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
 }
+
+#[test]
+fn a_backtrace_tells_why_an_instruction_is_unknown() {
+    let image = crate::code::tests::image_of_other_code(&[0x00, 0x0b]);
+    let pc = image.entry(0) as usize + 8;
+    let mut backtrace = WasmBacktrace::default();
+    backtrace.push(image, pc);
+    assert_eq!(backtrace.frames()[0].module_offset(), None);
+    let text = backtrace.to_string();
+    assert!(text.contains("(instruction unknown: function 0: compiled again"), "{text}");
+}

@@ -1,0 +1,58 @@
+//! The frame of a function in the making: slots for locals and operands, and room for the arguments of calls.
+
+use super::abi::SLOTS;
+use crate::asm::{Mem, Reg};
+
+/// Slots of operands that every frame has.
+const LEAST_SLOTS: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Frame {
+    locals: u32,
+    /// Operand slots that are used.
+    operands: u32,
+    /// Bytes for arguments of calls.
+    arguments: u32,
+    makes_calls: bool,
+}
+
+impl Frame {
+    pub(super) fn new(locals: u32) -> Self {
+        Self { locals, operands: LEAST_SLOTS, arguments: 0, makes_calls: false }
+    }
+
+    pub(super) fn local_slot(&self, local: u32) -> Mem {
+        Mem::base(Reg::RBP, SLOTS - 8 * (local as i32 + 1))
+    }
+
+    /// The slots of operands come behind those of the locals.
+    pub(super) fn operand_slot(&mut self, height: u32) -> Mem {
+        self.operands = self.operands.max(height + 1);
+        self.local_slot(self.locals + height)
+    }
+
+    /// Where an operand is that has been put into its slot.
+    pub(super) fn slot_in_use(&self, height: u32) -> Mem {
+        self.local_slot(self.locals + height)
+    }
+
+    /// Says that the function calls, with so many bytes of arguments on the stack.
+    pub(super) fn note_call(&mut self, arguments: u32) {
+        self.makes_calls = true;
+        self.arguments = self.arguments.max(arguments);
+    }
+
+    pub(super) fn makes_calls(&self) -> bool {
+        self.makes_calls
+    }
+
+    /// Bytes from `rbp` down to the end of the operands' slots.
+    pub(super) fn bytes(&self) -> u32 {
+        8 * (self.locals + self.operands) + (-SLOTS) as u32
+    }
+
+    /// The distance from `rbp` to `rsp`.
+    pub(super) fn size(&self) -> u32 {
+        (self.bytes() + self.arguments).next_multiple_of(16)
+    }
+}

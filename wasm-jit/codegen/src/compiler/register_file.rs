@@ -1,0 +1,73 @@
+//! Which registers are in use, and for what.
+//!
+//! A register is *held* by an operand, or by a copy of a local, until it is given up. It is *pinned* by the current instruction: one
+//! that it has taken from the stack, or was just given, is not given out again until the next instruction. Registers at which locals are
+//! at home are neither: they are the region's (`homes.rs`).
+
+use super::homes::bits;
+use crate::asm::Reg;
+
+/// What a register is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Free,
+    /// A copy of a local without a home.
+    Copy(u32),
+    /// The operand at this height.
+    Operand(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct RegisterFile {
+    holders: [Holder; 32],
+    /// Registers that are not free.
+    held: u32,
+    pinned: u32,
+}
+
+impl RegisterFile {
+    pub(super) fn new() -> Self {
+        Self { holders: [Holder::Free; 32], held: 0, pinned: 0 }
+    }
+
+    pub(super) fn holder(&self, reg: Reg) -> Holder {
+        self.holders[reg.0 as usize]
+    }
+
+    /// Notes what a register is used for.
+    pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
+        self.holders[reg.0 as usize] = holder;
+        match holder {
+            Holder::Free => self.held &= !reg.bit(),
+            Holder::Copy(_) | Holder::Operand(_) => self.held |= reg.bit(),
+        }
+    }
+
+    /// The set of the registers that are held.
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// One of the set that is neither held nor pinned.
+    pub(super) fn free_of(&self, set: u32) -> Option<Reg> {
+        bits(set & !self.held & !self.pinned).next()
+    }
+
+    pub(super) fn pin(&mut self, reg: Reg) {
+        self.pinned |= reg.bit();
+    }
+
+    pub(super) fn unpin(&mut self, reg: Reg) {
+        self.pinned &= !reg.bit();
+    }
+
+    /// For the next instruction, or where the current one is done with all that it has taken.
+    pub(super) fn unpin_all(&mut self) {
+        self.pinned = 0;
+    }
+
+    /// Those of the set that are not pinned.
+    pub(super) fn unpinned(&self, set: u32) -> u32 {
+        set & !self.pinned
+    }
+}

@@ -1,0 +1,196 @@
+//! The functions of a module, to be looked at: types, names, bodies, instructions.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+
+use wasmparser::{Operator, OperatorsReader};
+
+use super::{Item, Module};
+use crate::code::sections::Sections;
+use crate::types::{FuncType, ImportType, ValType};
+
+/// What a module's name section says.
+#[derive(Debug)]
+pub(super) struct Names {
+    module: Option<Box<str>>,
+    functions: HashMap<u32, Box<str>>,
+}
+
+impl Names {
+    pub(super) fn of(module: &[u8]) -> Self {
+        let Sections { module_name, function_names, .. } = Sections::of(module);
+        let functions = function_names.into_iter().map(|(index, name)| (index, name.into()));
+        Self { module: module_name.map(Into::into), functions: functions.collect() }
+    }
+}
+
+impl Module {
+    /// Its name, if its name section has one.
+    pub fn name(&self) -> Option<&str> {
+        self.names().module.as_deref()
+    }
+
+    /// Its functions in the order of their indices: those that it imports come first.
+    pub fn functions(&self) -> impl ExactSizeIterator<Item = FunctionInfo<'_>> + '_ {
+        (0..self.info().functions.len()).map(|index| FunctionInfo { module: self, index: index as u32 })
+    }
+
+    /// The function with this index.
+    pub fn function(&self, index: u32) -> Option<FunctionInfo<'_>> {
+        let exists = (index as usize) < self.info().functions.len();
+        exists.then_some(FunctionInfo { module: self, index })
+    }
+}
+
+/// A function of a [`Module`].
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionInfo<'m> {
+    module: &'m Module,
+    index: u32,
+}
+
+impl<'m> FunctionInfo<'m> {
+    /// Its index, imports counted.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> FuncType {
+        FuncType(self.module.info().function_type(self.index).clone())
+    }
+
+    /// Its name, if the name section has one: as it stands there, which may be anything.
+    pub fn name(&self) -> Option<&'m str> {
+        self.module.names().functions.get(&self.index).map(AsRef::as_ref)
+    }
+
+    /// How it is imported, if it is.
+    pub fn import(&self) -> Option<ImportType<'m>> {
+        let imports = &self.module.parsed().imports;
+        let import = imports.iter().find(|import| import.item == Item::Func(self.index))?;
+        Some(self.module.import_type(import))
+    }
+
+    /// The names that it is exported by.
+    pub fn exports(&self) -> impl Iterator<Item = &'m str> + use<'m> {
+        let item = Item::Func(self.index);
+        let exports = self.module.parsed().exports.iter();
+        exports.filter(move |(_, exported)| *exported == item).map(|(name, _)| name.as_ref())
+    }
+
+    /// Its body; none if it is imported.
+    pub fn body(&self) -> Option<FunctionBody<'m>> {
+        let is_imported = self.index < self.module.info().imported_functions;
+        (!is_imported).then_some(FunctionBody { module: self.module, index: self.index })
+    }
+}
+
+/// The body of a function of a [`Module`].
+///
+/// ```
+/// use wasm_jit::{Engine, Module, wasmparser::Operator};
+///
+/// let module = Module::new(&Engine::default(), "(module (func $add (param i32 i32) (result i32)
+///     (i32.add (local.get 0) (local.get 1))))")?;
+/// let add = module.functions().find(|function| function.name() == Some("add")).expect("it is there");
+/// let body = add.body().expect("it is not imported");
+/// let adds = body.instructions().filter(|instruction| matches!(instruction.operator(), Operator::I32Add));
+/// assert_eq!(adds.count(), 1);
+/// assert_eq!(body.instructions().count(), 4, "the end of the body is one, too");
+/// # Ok::<(), wasm_jit::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionBody<'m> {
+    module: &'m Module,
+    index: u32,
+}
+
+impl<'m> FunctionBody<'m> {
+    /// Where it lies in the binary module: the locals, then the instructions.
+    pub fn range(&self) -> Range<usize> {
+        let function = self.module.code().function(self.index);
+        function.wasm_start as usize..function.wasm_end as usize
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &'m [u8] {
+        &self.module.bytes()[self.range()]
+    }
+
+    /// How many bytes of machine code it has become.
+    pub fn code_size(&self) -> usize {
+        let function = self.module.code().function(self.index);
+        (function.end - function.entry) as usize
+    }
+
+    /// Types of its locals, without the parameters.
+    pub fn locals(&self) -> impl Iterator<Item = ValType> + use<'m> {
+        let groups = self.module.code().body(self.index).get_locals_reader().expect(VALIDATED);
+        groups.into_iter().flat_map(|group| {
+            let (count, ty) = group.expect(VALIDATED);
+            std::iter::repeat_n(ValType::of(ty), count as usize)
+        })
+    }
+
+    /// Its instructions in their order, the last of which is the `end` of the body.
+    pub fn instructions(&self) -> Instructions<'m> {
+        let operators = self.module.code().body(self.index).get_operators_reader().expect(VALIDATED);
+        Instructions { module: self.module, operators }
+    }
+}
+
+const VALIDATED: &str = "the module was validated";
+
+/// Reads the instructions of a body.
+#[derive(Clone)]
+pub struct Instructions<'m> {
+    module: &'m Module,
+    operators: OperatorsReader<'m>,
+}
+
+impl fmt::Debug for Instructions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instructions").field("offset", &self.operators.original_position()).finish()
+    }
+}
+
+impl<'m> Iterator for Instructions<'m> {
+    type Item = Instruction<'m>;
+
+    fn next(&mut self) -> Option<Instruction<'m>> {
+        if self.operators.eof() {
+            return None;
+        }
+        let offset = self.operators.original_position() as usize;
+        let operator = self.operators.read().expect(VALIDATED);
+        let end = self.operators.original_position() as usize;
+        Some(Instruction { offset, operator, bytes: &self.module.bytes()[offset..end] })
+    }
+}
+
+/// An instruction in the body of a function.
+#[derive(Clone, Debug)]
+pub struct Instruction<'m> {
+    offset: usize,
+    operator: Operator<'m>,
+    bytes: &'m [u8],
+}
+
+impl<'m> Instruction<'m> {
+    /// Its offset in the binary module.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// What it is, with its immediates.
+    pub fn operator(&self) -> &Operator<'m> {
+        &self.operator
+    }
+
+    /// Its encoding.
+    pub fn bytes(&self) -> &'m [u8] {
+        self.bytes
+    }
+}
