@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -473,4 +473,30 @@ pub fn reports_in(folder: &Path) -> Vec<Report> {
         .collect();
     reports.sort_by(|left, right| left.file_name.cmp(&right.file_name));
     reports
+}
+
+/// Processes that take as much of the processors as they get, until they are dropped.
+#[derive(Debug)]
+pub struct Competitors(Vec<Child>);
+
+impl Competitors {
+    /// So many of them.
+    ///
+    /// # Panics
+    /// When no process can be started.
+    #[must_use]
+    pub fn start(number: usize) -> Self {
+        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
+        Self((0..number).map(spin).collect())
+    }
+}
+
+impl Drop for Competitors {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended by itself is waited for as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }

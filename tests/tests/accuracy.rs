@@ -6,11 +6,10 @@
 //! times in all, and says so; a wrong figure misses every time.
 
 use std::num::NonZero;
-use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError};
 
 use tests::Compiler::Gcc;
-use tests::{Profiled, compile, profiled};
+use tests::{Competitors, Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 3;
 
@@ -108,26 +107,6 @@ fn check_calls(variant: &str, competitors: usize, bound: f64) {
         }
         Ok(())
     });
-}
-
-/// Processes that take as much of the processors as they get, until they are dropped.
-struct Competitors(Vec<Child>);
-
-impl Competitors {
-    fn start(number: usize) -> Self {
-        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
-        Self((0..number).map(spin).collect())
-    }
-}
-
-impl Drop for Competitors {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // One that has ended by itself is waited for as well.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// The program has a processor for a third of the time.

@@ -16,16 +16,15 @@
 
 use std::fmt::Write as _;
 use std::num::NonZero;
-use std::process::{Child, Command};
 
 use serde_json::Value;
 use tests::Compiler::Gcc;
-use tests::{Profiled, compile, profiled};
+use tests::{Competitors, Profiled, compile, profiled};
 
-/// Each program, how often it runs, and whether others compete for the processors.
 /// The programs run for a second or two, on a machine that may be busy.
 const BUDGET: &str = "budget=5%";
 
+/// Each program, how often it runs, and whether others compete for the processors.
 const PROGRAMS: [(&str, u32, bool); 8] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
@@ -113,26 +112,6 @@ fn allowed_misses_leave_one_in_ten_thousand_to_chance() {
     let allowed = |pairs| Pairs { pairs, ..Pairs::default() }.allowed();
     // By the quantiles of the binomial distributions with a chance of 0.07.
     assert_eq!([0, 1, 10, 100, 300].map(allowed), [0, 1, 5, 18, 39]);
-}
-
-/// Processes that take as much of the processors as they get, until they are dropped.
-struct Competitors(Vec<Child>);
-
-impl Competitors {
-    fn start(number: usize) -> Self {
-        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
-        Self((0..number).map(spin).collect())
-    }
-}
-
-impl Drop for Competitors {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // One that has ended by itself is waited for as well.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// A function's name, its number of calls, and the bounds of its total time in ns.
