@@ -28,7 +28,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
-/// What the folders and files of a crate may import of each other, with `crate::`. A crate's root may import all.
+/// What the folders and files of a crate may import of each other, with `crate::`. A crate's root
+/// may import all.
 const MODULES: &[(&str, &[(&str, &[&str])])] = &[
     (
         "wasm-jit/codegen/src/",
