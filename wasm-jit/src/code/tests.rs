@@ -13,7 +13,7 @@ use crate::module::{ModuleInfo, parse};
 /// An image of functions of so many bytes each, the first of which calls all.
 pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     let module = ModuleInfo { imported_functions: 2, ..ModuleInfo::default() };
-    let mut linker = Linker::new(1 << 20).unwrap();
+    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
     for (number, length) in (0..).zip(lengths) {
         let function = CompiledFunction {
             index: 2 + number,
@@ -65,7 +65,7 @@ fn calls_reach_functions_in_front_and_behind() {
 
 #[test]
 fn more_code_than_there_is_room_for_is_an_error() {
-    let mut linker = Linker::new(4096).unwrap();
+    let mut linker = Linker::new(4096, 4096).unwrap();
     let chunk = Chunk { code: vec![0x90; 4097], ..Chunk::default() };
     let result = linker.add(&ModuleInfo::default(), &chunk, std::iter::empty());
     assert!(matches!(result, Err(CompileError::TooMuchCode)));

@@ -5,6 +5,16 @@ use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 use crate::engine::TypeId;
 use crate::vmctx::VmLayout;
 
+/// Settings of the engine that code depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CodeSettings {
+    /// Accesses to memories compare the address with the memory's length: what lies behind it may be anything.
+    pub checks_bounds: bool,
+    /// Indices that are compared with a bound are made 0 behind the comparison where they are beyond it: the processor may go on in
+    /// the wrong direction for a while.
+    pub masks_indices: bool,
+}
+
 /// The declarations of a module; in each list the imports come first.
 #[derive(Debug, Default)]
 pub(crate) struct ModuleInfo {
@@ -24,6 +34,7 @@ pub(crate) struct ModuleInfo {
     /// Type index of every tag.
     pub tags: Vec<u32>,
     pub imported_tags: u32,
+    pub settings: CodeSettings,
 }
 
 impl ModuleInfo {

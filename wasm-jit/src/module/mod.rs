@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use const_expr::{ConstExpr, ConstSource};
-pub(crate) use info::ModuleInfo;
+pub(crate) use info::{CodeSettings, ModuleInfo};
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
 use crate::code::{CodeImage, compile_all};
