@@ -14,6 +14,12 @@ pub enum Engine {
     Native,
     /// The engine of this workspace
     WasmJit,
+    /// The same, hardened against speculation
+    WasmJitHardened,
+    /// The same, with bounds checks by instructions
+    WasmJitChecked,
+    /// The same, with both
+    WasmJitCheckedHardened,
     /// V8's baseline compiler, in node
     Liftoff,
     /// wasmtime's baseline compiler
@@ -29,11 +35,18 @@ impl Engine {
     pub const ALL: [Self; 6] =
         [Self::Native, Self::WasmJit, Self::Liftoff, Self::Winch, Self::CraneliftO0, Self::Cranelift];
 
+    /// wasm-jit with settings, which are measured if they are asked for.
+    pub const SETTINGS: [Self; 3] =
+        [Self::WasmJitHardened, Self::WasmJitChecked, Self::WasmJitCheckedHardened];
+
     /// As people call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::WasmJit => "wasm-jit",
+            Self::WasmJitHardened => "hardened",
+            Self::WasmJitChecked => "checked",
+            Self::WasmJitCheckedHardened => "checked, hardened",
             Self::Liftoff => "Liftoff",
             Self::Winch => "Winch",
             Self::CraneliftO0 => "Cranelift -O0",
@@ -46,7 +59,10 @@ impl Engine {
     fn program(self) -> (PathBuf, &'static [&'static str]) {
         match self {
             Self::Native => (host::compiler().into(), &[]),
-            Self::WasmJit => (host::target().join("release/wasm-jit"), &[]),
+            Self::WasmJit => (wasm_jit(), &[]),
+            Self::WasmJitHardened => (wasm_jit(), &["--harden-speculation"]),
+            Self::WasmJitChecked => (wasm_jit(), &["--bounds-checks"]),
+            Self::WasmJitCheckedHardened => (wasm_jit(), &["--bounds-checks", "--harden-speculation"]),
             Self::Liftoff => (
                 "node".into(),
                 &["--no-warnings", "--allow-natives-syntax", "--liftoff-only", "--no-wasm-lazy-compilation"],
@@ -57,12 +73,16 @@ impl Engine {
         }
     }
 
+    fn is_ours(self) -> bool {
+        self == Self::WasmJit || Self::SETTINGS.contains(&self)
+    }
+
     /// Its version and its options; or why it cannot be used here. wasm-jit is built first.
     ///
     /// # Panics
     /// When the build fails; cargo's own messages are on standard error.
     fn found(self) -> Result<String, String> {
-        if self == Self::WasmJit {
+        if self.is_ours() {
             build_wasm_jit();
         }
         let (program, options) = self.program();
@@ -88,7 +108,7 @@ impl Engine {
                 command.args(options).arg(node_script()).arg("run").arg(file);
                 command
             }
-            Self::WasmJit | Self::Winch | Self::CraneliftO0 | Self::Cranelift => {
+            _ => {
                 let mut command = Command::new(program);
                 command.arg("run").args(options).arg(file);
                 command
@@ -104,7 +124,9 @@ impl Engine {
         let (program, options) = self.program();
         let mut command = Command::new(program);
         match self {
-            Self::Native => return None,
+            Self::Native | Self::WasmJitHardened | Self::WasmJitChecked | Self::WasmJitCheckedHardened => {
+                return None;
+            }
             Self::WasmJit => command.args(["compile", "--stats", "--threads", "1"]).arg(module),
             Self::Liftoff => {
                 command.args(options).arg("--single-threaded").arg(node_script()).arg("compile").arg(module)
@@ -141,10 +163,14 @@ pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>,
         if found.is_ok() {
             here.push(engine);
         }
-        assert!(engine != Engine::WasmJit || found.is_ok(), "wasm-jit: {found:?}");
+        assert!(!engine.is_ours() || found.is_ok(), "wasm-jit: {found:?}");
         table.push(vec![engine.name().into(), found.unwrap_or_else(|missing| missing).into()]);
     }
     (here, table)
+}
+
+fn wasm_jit() -> PathBuf {
+    host::target().join("release/wasm-jit")
 }
 
 fn node_script() -> PathBuf {

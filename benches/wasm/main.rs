@@ -50,8 +50,10 @@ impl Measured {
 fn main() {
     let Arguments { options, only, engines } = Arguments::parse();
     let mut report = Report::new("How fast is the code that engines make of the same WebAssembly?");
-    let wanted = |engine: &Engine| engines.is_empty() || engines.contains(engine);
-    let (engines, table) = wasm::find(Engine::ALL.into_iter().filter(wanted), kernels::compilation());
+    let all = Engine::ALL.into_iter().filter(|engine| engines.is_empty() || engines.contains(engine));
+    let settings = Engine::SETTINGS.into_iter().filter(|engine| engines.contains(engine));
+    let has_settings = settings.clone().next().is_some();
+    let (engines, table) = wasm::find(all.chain(settings), kernels::compilation());
     report.push(table);
     let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
     let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
@@ -60,7 +62,8 @@ fn main() {
     let built = kernels::build(&chosen);
     let measured = measure(&options, &engines, &built);
     report.push(times(&engines, &measured));
-    for base in [Engine::Native, Engine::Liftoff] {
+    let ours = has_settings.then_some(Engine::WasmJit);
+    for base in [Engine::Native, Engine::Liftoff].into_iter().chain(ours) {
         if let Some(base) = engines.iter().position(|engine| *engine == base) {
             report.push(ratios(&engines, &measured, base));
         }
@@ -130,6 +133,7 @@ fn times(engines: &[Engine], measured: &[Measured]) -> Table {
 fn ratios(engines: &[Engine], measured: &[Measured], base: usize) -> Table {
     let title = match engines[base] {
         Engine::Native => "Times the run time of native code",
+        Engine::WasmJit => "Times the run time of wasm-jit",
         _ => "Times the run time of Liftoff",
     };
     let mut table = Table::new(

@@ -82,6 +82,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "measures what a trap costs, with a handler of its own for that time",
     ),
     ("wasm-jit/src/engine.rs", "SIGTRAP", "refused as the signal for interrupts, since it is wordpatch's"),
+    ("wasm-jit/src/trap/signals.rs", "SIGTRAP", "stays deliverable while another signal is handled"),
     (
         "wasm-jit/src/runtime/linear_memory.rs",
         "mprotect",

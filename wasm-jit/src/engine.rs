@@ -8,7 +8,24 @@ use wasmparser::FuncType;
 
 use crate::code::CodeImage;
 use crate::error::Error;
+use crate::module::CodeSettings;
+use crate::runtime::linear_memory;
 use crate::trap::DEFAULT_SIGNAL;
+
+/// How an access beyond the end of a memory is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BoundsChecks {
+    /// As [`BoundsChecks::Reservation`] where the system lets a process reserve the addresses of eight memories when the engine is made,
+    /// else as [`BoundsChecks::Instructions`]: under `ulimit -v`, for example.
+    #[default]
+    Automatic,
+    /// By the processor: 8 GiB of addresses are reserved for each memory, all that an access can name, so that accesses need no
+    /// check. A memory whose reservation is refused cannot be created.
+    Reservation,
+    /// By instructions before each access. A memory takes no more addresses than it has bytes, and code is slower.
+    Instructions,
+}
 
 /// Settings of an [`Engine`].
 #[derive(Clone, Debug)]
@@ -16,11 +33,19 @@ pub struct Config {
     compile_threads: Option<NonZero<usize>>,
     max_wasm_stack: usize,
     interrupt_signal: i32,
+    bounds_checks: BoundsChecks,
+    harden_speculation: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { compile_threads: None, max_wasm_stack: 1 << 20, interrupt_signal: DEFAULT_SIGNAL }
+        Self {
+            compile_threads: None,
+            max_wasm_stack: 1 << 20,
+            interrupt_signal: DEFAULT_SIGNAL,
+            bounds_checks: BoundsChecks::default(),
+            harden_speculation: false,
+        }
     }
 }
 
@@ -51,6 +76,24 @@ impl Config {
         self.interrupt_signal = signal;
         self
     }
+
+    /// How accesses beyond the end of a memory are found.
+    pub fn bounds_checks(&mut self, checks: BoundsChecks) -> &mut Self {
+        self.bounds_checks = checks;
+        self
+    }
+
+    /// Whether code is hardened against bounds checks that the processor bypasses by speculation (Spectre, variant 1). By default it is
+    /// not.
+    ///
+    /// If so, an index beyond the end of a table, of the targets of a `br_table`, or of a memory whose accesses are checked by
+    /// instructions, becomes 0 by a data dependency. A memory with a reservation needs nothing: whatever an access names is inside. Nothing
+    /// is done about the types of callees, nor about branches of the program: programs that must not learn anything of each other need processes
+    /// of their own.
+    pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
+        self.harden_speculation = harden;
+        self
+    }
 }
 
 /// Compiles modules and runs them in stores. A clone is the same engine; threads may share it.
@@ -60,6 +103,7 @@ pub struct Engine(Arc<EngineInner>);
 #[derive(Debug)]
 struct EngineInner {
     config: Config,
+    code_settings: CodeSettings,
     types: Mutex<TypeRegistry>,
 }
 
@@ -136,12 +180,27 @@ impl Engine {
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor()?;
         check_signal(config.interrupt_signal)?;
-        Ok(Self(Arc::new(EngineInner { config: config.clone(), types: Mutex::default() })))
+        let checks_bounds = match config.bounds_checks {
+            BoundsChecks::Automatic => !linear_memory::can_reserve(),
+            BoundsChecks::Reservation => false,
+            BoundsChecks::Instructions => true,
+        };
+        let code_settings = CodeSettings { checks_bounds, masks_indices: config.harden_speculation };
+        Ok(Self(Arc::new(EngineInner { config: config.clone(), code_settings, types: Mutex::default() })))
     }
 
     /// Whether two engines are the same.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether accesses beyond the end of a memory are found by instructions ([`BoundsChecks`]).
+    pub fn checks_bounds(&self) -> bool {
+        self.0.code_settings.checks_bounds
+    }
+
+    pub(crate) fn code_settings(&self) -> CodeSettings {
+        self.0.code_settings
     }
 
     pub(crate) fn compile_threads(&self) -> NonZero<usize> {

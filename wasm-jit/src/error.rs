@@ -263,6 +263,9 @@ impl From<CompileError> for Error {
             CompileError::Invalid(error) => error.into(),
             CompileError::Limit(Limit { function, reason }) => Self::Limit { function, reason },
             CompileError::TooMuchCode => Self::TooMuchCode,
+            CompileError::NoAddresses => {
+                Self::Memory { purpose: "machine code", source: io::ErrorKind::OutOfMemory.into() }
+            }
             CompileError::Memory(error) => Self::Code(error),
         }
     }

@@ -51,7 +51,11 @@
 //! # Signals
 //! The first call of WebAssembly installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: the hardware finds most traps. The first
 //! [`Store::interrupt_handle`] installs one for SIGURG, or for another signal ([`Config::interrupt_signal`]). A signal that
-//! is not about compiled code goes to the handler that was there before.
+//! is not about compiled code goes to the handler that was there before. While one of these handlers runs, other signals wait.
+//!
+//! # Addresses
+//! A memory reserves 8 GiB of addresses, and its accesses need no check. Where the system refuses that when an [`Engine`] is made, the
+//! engine's modules check their accesses by instructions ([`BoundsChecks`]).
 //!
 //! # Safety
 //! The API is safe, but for what reads a memory that programs may write meanwhile, and handles made of raw words. A module cannot
@@ -93,7 +97,7 @@ mod types;
 use wasm_jit_codegen::vmctx;
 
 pub use code::gdb::GdbRegistration;
-pub use engine::{Config, Engine};
+pub use engine::{BoundsChecks, Config, Engine};
 pub use error::{Error, Mismatch};
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{

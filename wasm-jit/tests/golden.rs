@@ -7,12 +7,18 @@ use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use wasm_jit::{Config, Engine, Error, Module};
+use wasm_jit::{BoundsChecks, Config, Engine, Error, Module};
 
-/// The whole module's code as text, compiled by so many threads.
+/// The whole module's code as text, compiled by so many threads. A first line such as `;; --bounds-checks` names settings of the engine.
 fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
+    let first = String::from_utf8_lossy(module.as_ref()).lines().next().unwrap_or_default().to_owned();
+    let has = |setting: &str| first.starts_with(";;") && first.contains(setting);
     let mut config = Config::new();
-    config.compile_threads(NonZero::new(threads).unwrap());
+    config.compile_threads(NonZero::new(threads).unwrap()).harden_speculation(has("--harden-speculation"));
+    config.bounds_checks(match has("--bounds-checks") {
+        true => BoundsChecks::Instructions,
+        false => BoundsChecks::Reservation,
+    });
     let module = Module::new(&Engine::new(&config)?, module)?;
     let mut text = Vec::new();
     module.write_objdump(|_, _| true, &mut text).unwrap();

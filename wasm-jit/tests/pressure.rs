@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use wasm_jit::{Config, Engine, Instance, Module, Store, Val};
+use wasm_jit::{BoundsChecks, Config, Engine, Instance, Module, Store, Val};
 
 /// An operator with its immediates, the types of its operands, and of its result if it has one.
 struct Operator {
@@ -334,7 +334,21 @@ fn shown(value: &Val) -> String {
 
 #[test]
 fn every_operator_has_registers_enough() {
-    let engine = Engine::new(&Config::new()).unwrap();
+    check_operators(Config::new().bounds_checks(BoundsChecks::Reservation));
+}
+
+#[test]
+fn every_operator_has_registers_enough_when_bounds_are_checked() {
+    check_operators(Config::new().bounds_checks(BoundsChecks::Instructions));
+}
+
+#[test]
+fn every_operator_has_registers_enough_when_indices_are_masked() {
+    check_operators(Config::new().bounds_checks(BoundsChecks::Instructions).harden_speculation(true));
+}
+
+fn check_operators(config: &Config) {
+    let engine = Engine::new(config).unwrap();
     for operator in operators() {
         let (text, cases) = module(&operator);
         let module = Module::new(&engine, &text).unwrap_or_else(|error| panic!("{error}\n{text}"));

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use wasm_jit::{Config, Engine, Error, ExternType, Func, Instance, Module, Store};
+use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::program::{self, Program};
@@ -57,6 +57,15 @@ pub(super) struct Run {
     /// Stack of the program; deeper recursion traps: 512K, 8M
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     max_stack: usize,
+
+    /// Checks accesses to memories by instructions, instead of reserving 8 GiB of addresses for each memory [default: where so
+    /// many addresses are refused, as under ulimit -v]
+    #[arg(long)]
+    bounds_checks: bool,
+
+    /// Hardens the code against bounds checks that the processor bypasses by speculation
+    #[arg(long)]
+    harden_speculation: bool,
 
     /// Writes /tmp/perf-PID.map, by which perf names the functions
     #[arg(long)]
@@ -114,7 +123,10 @@ pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
 
 fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     let mut config = Config::new();
-    config.max_wasm_stack(arguments.max_stack);
+    config.max_wasm_stack(arguments.max_stack).harden_speculation(arguments.harden_speculation);
+    if arguments.bounds_checks {
+        config.bounds_checks(BoundsChecks::Instructions);
+    }
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let module = super::load(&engine, arguments.file())?;
     if arguments.invoke.is_none() {

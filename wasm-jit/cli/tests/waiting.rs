@@ -1,6 +1,7 @@
 //! The command `wasm-jit` on programs that wait, have threads, or are none.
 
 use std::ffi::CString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -24,7 +25,13 @@ impl Place {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    fn fifo(&self, name: &str) {
+        let path = CString::new(self.path(name).as_os_str().as_bytes()).unwrap();
+        // SAFETY: a path that ends with zero.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
         // What does not end by itself is ended by SIGALRM: then there is no exit code.
         command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
@@ -35,7 +42,11 @@ impl Place {
                 Ok(())
             });
         }
-        command.output().unwrap()
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     #[track_caller]
@@ -84,13 +95,67 @@ const USES_FIFO: &str = r#"(module
 fn time_runs_out_for_a_program_that_waits_for_a_fifo() {
     let place = Place::new();
     place.text("fifo.wat", USES_FIFO);
-    let fifo = CString::new(place.path("fifo").as_os_str().as_bytes()).unwrap();
-    // SAFETY: a path that ends with zero.
-    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    place.fifo("fifo");
     for function in ["open to read", "open to write", "read", "write"] {
         let arguments = ["run", "--timeout", "200ms", "--dir", ".::/", "--invoke", function, "fifo.wat"];
         place.check(&arguments, 134, "", &["200ms", "wasm trap: interrupt", "fifo.wat"]);
     }
+}
+
+/// Sends the thread that runs the program a signal that does not mean anything to it, when it waits.
+fn signal_when_it_waits(process: u32) {
+    let tasks = format!("/proc/{process}/task");
+    let waiting = |task: &std::path::Path| -> Option<i32> {
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        // The number, the name in parentheses, the state.
+        stat.contains("(program) S ").then(|| stat.split(' ').next()?.parse().ok())?
+    };
+    let thread = loop {
+        let mut tasks = std::fs::read_dir(&tasks).unwrap();
+        match tasks.find_map(|task| waiting(&task.ok()?.path())) {
+            Some(thread) => break thread,
+            None => std::thread::yield_now(),
+        }
+    };
+    // SAFETY: sends a signal.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) };
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn a_signal_that_is_not_for_the_program_ends_no_wait() {
+    let place = Place::new();
+    place.text(
+        "wait.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "path_open"
+                (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (memory (export "memory") 1)
+            (data (i32.const 0) "fifo")
+            (data (i32.const 16) "\40\00\00\00\01\00\00\00")
+            (func $check (param $error i32) (if (local.get $error) (then (call $exit (local.get $error)))))
+            (func (export "_start")
+                (call $check (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i32.const 0)
+                    (i64.const 2) (i64.const 0) (i32.const 0) (i32.const 32)))
+                (call $check
+                    (call $read (i32.load (i32.const 32)) (i32.const 16) (i32.const 1) (i32.const 40)))
+                (call $check (call $read (i32.const 0) (i32.const 16) (i32.const 1) (i32.const 40)))
+                (call $exit (i32.const 100))))"#,
+    );
+    place.fifo("fifo");
+    let mut command = place.command(&["run", "--timeout", "1h", "--dir", ".::/", "wait.wat"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let signal = || (0..20).for_each(|_| signal_when_it_waits(child.id()));
+    // It waits for somebody to open the FIFO, then for what is written there, then for its input.
+    signal();
+    let mut writer = std::fs::File::options().write(true).open(place.path("fifo")).unwrap();
+    signal();
+    writer.write_all(b"x").unwrap();
+    signal();
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(100), "EINTR is 27");
 }
 
 #[test]

@@ -25,4 +25,4 @@ pub use compiler::{
     LocalPlace, MOST_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
     entry_trampoline, host_trampoline,
 };
-pub use module::ModuleInfo;
+pub use module::{CodeSettings, ModuleInfo};

@@ -2,6 +2,16 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
+/// Settings of the engine that code depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeSettings {
+    /// Accesses to memories compare the address with the memory's length: what lies behind it may be anything.
+    pub checks_bounds: bool,
+    /// Indices that are compared with a bound are made 0 behind the comparison where they are beyond it: the processor may go on in
+    /// the wrong direction for a while.
+    pub masks_indices: bool,
+}
+
 /// The declarations of a module; in each list the imports come first.
 #[derive(Debug, Default)]
 pub struct ModuleInfo {
@@ -29,6 +39,8 @@ pub struct ModuleInfo {
     pub tags: Vec<u32>,
     /// How many of them are imported.
     pub imported_tags: u32,
+    /// Settings of the engine.
+    pub settings: CodeSettings,
 }
 
 impl ModuleInfo {

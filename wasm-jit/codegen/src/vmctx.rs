@@ -54,8 +54,6 @@ pub struct VmStoreContext {
     pub activation_fp: usize,
     /// Frame pointer of the host trampoline that the thread left compiled code by; set by that trampoline.
     pub exit_fp: usize,
-    /// Its stack pointer: the frames of the activation lie from here up to `activation_fp`, whatever stack the host goes on with.
-    pub exit_sp: usize,
     /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
     pub raised_pc: usize,
     /// The frame pointer there.
@@ -72,6 +70,9 @@ pub struct VmStoreContext {
     pub thrown: usize,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
+    /// Stack pointer of the host trampoline that the thread left compiled code by: the frames of the activation lie from here up to `activation_fp`, whatever stack the host
+    /// goes on with.
+    pub exit_sp: usize,
 }
 
 impl Default for VmStoreContext {
@@ -81,7 +82,6 @@ impl Default for VmStoreContext {
             stack_limit: 0,
             activation_fp: 0,
             exit_fp: 0,
-            exit_sp: 0,
             raised_pc: 0,
             raised_fp: 0,
             raised_sp: 0,
@@ -90,6 +90,7 @@ impl Default for VmStoreContext {
             raised_signal: 0,
             thrown: 0,
             results: [0; MAX_RESULTS],
+            exit_sp: 0,
         }
     }
 }

@@ -51,6 +51,12 @@ struct Options {
     /// Writes the module of `--case` to this file.
     #[arg(long, requires = "case")]
     output: Option<std::path::PathBuf>,
+    /// Accesses of wasm-jit's code to memories are checked by instructions.
+    #[arg(long)]
+    bounds_checks: bool,
+    /// The code of wasm-jit is hardened against speculation.
+    #[arg(long)]
+    harden_speculation: bool,
     /// Is a worker: the seeds from --seed on, each this far from the last.
     #[arg(long, hide = true)]
     worker: Option<u64>,
@@ -59,7 +65,7 @@ struct Options {
 /// The command's main function, with the engine to compare with.
 pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
     let options = Options::parse();
-    let ours = Ours::new();
+    let ours = Ours::with_settings(options.bounds_checks, options.harden_speculation);
     if let Some(seed) = options.case {
         return show(seed, &options, &ours, theirs, features);
     }
@@ -263,6 +269,8 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(["--seconds", &options.seconds.to_string()])
         .args(["--seed", &options.seed.wrapping_add(job).to_string()])
         .args(["--worker", &jobs.to_string()])
+        .args(options.bounds_checks.then_some("--bounds-checks"))
+        .args(options.harden_speculation.then_some("--harden-speculation"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

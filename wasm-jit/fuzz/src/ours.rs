@@ -4,8 +4,8 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::{
-    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance, Memory,
-    Module, SharedMemory, Store, Table, Tag, Val, ValType,
+    BoundsChecks, Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance,
+    Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
 };
 
 use crate::case::{Case, ROUNDS};
@@ -22,8 +22,21 @@ impl Ours {
     /// When this processor is not supported.
     #[must_use]
     pub fn new() -> Self {
-        let engine = JitEngine::new(Config::new().compile_threads(NonZero::<usize>::MIN));
-        Self(engine.expect("this processor is supported"))
+        Self::with_settings(false, false)
+    }
+
+    /// The same, perhaps with accesses that are checked by instructions, and with code that is hardened against speculation.
+    ///
+    /// # Panics
+    /// When this processor is not supported.
+    #[must_use]
+    pub fn with_settings(bounds_checks: bool, harden_speculation: bool) -> Self {
+        let mut config = Config::new();
+        config.compile_threads(NonZero::<usize>::MIN).harden_speculation(harden_speculation);
+        if bounds_checks {
+            config.bounds_checks(BoundsChecks::Instructions);
+        }
+        Self(JitEngine::new(&config).expect("this processor is supported"))
     }
 
     /// Loads what may not be a module; whether it is one.

@@ -31,6 +31,11 @@ const LEAST_CODE: u64 = 16 << 20;
 /// The most code that an image can have: a call reaches 2 GiB.
 const MOST_CODE: usize = (1 << 31) - (1 << 16);
 
+/// What room for code is likely to be enough: so many times the module, and some in any case. Real programs have less than ten bytes of
+/// code for one of WebAssembly.
+const LIKELY_GROWTH: usize = 12;
+const LIKELY_LEAST: usize = 1 << 20;
+
 /// A function and how it is to be validated.
 pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
 
@@ -46,6 +51,9 @@ pub(crate) enum CompileError {
     /// More code than a call can reach over.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
+    /// The system refused the addresses for all of the code that there may be, and there is more than is likely.
+    #[error("no addresses for so much machine code")]
+    NoAddresses,
     /// The system refused memory for code.
     #[error(transparent)]
     Memory(#[from] wordpatch::Error),
@@ -67,7 +75,7 @@ pub(crate) fn compile_all(
         next: AtomicUsize::new(0),
         most_waiting: WAITING * threads,
         linking: Mutex::new(Linking {
-            linker: Linker::new(MOST_CODE)?,
+            linker: Linker::new(MOST_CODE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
             turn: 0,
             waiting: BTreeMap::new(),
             spare: Vec::new(),

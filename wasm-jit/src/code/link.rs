@@ -20,6 +20,8 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Linker {
     code: CodeBuffer,
+    /// There is room for as much code as there may be.
+    has_limit: bool,
     functions: Vec<Function>,
     regions: Vec<Region>,
     catches: Vec<Catch>,
@@ -28,11 +30,16 @@ pub(crate) struct Linker {
 }
 
 impl Linker {
-    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther.
-    pub(crate) fn new(limit: usize) -> Result<Self, CompileError> {
-        let code = CodeBuffer::new(limit)?;
+    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther. Where the system refuses so many addresses, with
+    /// room for `likely` bytes.
+    pub(crate) fn new(limit: usize, likely: usize) -> Result<Self, CompileError> {
+        let (code, has_limit) = match CodeBuffer::new(limit) {
+            Err(_) if likely < limit => (CodeBuffer::new(likely)?, false),
+            code => (code?, true),
+        };
         Ok(Self {
             code,
+            has_limit,
             functions: Vec::new(),
             regions: Vec::new(),
             catches: Vec::new(),
@@ -41,8 +48,11 @@ impl Linker {
     }
 
     fn append(&mut self, code: &[u8]) -> Result<u32, CompileError> {
-        let start = self.code.append(code, ALIGNMENT).ok_or(CompileError::TooMuchCode)?;
-        Ok(start as u32)
+        match self.code.append(code, ALIGNMENT) {
+            Some(start) => Ok(start as u32),
+            None if self.has_limit => Err(CompileError::TooMuchCode),
+            None => Err(CompileError::NoAddresses),
+        }
     }
 
     /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary module.

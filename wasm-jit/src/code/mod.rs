@@ -98,7 +98,7 @@ impl CodeImage {
     pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
         let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
         let used = vec![true; types.len()];
-        link::Linker::new(1 << 30)?.finish(Arc::new(module), Arc::default(), &used)
+        link::Linker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
     }
 
     /// Where the code of a function begins, which must not be imported.

@@ -131,6 +131,7 @@ fn decode<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile
     let mut parser = Parser::new(0);
     parser.set_features(FEATURES);
     let mut parsed = Parsed::default();
+    parsed.info.settings = engine.code_settings();
     let mut bodies = Vec::new();
     for payload in parser.parse_all(bytes) {
         let payload = payload?;

@@ -6,6 +6,7 @@
 //!    active data segments to their memories. A segment that does not fit traps; what was written before stays.
 //! 4. *Start*: the start function is called.
 
+use std::io;
 use std::ptr::NonNull;
 
 use super::activation;
@@ -14,6 +15,7 @@ use super::func::Func;
 use super::global::GlobalData;
 use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
+use super::linear_memory;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::tag::{Tag, TagData};
 use crate::error::{Error, Mismatch};
@@ -91,6 +93,10 @@ fn allocate(
             Extern::Global(global) => globals.push(global.0.index_in(store) as u32),
             Extern::Tag(tag) => tags.push(tag.0.index_in(store) as u32),
         }
+    }
+    let has_reservation = |index: &u32| store.memories[*index as usize].is_reserved();
+    if !info.settings.checks_bounds && !memories.iter().all(has_reservation) {
+        return Err(linear_memory::not_reserved(io::ErrorKind::OutOfMemory.into()));
     }
     for ty in &info.memories[memories.len()..] {
         memories.push(store.create_memory(MemoryType::of(*ty))?);

@@ -4,12 +4,18 @@
 //! access: 4 GiB for the address, 4 GiB for the offset in the instruction, and a guard for the width of the access. To grow
 //! is to give access to the first pages that have none, so the base never moves.
 //!
+//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare ([`CodeSettings`](crate::module::CodeSettings)), and a
+//! memory has no more addresses than bytes. Its base does not move either: it lies in a range of addresses where the kernel puts nothing
+//! by itself, 8 GiB from the next one, and grows into them.
+//!
 //! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets one of them grow it at a time.
 
+use std::ffi::c_void;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
@@ -23,6 +29,42 @@ pub(crate) const MAX_PAGES: u64 = 1 << 16;
 const GUARD: usize = 1 << 16;
 const RESERVED: usize = (8 << 30) + GUARD;
 
+/// As many memories the system must let a process reserve addresses for.
+const MEMORIES: usize = 8;
+
+/// Where memories without a reservation lie: far from executables, which are above, and from what the kernel places, above those.
+const FIRST_SLOT: usize = 0x1000_0000_0000;
+const SLOT: usize = 8 << 30;
+const SLOTS: usize = 8192;
+/// Most slots that are tried for a memory.
+const MOST_TRIES: usize = 1024;
+
+/// Which addresses a memory has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All that an access can name.
+    Reserved,
+    /// Those of its pages, and a guard before them: for code that checks bounds.
+    Exact,
+}
+
+/// Whether the system lets this process reserve the addresses of some memories.
+pub(crate) fn can_reserve() -> bool {
+    let length = MEMORIES * RESERVED;
+    // SAFETY: a new mapping at an address that the kernel chooses, which goes again.
+    unsafe {
+        let mapped = mmap_anonymous(null_mut(), length, ProtFlags::empty(), MAP_FLAGS);
+        mapped.is_ok_and(|base| munmap(base, length).is_ok())
+    }
+}
+
+/// A memory that has no reservation cannot be used by code that does not check bounds.
+pub(crate) fn not_reserved(source: io::Error) -> Error {
+    Error::Memory { purpose: "the 8 GiB of addresses of a linear memory (see BoundsChecks)", source }
+}
+
+const MAP_FLAGS: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
 /// The pages of one memory.
 #[derive(Debug)]
 pub(crate) struct LinearMemory {
@@ -32,6 +74,7 @@ pub(crate) struct LinearMemory {
     /// In pages.
     maximum: u64,
     ty: MemoryType,
+    extent: Extent,
     growing: Mutex<()>,
 }
 
@@ -42,35 +85,50 @@ unsafe impl Send for LinearMemory {}
 unsafe impl Sync for LinearMemory {}
 
 impl LinearMemory {
-    pub(crate) fn new(ty: MemoryType) -> Result<Self, Error> {
+    pub(crate) fn new(ty: MemoryType, extent: Extent) -> Result<Self, Error> {
         let maximum = ty.maximum().map_or(MAX_PAGES, u64::from);
         if u64::from(ty.minimum()) > maximum || maximum > MAX_PAGES {
             return Err(Error::InvalidType { of: "memory" });
         }
-        let no_memory =
-            |source: rustix::io::Errno| Error::Memory { purpose: "a linear memory", source: source.into() };
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base =
-            unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), flags) }.map_err(no_memory)?;
+        let base = match extent {
+            Extent::Reserved => {
+                // SAFETY: a new mapping at an address that the kernel chooses.
+                let mapped = unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MAP_FLAGS) };
+                mapped.map_err(|errno| not_reserved(errno.into()))?
+            }
+            Extent::Exact => map_slot().map_err(no_memory)?,
+        };
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address 0 by itself");
-        let memory = Self { base, length: AtomicU64::new(0), maximum, ty, growing: Mutex::new(()) };
+        let memory = Self { base, length: AtomicU64::new(0), maximum, ty, extent, growing: Mutex::new(()) };
         memory.make_accessible(0, u64::from(ty.minimum()) * PAGE).map_err(no_memory)?;
         memory.length.store(u64::from(ty.minimum()) * PAGE, Ordering::Release);
         Ok(memory)
     }
 
-    /// Lets the reserved pages at `from..to`, in bytes, be read and written. They are zero: nobody could write there before.
+    /// Lets the pages at `from..to`, in bytes, be read and written. They are zero: nobody could write there before.
     ///
-    /// New pages mapped over them would be the same, but where the kernel refuses that, it may have unmapped the old ones
-    /// already: compiled code would reach whatever comes to lie there.
+    /// New pages mapped over reserved ones would be the same, but where the kernel refuses that, it may have unmapped the old ones
+    /// already: compiled code would reach whatever comes to lie there. Where none are reserved, the new ones replace nothing.
     fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
         if from == to {
             return Ok(());
         }
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
-        unsafe { mprotect(self.base.as_ptr().add(from as usize).cast(), (to - from) as usize, access) }
+        let length = (to - from) as usize;
+        // SAFETY: an address for the kernel, behind the memory's length.
+        let start = unsafe { self.base.as_ptr().add(from as usize).cast() };
+        match self.extent {
+            Extent::Reserved => {
+                let access = MprotectFlags::READ | MprotectFlags::WRITE;
+                // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
+                unsafe { mprotect(start, length, access) }
+            }
+            Extent::Exact => map_at(start, length, ProtFlags::READ | ProtFlags::WRITE),
+        }
+    }
+
+    /// Whether code that does not check bounds may use it.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.extent == Extent::Reserved
     }
 
     pub(crate) fn ty(&self) -> MemoryType {
@@ -128,10 +186,48 @@ impl LinearMemory {
 
 impl Drop for LinearMemory {
     fn drop(&mut self) {
+        let (start, length) = match self.extent {
+            Extent::Reserved => (self.base(), RESERVED),
+            Extent::Exact => (self.base().wrapping_sub(GUARD), GUARD + self.length() as usize),
+        };
         // SAFETY: the mapping is this value's own, and nobody is left who knows its address. Unmapping what is mapped succeeds.
-        let unmapped = unsafe { munmap(self.base().cast(), RESERVED) };
+        let unmapped = unsafe { munmap(start.cast(), length) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// Maps new pages there, if nothing else is mapped there.
+fn map_at(start: *mut c_void, length: usize, access: ProtFlags) -> rustix::io::Result<()> {
+    // SAFETY: replaces no mapping.
+    let mapped = unsafe { mmap_anonymous(start, length, access, MAP_FLAGS | MapFlags::FIXED_NOREPLACE) }?;
+    if mapped != start {
+        // Linux before 4.17 takes the address for a hint.
+        // SAFETY: just mapped.
+        unsafe { munmap(mapped, length) }?;
+        return Err(rustix::io::Errno::EXIST);
+    }
+    Ok(())
+}
+
+/// Takes a slot by mapping the guard at its beginning. Gives the address behind that.
+fn map_slot() -> rustix::io::Result<*mut c_void> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // The first is chosen at random.
+    static OFFSET: LazyLock<usize> = LazyLock::new(|| RandomState::new().hash_one(0) as usize % SLOTS);
+    for _ in 0..MOST_TRIES {
+        let slot = (NEXT.fetch_add(1, Ordering::Relaxed) + *OFFSET) % SLOTS;
+        let guard: *mut c_void = std::ptr::without_provenance_mut(FIRST_SLOT + slot * SLOT);
+        match map_at(guard, GUARD, ProtFlags::empty()) {
+            Ok(()) => return Ok(std::ptr::with_exposed_provenance_mut(guard.addr() + GUARD)),
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(rustix::io::Errno::NOMEM)
+}
+
+fn no_memory(errno: rustix::io::Errno) -> Error {
+    Error::Memory { purpose: "a linear memory", source: errno.into() }
 }
 
 /// Copies bytes that other threads may be writing or reading, to where they may be too.
@@ -202,7 +298,12 @@ mod tests {
 
     #[test]
     fn growing_keeps_base_and_contents_and_zeroes_new_pages() {
-        let memory = LinearMemory::new(MemoryType::new(1, Some(3))).unwrap();
+        for extent in [Extent::Reserved, Extent::Exact] {
+            growing(LinearMemory::new(MemoryType::new(1, Some(3)), extent).unwrap());
+        }
+    }
+
+    fn growing(memory: LinearMemory) {
         let base = memory.base();
         // SAFETY: the first page has access.
         unsafe { base.add(65_535).write(7) };
@@ -216,7 +317,7 @@ mod tests {
 
     #[test]
     fn ranges_end_at_the_length() {
-        let memory = LinearMemory::new(MemoryType::new(1, None)).unwrap();
+        let memory = LinearMemory::new(MemoryType::new(1, None), Extent::Exact).unwrap();
         assert!(memory.range(PAGE, 0).is_some());
         assert!(memory.range(PAGE - 4, 4).is_some());
         assert!(memory.range(PAGE - 4, 5).is_none());
@@ -225,11 +326,31 @@ mod tests {
 
     #[test]
     fn a_minimum_beyond_the_maximum_is_refused() {
-        assert!(matches!(LinearMemory::new(MemoryType::new(2, Some(1))), Err(Error::InvalidType { .. })));
         assert!(matches!(
-            LinearMemory::new(MemoryType::new(0, Some(65_537))),
+            LinearMemory::new(MemoryType::new(2, Some(1)), Extent::Reserved),
             Err(Error::InvalidType { .. })
         ));
+        assert!(matches!(
+            LinearMemory::new(MemoryType::new(0, Some(65_537)), Extent::Exact),
+            Err(Error::InvalidType { .. })
+        ));
+    }
+
+    #[test]
+    fn a_memory_without_reservation_grows_until_something_else_is_behind_it() {
+        let memory = LinearMemory::new(MemoryType::new(0, None), Extent::Exact).unwrap();
+        let other = LinearMemory::new(MemoryType::new(1, None), Extent::Exact).unwrap();
+        assert_ne!(memory.base(), other.base());
+        assert_eq!(memory.grow(3, |_| true), Some(0));
+        let behind = memory.base().wrapping_add(5 * PAGE as usize);
+        map_at(behind.cast(), PAGE as usize, ProtFlags::empty()).unwrap();
+        assert_eq!(memory.grow(3, |_| true), None);
+        assert_eq!(memory.grow(2, |_| true), Some(3));
+        // SAFETY: five pages have access.
+        unsafe { assert_eq!(memory.base().add(5 * PAGE as usize - 1).read(), 0) };
+        // SAFETY: mapped above.
+        unsafe { munmap(behind.cast(), PAGE as usize) }.unwrap();
+        assert_eq!(memory.grow(1, |_| true), Some(5));
     }
 
     #[test]

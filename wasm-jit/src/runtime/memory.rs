@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::linear_memory::{LinearMemory, copy_atomically};
+use super::linear_memory::{Extent, LinearMemory, copy_atomically};
 use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMut, StoreOpaque};
 use crate::error::Error;
 use crate::types::MemoryType;
@@ -130,7 +130,8 @@ impl StoreOpaque {
         if !self.limits.allows_memory(u64::from(ty.minimum()) << 16) {
             return Err(Error::StoreLimit { what: "memory" });
         }
-        Ok(self.add_memory(Arc::new(LinearMemory::new(ty)?)))
+        let extent = if self.engine.checks_bounds() { Extent::Exact } else { Extent::Reserved };
+        Ok(self.add_memory(Arc::new(LinearMemory::new(ty, extent)?)))
     }
 
     /// Returns its index.
@@ -158,7 +159,12 @@ impl SharedMemory {
         if !ty.is_shared() {
             return Err(Error::InvalidType { of: "memory" });
         }
-        LinearMemory::new(ty).map(|memory| Self(Arc::new(memory)))
+        // Without a reservation, modules can use it that were compiled with bounds checks.
+        let memory = match LinearMemory::new(ty, Extent::Reserved) {
+            Err(Error::Memory { .. }) => LinearMemory::new(ty, Extent::Exact),
+            memory => memory,
+        };
+        memory.map(|memory| Self(Arc::new(memory)))
     }
 
     /// Its type.

@@ -22,7 +22,7 @@ mod instance;
 mod instantiate;
 mod libcalls;
 mod limits;
-mod linear_memory;
+pub(crate) mod linear_memory;
 mod linker;
 mod memory;
 mod references;

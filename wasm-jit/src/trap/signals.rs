@@ -187,7 +187,7 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
         return true;
     }
     // SAFETY: the caller's obligation.
-    if unsafe { (*context).is_host } != 0 {
+    if unsafe { (*context).is_host } != 0 || image.module.settings.checks_bounds {
         return false;
     }
     (0..image.module.memories.len() as u32).any(|memory| {

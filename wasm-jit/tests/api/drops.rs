@@ -42,17 +42,23 @@ fn check_panic<R>(act: impl FnOnce() -> R) {
 
 #[test]
 fn a_destructor_that_panics_in_a_collection_panics_in_the_call_and_harms_nothing() {
-    let dropped = Arc::new(AtomicUsize::new(0));
+    let (made, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let module = Module::new(&Engine::default(), PROGRAM).unwrap();
     let mut store = Store::new(module.engine(), ());
-    let count = dropped.clone();
-    let make = Func::wrap(&mut store, move || Some(ExternRef::new(Panics(count.clone())))).unwrap();
+    let (makes, drops) = (made.clone(), dropped.clone());
+    let make = Func::wrap(&mut store, move || {
+        makes.fetch_add(1, Ordering::SeqCst);
+        Some(ExternRef::new(Panics(drops.clone())))
+    });
+    let make = make.unwrap();
     let instance = Instance::new(&mut store, &module, &[make.into()]).unwrap();
     let run = instance.get_typed_func::<(i32, i32), ()>(&mut store, "run").unwrap();
-    for round in 1..=3 {
-        // While an exception is created.
+    for _ in 0..3 {
+        // While an exception is created. A word in a frame may look like a reference, and keep one of the values.
+        let before = dropped.load(Ordering::SeqCst);
         check_panic(|| run.call(&mut store, (5, 3000)));
-        assert_eq!(dropped.load(Ordering::SeqCst), round * 5, "all are dropped, once");
+        let dropped = dropped.load(Ordering::SeqCst) - before;
+        assert!((4..=6).contains(&dropped), "{dropped} of 5 are dropped");
     }
     // In a host function that returns a reference, and by the embedder's wish.
     check_panic(|| run.call(&mut store.as_context_mut(), (3000, 1)));
@@ -63,4 +69,6 @@ fn a_destructor_that_panics_in_a_collection_panics_in_the_call_and_harms_nothing
     let _ = catch_unwind(AssertUnwindSafe(|| store.gc()));
     run.call(&mut store, (0, 3000)).unwrap();
     store.gc();
+    let [made, dropped] = [made, dropped].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(dropped, made, "all are dropped, once");
 }

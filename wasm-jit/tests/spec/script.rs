@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, SharedMemory, Store, Trap, Val};
+use wasm_jit::{
+    BoundsChecks, Config, Engine, Error, Instance, Linker, Module, SharedMemory, Store, Trap, Val,
+};
 use wast::lexer::Lexer;
 use wast::parser::{self, ParseBuffer};
 use wast::token::Id;
@@ -20,8 +22,15 @@ use crate::tally::Tally;
 use crate::values;
 
 /// All scripts share one engine.
-static ENGINE: LazyLock<Engine> =
-    LazyLock::new(|| Engine::new(&Config::new()).expect("the default configuration is possible"));
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
+    let mut config = Config::new();
+    config.harden_speculation(has("--harden-speculation"));
+    if has("--bounds-checks") {
+        config.bounds_checks(BoundsChecks::Instructions);
+    }
+    Engine::new(&config).expect("the configuration is possible")
+});
 
 /// Runs all of a script.
 pub(crate) fn run(file: &File, skipped: &Skipped) -> Tally {

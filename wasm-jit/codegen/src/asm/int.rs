@@ -9,6 +9,7 @@ use super::{Assembler, Mem, Reg, Rm};
 pub(crate) enum Alu {
     Add = 0,
     Or = 1,
+    Sbb = 3,
     And = 4,
     Sub = 5,
     Xor = 6,
@@ -263,6 +264,10 @@ impl Assembler<'_> {
             Ok(short) => self.instruction_imm8(op(0x6b), wide, dst.0, src.into(), short as u8),
             Err(_) => self.instruction_imm32(op(0x69), wide, dst.0, src.into(), imm),
         }
+    }
+
+    pub(crate) fn not(&mut self, wide: bool, dst: Reg) {
+        self.instruction(op(0xf7), wide, 2, dst.into());
     }
 
     pub(crate) fn neg(&mut self, wide: bool, dst: Reg) {

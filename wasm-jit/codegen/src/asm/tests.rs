@@ -183,9 +183,10 @@ fn check_rm(mnemonic: Mnemonic, kind: Kind, write: impl Fn(&mut Assembler<'_>, R
     }
 }
 
-const ALU: [(Alu, Mnemonic); 6] = [
+const ALU: [(Alu, Mnemonic); 7] = [
     (Alu::Add, Mnemonic::Add),
     (Alu::Or, Mnemonic::Or),
+    (Alu::Sbb, Mnemonic::Sbb),
     (Alu::And, Mnemonic::And),
     (Alu::Sub, Mnemonic::Sub),
     (Alu::Xor, Mnemonic::Xor),
@@ -374,6 +375,7 @@ fn multiplication_and_division() {
         check_rm(Mnemonic::Idiv, kind, |asm, rm| asm.idiv(wide, rm));
         for reg in kind.registers() {
             check((Mnemonic::Neg, &[kind.reg(reg)]), |asm| asm.neg(wide, reg));
+            check((Mnemonic::Not, &[kind.reg(reg)]), |asm| asm.not(wide, reg));
         }
     }
     check((Mnemonic::Cdq, &[]), |asm| asm.sign_to_rdx(false));

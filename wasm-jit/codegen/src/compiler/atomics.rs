@@ -25,14 +25,26 @@ pub(super) enum Rmw {
 impl FunctionCompiler<'_> {
     /// The place of an atomic access, which traps when misaligned.
     fn atomic_address(&mut self, operand: &Operand, size: Size, arg: &MemArg) -> Mem {
-        let mem = self.address_in_one(operand, arg);
+        if self.module.settings.checks_bounds && size != Size::B1 {
+            // Before the bounds are checked.
+            self.to_this(operand, SCRATCH);
+            self.asm.alu_imm(Alu::Add, false, SCRATCH, arg.offset as i32 & 7);
+            self.trap_if_unaligned(size);
+            return self.address_in_one(operand, arg, size);
+        }
+        let mem = self.address_in_one(operand, arg, size);
         if size != Size::B1 {
             // The base is aligned, so the low bits are the address's.
             self.asm.lea(true, SCRATCH, mem);
-            self.asm.test_imm(false, SCRATCH, size.bytes() as i32 - 1);
-            self.trap_if(Cond::NotEqual, TrapCode::UnalignedAtomic);
+            self.trap_if_unaligned(size);
         }
         mem
+    }
+
+    /// Traps if the address in the scratch register is not a multiple of the size.
+    fn trap_if_unaligned(&mut self, size: Size) {
+        self.asm.test_imm(false, SCRATCH, size.bytes() as i32 - 1);
+        self.trap_if(Cond::NotEqual, TrapCode::UnalignedAtomic);
     }
 
     pub(super) fn atomic_load(&mut self, ty: Ty, size: Size, arg: &MemArg) {

@@ -87,6 +87,12 @@ impl FunctionCompiler<'_> {
         self.asm.jcc(Cond::AboveEqual, default);
         if !targets.is_empty() {
             let table = self.asm.new_label();
+            let index = if self.module.settings.masks_indices {
+                self.mask_if_not_below(offset, index);
+                offset
+            } else {
+                index
+            };
             self.asm.lea_label(SCRATCH, table);
             self.asm.movsx(Size::B4, true, offset, Mem::indexed(SCRATCH, index, 2, 0));
             self.asm.alu(Alu::Add, true, SCRATCH, offset);

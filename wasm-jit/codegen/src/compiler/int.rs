@@ -29,7 +29,7 @@ impl FunctionCompiler<'_> {
                 Alu::Sub => a.wrapping_sub(b),
                 Alu::And => a & b,
                 Alu::Or => a | b,
-                Alu::Xor | Alu::Cmp => a ^ b,
+                Alu::Xor | Alu::Cmp | Alu::Sbb => a ^ b,
             };
             return self.push_const(ty, if wide { bits } else { u64::from(bits as u32) });
         }

@@ -1,7 +1,8 @@
 //! Loads, stores, globals, tables.
 //!
 //! An access to a memory of 32 bits needs no check: the base plus an index of 32 bits plus an offset of 32 bits stays inside the
-//! range that is reserved for the memory, and what is beyond its size faults.
+//! range that is reserved for the memory, and what is beyond its size faults. Where no such range is reserved
+//! ([`CodeSettings`](crate::module::CodeSettings)), the end of the access is compared with the memory's length.
 
 use wasmparser::{MemArg, MemArgTarget};
 
@@ -10,6 +11,7 @@ use super::function::{FunctionCompiler, Next};
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, Shift, Size};
+use crate::module::CodeSettings;
 use crate::vmctx::{
     FUNC_REF_SIZE, FUNC_REFS, Libcall, MEMORY_BASE, MEMORY_LENGTH, TABLE_ELEMENTS, TABLE_LENGTH, TrapCode,
 };
@@ -28,11 +30,54 @@ impl FunctionCompiler<'_> {
         base
     }
 
-    /// Where an access goes.
-    pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg) -> Mem {
-        let base = self.memory_base(memory_of(arg));
+    /// Traps if the memory is shorter than the index in `reg` and `end` together.
+    fn check_bounds(&mut self, memory: u32, reg: Reg, end: i32) {
+        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
+        self.asm.mov(true, SCRATCH, Mem::base(SCRATCH, 0));
+        if end != 0 {
+            self.asm.alu_imm(Alu::Sub, true, SCRATCH, end);
+        }
+        if i64::from(end) as u64 > self.least_length(memory) {
+            self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
+        }
+        self.asm.alu(Alu::Cmp, true, SCRATCH, reg);
+        self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
+    }
+
+    /// Traps if the memory is shorter than the end in this register of an access of `size` bytes; else makes it the beginning.
+    fn check_end(&mut self, memory: u32, end: Reg, size: Size) {
+        self.check_bounds(memory, end, 0);
+        let masks = self.module.settings.masks_indices;
+        if masks {
+            self.asm.alu(Alu::Sbb, true, SCRATCH, SCRATCH);
+            self.asm.not(true, SCRATCH);
+        }
+        self.asm.alu_imm(Alu::Sub, true, end, size.bytes() as i32);
+        if masks {
+            self.asm.alu(Alu::And, true, end, SCRATCH);
+        }
+    }
+
+    /// What a memory has at least, in bytes.
+    fn least_length(&self, memory: u32) -> u64 {
+        self.module.memories[memory as usize].initial << PAGE
+    }
+
+    /// Where an access of `size` bytes goes.
+    pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
+        let memory = memory_of(arg);
+        let base = self.memory_base(memory);
+        let CodeSettings { checks_bounds, masks_indices } = self.module.settings;
         if let Val::Const(index) = operand.val {
             let whole = index + arg.offset;
+            let end = whole + u64::from(size.bytes());
+            // A memory never shrinks.
+            if checks_bounds && end > self.least_length(memory) {
+                let far = self.alloc(false);
+                self.asm.mov_imm(far, end);
+                self.check_end(memory, far, size);
+                return Mem::indexed(base, far, 0, 0);
+            }
             if let Ok(disp) = i32::try_from(whole) {
                 return Mem::base(base, disp);
             }
@@ -42,27 +87,47 @@ impl FunctionCompiler<'_> {
         }
         let index = self.to_reg(operand);
         if let Ok(disp) = i32::try_from(arg.offset) {
-            return Mem::indexed(base, index, 0, disp);
+            if !checks_bounds {
+                return Mem::indexed(base, index, 0, disp);
+            }
+            if let Some(end) = disp.checked_add(size.bytes() as i32)
+                && !masks_indices
+            {
+                self.check_bounds(memory, index, end);
+                return Mem::indexed(base, index, 0, disp);
+            }
         }
         let far = self.alloc(false);
-        self.asm.mov_imm(far, arg.offset);
-        self.asm.alu(Alu::Add, true, far, index);
+        if checks_bounds {
+            self.asm.mov_imm(far, arg.offset + u64::from(size.bytes()));
+            self.asm.alu(Alu::Add, true, far, index);
+            self.check_end(memory, far, size);
+        } else {
+            self.asm.mov_imm(far, arg.offset);
+            self.asm.alu(Alu::Add, true, far, index);
+        }
         Mem::indexed(base, far, 0, 0)
     }
 
     /// The same with one register at most besides the operand's, for instructions that need the others.
-    pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg) -> Mem {
+    pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
+        let CodeSettings { checks_bounds, masks_indices } = self.module.settings;
         let near = i32::try_from(arg.offset).ok();
-        if memory == 0 && near.is_some() {
-            return self.address(operand, arg);
+        if memory == 0 && near.is_some() && !(checks_bounds && masks_indices) {
+            return self.address(operand, arg, size);
         }
         let whole = self.to_own_reg(operand);
-        if near.is_none() {
+        let mut disp = near.unwrap_or(0);
+        if checks_bounds {
+            self.asm.mov_imm(SCRATCH, arg.offset + u64::from(size.bytes()));
+            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+            self.check_end(memory, whole, size);
+            disp = 0;
+        } else if near.is_none() {
             self.asm.mov_imm(SCRATCH, arg.offset);
             self.asm.alu(Alu::Add, true, whole, SCRATCH);
         }
-        let disp = near.unwrap_or(0);
         if memory == 0 {
             return Mem::indexed(MEMORY, whole, 0, disp);
         }
@@ -95,7 +160,8 @@ impl FunctionCompiler<'_> {
     /// A load of a whole value.
     pub(super) fn load(&mut self, ty: Ty, arg: &MemArg) {
         let operand = self.pop();
-        let mem = self.address(&operand, arg);
+        let size = if ty.wide() { Size::B8 } else { Size::B4 };
+        let mem = self.address(&operand, arg, size);
         if self.next_takes_memory(ty) {
             return self.push_load(ty, mem);
         }
@@ -111,7 +177,7 @@ impl FunctionCompiler<'_> {
     /// A load of a part, extended.
     pub(super) fn load_part(&mut self, ty: Ty, size: Size, signed: bool, arg: &MemArg) {
         let operand = self.pop();
-        let mem = self.address(&operand, arg);
+        let mem = self.address(&operand, arg, size);
         let dst = self.result_or(&operand);
         if signed {
             self.asm.movsx(size, ty.wide(), dst, mem);
@@ -125,7 +191,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn store(&mut self, size: Size, arg: &MemArg) {
         let value = self.pop();
         let operand = self.pop();
-        let mem = self.address(&operand, arg);
+        let mem = self.address(&operand, arg, size);
         if let Val::Const(bits) = value.val
             && let Some(imm) = immediate(if size == Size::B8 { Ty::I64 } else { Ty::I32 }, bits)
         {
@@ -186,11 +252,25 @@ impl FunctionCompiler<'_> {
     pub(super) fn element(&mut self, table: u32, index: &Operand, trap: TrapCode) -> Mem {
         let index = self.to_reg(index);
         let elements = self.alloc(false);
+        let masked = self.module.settings.masks_indices.then(|| self.alloc(false));
         self.asm.mov(true, elements, Mem::base(CONTEXT, self.layout.table(table)));
         self.asm.alu(Alu::Cmp, true, index, Mem::base(elements, TABLE_LENGTH));
         self.trap_if(Cond::AboveEqual, trap);
+        let index = match masked {
+            Some(masked) => {
+                self.mask_if_not_below(masked, index);
+                masked
+            }
+            None => index,
+        };
         self.asm.mov(true, elements, Mem::base(elements, TABLE_ELEMENTS));
         Mem::indexed(elements, index, 3, 0)
+    }
+
+    /// The index, or 0 if the last comparison has found that it is not below its bound: by data, which the processor does not guess.
+    pub(super) fn mask_if_not_below(&mut self, masked: Reg, index: Reg) {
+        self.asm.alu(Alu::Sbb, true, masked, masked);
+        self.asm.alu(Alu::And, true, masked, index);
     }
 
     pub(super) fn table_get(&mut self, table: u32) {

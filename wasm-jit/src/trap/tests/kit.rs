@@ -105,7 +105,7 @@ pub(super) fn image_of(functions: &[(bool, Build<'_>)]) -> Arc<CodeImage> {
     for (index, (with_frame, build)) in (0..).zip(functions) {
         append(&mut chunk, index, *with_frame, build);
     }
-    let mut linker = Linker::new(1 << 20).unwrap();
+    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
     let module = module();
     linker.add(&module, &chunk, functions.iter().map(|_| 0..0)).unwrap();
     linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()

@@ -1,0 +1,15 @@
+;; --bounds-checks
+(module
+    (memory 1)
+    (memory $other 0)
+    (func $inside_at_any_time (result i32) (i32.load offset=65528 (i32.const 4)))
+    (func $constant (result i32) (i32.load (i32.const 65533)))
+    (func $far_constant (result i32) (i32.load offset=0xfffffff8 (i32.const 8)))
+    (func $index (param i32) (result i64) (i64.load offset=16 (local.get 0)))
+    (func $offset_beyond_the_least_length (param i32) (result i32) (i32.load8_u offset=65536 (local.get 0)))
+    (func $far_offset (param i32) (result f64) (f64.load offset=0x90000000 (local.get 0)))
+    (func $folded (param i32 i32) (result i32) (i32.add (local.get 1) (i32.load (local.get 0))))
+    (func $store (param i32 i32) (i32.store16 offset=2 (local.get 0) (local.get 1)))
+    (func $other_memory (param i32) (result i32) (i32.load $other (local.get 0)))
+    (func $atomic (param i32 i32) (result i32) (i32.atomic.rmw.add offset=4 (local.get 0) (local.get 1)))
+    (func $atomic_in_other (param i32) (result i64) (i64.atomic.load $other offset=8 (local.get 0))))

@@ -1,0 +1,17 @@
+;; --bounds-checks --harden-speculation
+(module
+    (type $f (func (param i32) (result i32)))
+    (memory 1)
+    (table $table 10 funcref)
+    (func $call_indirect (param i32 i32) (result i32)
+        (call_indirect $table (type $f) (local.get 0) (local.get 1)))
+    (func $table_get (param i32) (result i32) (ref.is_null (table.get $table (local.get 0))))
+    (func $table_set (param i32) (table.set $table (local.get 0) (ref.null func)))
+    (func $br_table (param i32) (result i32)
+        (block $a (block $b (br_table $a $b (local.get 0))) (return (i32.const 1)))
+        (i32.const 2))
+    (func $inside_at_any_time (result i32) (i32.load (i32.const 4)))
+    (func $constant (result i32) (i32.load (i32.const 65536)))
+    (func $load (param i32) (result i64) (i64.load offset=16 (local.get 0)))
+    (func $store (param i32 i32) (i32.store8 offset=70000 (local.get 0) (local.get 1)))
+    (func $atomic (param i32 i32) (result i32) (i32.atomic.rmw.or offset=4 (local.get 0) (local.get 1))))
