@@ -109,7 +109,7 @@ impl Probe {
         loop {
             let Ok(site) = self.site() else { return };
             let wanted = self.wanted.load(Ordering::Acquire);
-            // A refusal concerns foreign bytes, which the user's next switch will be told of.
+            // A refusal concerns foreign bytes; the user's next activate or deactivate gives it.
             let _ = if wanted { site.activate() } else { site.deactivate() };
             if self.wanted.load(Ordering::Acquire) == wanted {
                 return;

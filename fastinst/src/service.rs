@@ -100,7 +100,8 @@ pub enum Wake {
 pub struct Tick {
     /// Time to the first call.
     pub first: Duration,
-    /// Called when its time has come and after each notification. Gives the time to the next call.
+    /// Called when the time that the last call returned has passed, and after each notification.
+    /// Returns the time to the next call.
     pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 

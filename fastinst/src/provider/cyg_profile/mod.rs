@@ -75,8 +75,9 @@ const SITES_AT_ONCE: usize = 2048;
 /// unloaded.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
 
-/// After having made probes lazily, the service thread lets marks gather: so many times the
-/// processor time that it took, within these bounds. Each time costs two `membarrier`, whatever the
+/// After having made probes lazily, the service thread waits until more functions have been
+/// executed for the first time: so many times the processor time that it took, within these bounds.
+/// Each time costs two `membarrier`, whatever the
 /// number of sites. A program that has used up less of the free time does not wait: its first
 /// functions, and all of a short run, are measured at once.
 const REST: u32 = 10;
@@ -134,7 +135,7 @@ struct Provider {
     spent: Duration,
     /// When [`Provider::settle`] was called last.
     settled: Option<Instant>,
-    /// Until when marks gather.
+    /// Until when more functions may arrive before the next probes are made.
     rests_until: Option<Instant>,
     notes: Vec<String>,
 }

@@ -61,7 +61,7 @@ impl<'a> Table<'a> {
         let start = address + HEADER;
         // SAFETY: the caller's obligation.
         let entries = unsafe { mapped(loaded, start..start.checked_add(count.checked_mul(8)?)?) }?;
-        // SAFETY: so many bytes were found there, aligned to four; any bytes are numbers.
+        // SAFETY: `entries` is `count` times 8 mapped bytes, aligned to 4; any bytes are numbers.
         let entries = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), count) };
         let segment = loaded.segments.iter().find(|segment| segment.contains(&frames_address))?;
         // SAFETY: the caller's obligation.
