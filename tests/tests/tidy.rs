@@ -28,9 +28,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
-/// What the folders and files of a crate may import of each other, with `crate::`. A crate's root
-/// may import all.
-const MODULES: &[(&str, &[(&str, &[&str])])] = &[
+/// A folder or file of a crate, and which others of the crate it may import with `crate::`.
+type Imports = (&'static str, &'static [&'static str]);
+
+/// By the folder of a crate's source. The crate's root may import all.
+const MODULES: &[(&str, &[Imports])] = &[
     (
         "wasm-jit/codegen/src/",
         &[("asm", &[]), ("module", &[]), ("vmctx", &["module"]), ("compiler", &["asm", "module", "vmctx"])],
