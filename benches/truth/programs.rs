@@ -42,7 +42,7 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
             ..program(OWN, "nginx", "C, server under load", vec![])
         },
         program(OLD, "sqlite", "C, data base", vec![size("300000", "10000")]),
-        program(OLD, "lua", "C, interpreter", vec![lua, size("60", "4")]),
+        program(OLD, "lua", "C, interpreter", vec![lua, size("40", "4")]),
         program(OLD, "bzip2", "C, compressor, 4 threads", vec![size("80", "4"), "4".into()]),
         program(OLD, "jsonnet", "C++, exceptions", vec![size("3", "1")]),
     ]
