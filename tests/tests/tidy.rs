@@ -47,7 +47,8 @@ const MODULES: &[(&str, &[Imports])] = &[
             ("trap", &["code", "vmctx"]),
             // The runtime's one item that an error holds is an exception that nobody has caught.
             ("error", &["types", "code", "trap", "runtime"]),
-            ("engine", &["types", "code", "trap", "error"]),
+            // An engine asks the runtime once whether memories can be reserved.
+            ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use wasm_jit_codegen::CodeSettings;
 use wasmparser::FuncType;
 
 use crate::code::CodeImage;
 use crate::error::Error;
-use crate::module::CodeSettings;
 use crate::runtime::linear_memory;
 use crate::trap::DEFAULT_SIGNAL;
 

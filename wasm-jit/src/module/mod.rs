@@ -21,7 +21,6 @@ use functions::Names;
 pub use functions::{FunctionBody, FunctionInfo, Instruction, Instructions};
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
-pub(crate) use wasm_jit_codegen::CodeSettings;
 use wasm_jit_codegen::ModuleInfo;
 
 use crate::code::{CodeImage, compile_all};

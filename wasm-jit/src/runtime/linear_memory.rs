@@ -4,7 +4,7 @@
 //! access: 4 GiB for the address, 4 GiB for the offset in the instruction, and a guard for the width of the access. To grow
 //! is to give access to the first pages that have none, so the base never moves.
 //!
-//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare ([`CodeSettings`](crate::module::CodeSettings)), and a
+//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a
 //! memory has no more addresses than bytes. Its base does not move either: it lies in a range of addresses where the kernel puts nothing
 //! by itself, 8 GiB from the next one, and grows into them.
 //!
