@@ -120,6 +120,19 @@ fn a_collection_on_another_stack_spares_what_the_programs_frames_hold() {
                     (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 2))))
                 (call $check (i32.const 13))
                 (if (i32.ne (call $number (local.get $e)) (i32.const 12)) (then unreachable)))
+            ;; Holds one in a register that calls keep, and nowhere else.
+            (func $same (param externref) (result i32) (ref.is_null (local.get 0)))
+            (func (export "keep") (param $depth i32)
+                (local $register externref) (local $n i32)
+                (loop $again
+                    (local.set $register (call $make (i32.const 77)))
+                    (loop $inner
+                        (call $litter (local.get $depth))
+                        (call $check (local.get $register) (i32.const 77))
+                        (drop (call $same (local.get $register)))
+                        (drop (call $same (local.get $register)))
+                        (br_if $inner (ref.is_null (local.get $register))))
+                    (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 3)))))
             (func $throw (param i32) (result exnref)
                 (block $caught (result exnref)
                     (try_table (catch_all_ref $caught) (throw $tag (local.get 0)))
@@ -155,6 +168,8 @@ fn a_collection_on_another_stack_spares_what_the_programs_frames_hold() {
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let hold = instance.get_typed_func::<i32, ()>(&mut store, "hold").unwrap();
     hold.call(&mut store, 2).unwrap();
+    let keep = instance.get_typed_func::<i32, ()>(&mut store, "keep").unwrap();
+    keep.call(&mut store, 0).unwrap();
     // The whole program may run on another stack, too.
     on_stack(LARGE, || hold.call(&mut store, 1)).unwrap();
 }
