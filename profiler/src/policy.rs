@@ -104,7 +104,7 @@ impl Allowance {
 pub(crate) struct Planned {
     pub(crate) start: f64,
     pub(crate) end: f64,
-    /// When the window should open, and how long it is.
+    /// When the window should open, and how long it is if the program runs all the time.
     pub(crate) opens: f64,
     pub(crate) length: f64,
 }
@@ -123,10 +123,12 @@ pub(crate) struct Open {
 }
 
 impl Planned {
-    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
+    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window. `running` is the part of the time that is
+    /// the program's own: the calls of the planned length are made in that.
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
-        let end = self.end.max(self.opens.max(now) + self.length / running);
-        Open { start: self.start, end, length: self.length, running, own_time }
+        let length = (self.length * running).max(SHORTEST_WINDOW.min(self.length));
+        let end = self.end.max(self.opens.max(now) + length / running);
+        Open { start: self.start, end, length, running, own_time }
     }
 }
 

@@ -216,6 +216,9 @@ impl Schedule {
 
     /// Opens the windows of this tick.
     pub(crate) fn release(&mut self) {
+        if self.opening.is_empty() {
+            return;
+        }
         let mut opening = std::mem::take(&mut self.opening);
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
@@ -226,7 +229,7 @@ impl Schedule {
             let delay = self.random.random_range(DELAY);
             let open = planned.open(self.now() + delay, running, own_time);
             let weight = open.weight() as f32;
-            let [delay, length] = [delay, planned.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
+            let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
             let window = Window { delay, length, limit, weight, spent };
             let number = function.open(tsc::now(), &window, switch_on);
             let measured = &mut self.functions[index as usize];
