@@ -29,8 +29,9 @@ PREFIXES = {
 }
 # What is kept wrapped.
 CHECKED = (
-    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "README.md", "SECURITY.md", "deny.toml", "docs",
-    "rust-toolchain.toml", "scripts", "callpatch", "fastinst", "tmax-probe", "benches", "tests",
+    ".ci", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "README.md",
+    "SECURITY.md", "deny.toml", "docs", "rust-toolchain.toml", "scripts", "wordpatch", "callpatch", "fastinst",
+    "profiler", "tmax-probe", "wasm-jit", "benches", "tests",
 )
 
 # What is not: a change of these, if only of a comment, has programs of others fetched and built

@@ -1,13 +1,15 @@
 //! Where the calls of a function come from: by the return address that its probes get.
 //!
-//! Every observed call counts for its caller with the weight that it has for the function, so arcs have the guarantees of
-//! [`crate::policy`]. A caller is the instrumented function whose code holds the return address.
+//! Every observed call counts for its caller with the weight that it has for the function, so arcs
+//! have the guarantees of [`crate::policy`]. A caller is the instrumented function whose code holds
+//! the return address.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::report::Estimate;
 
-/// Callers of one function that are kept apart. Calls from further ones are added up without their origin.
+/// Callers of one function that are kept apart. Calls from further ones are added up without their
+/// origin.
 const MOST: usize = 64;
 
 /// Calls from one place.
@@ -99,10 +101,11 @@ impl Arcs {
     }
 }
 
-/// A part of an estimate of which `seen` of `all` observations were made, in `groups` that are independent of each other.
+/// A part of an estimate of which `seen` of `all` observations were made, in `groups` that are
+/// independent of each other.
 ///
-/// The variance of the share is that of a binomial distribution of as many trials as there were groups, as if all calls of a group came from
-/// the same place. It is added to that of the whole.
+/// The variance of the share is that of a binomial distribution of as many trials as there were
+/// groups, as if all calls of a group came from the same place. It is added to that of the whole.
 pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
     let share = share.clamp(0.0, 1.0);
     if share >= 1.0 {

@@ -1,7 +1,8 @@
 //! From TSC ticks to nanoseconds.
 //!
-//! The rate is measured over the whole run, against CLOCK_MONOTONIC, when it is needed: the longer the run, the
-//! better. A run shorter than 2 ms is padded to that, for a rate that is good to a part in 10,000.
+//! The rate is measured over the whole run, against CLOCK_MONOTONIC, when it is needed: the longer
+//! the run, the better. A run shorter than 2 ms is padded to that, for a rate that is good to a
+//! part in 10,000.
 
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,8 @@ impl Clock {
     }
 }
 
-/// Whether the processor says that its TSC runs at one rate in all states (AMD APM volume 3, CPUID 8000_0007 EDX bit 8; Intel
-/// SDM volume 3, "invariant TSC").
+/// Whether the processor says that its TSC runs at one rate in all states (AMD APM volume 3, CPUID
+/// 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC").
 pub(crate) fn tsc_is_invariant() -> bool {
     const LEAF: u32 = 0x8000_0007;
     std::arch::x86_64::__cpuid(0x8000_0000).eax >= LEAF

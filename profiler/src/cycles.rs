@@ -1,8 +1,10 @@
-//! Which functions call each other in a circle: the strongly connected components of the call graph that have an arc inside.
+//! Which functions call each other in a circle: the strongly connected components of the call graph
+//! that have an arc inside.
 
 use std::collections::HashMap;
 
-/// For each function that can call itself, by whatever way, a number that it shares with the others of its circle.
+/// For each function that can call itself, by whatever way, a number that it shares with the others
+/// of its circle.
 ///
 /// Tarjan's algorithm (1972), without recursion: call graphs are deep.
 pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32> {
@@ -15,8 +17,8 @@ pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32
         }
     }
     let mut found = HashMap::new();
-    // By function: the order in which it was reached, and the lowest order that it leads back to; nothing once its
-    // component is known.
+    // By function: the order in which it was reached, and the lowest order that it leads back to;
+    // nothing once its component is known.
     let mut reached: HashMap<u32, (usize, Option<usize>)> = HashMap::new();
     let mut open = Vec::new();
     let roots: Vec<u32> = callees.keys().copied().collect();

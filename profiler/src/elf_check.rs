@@ -1,7 +1,8 @@
-//! What a launcher wants to know of a program before it starts it: whether a preloaded library would run in it.
+//! What a launcher wants to know of a program before it starts it: whether a preloaded library
+//! would run in it.
 //!
-//! Only the headers and the dynamic symbols are read, and any file is survived. What cannot be told is left to the
-//! kernel: such a file is [`Kind::Other`].
+//! Only the headers and the dynamic symbols are read, and any file is survived. What cannot be told
+//! is left to the kernel: such a file is [`Kind::Other`].
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -29,8 +30,9 @@ const ADDRESS_SANITIZERS: [&[u8]; 3] = [b"libasan.so", b"libclang_rt.asan", b"li
 pub struct Program {
     /// What kind of file it is.
     pub kind: Kind,
-    /// Whether executing it may raise privileges (set-user-ID, set-group-ID or file capabilities), so that the loader
-    /// ignores `LD_PRELOAD`. True for every such file, also where the kernel would find nothing to raise.
+    /// Whether executing it may raise privileges (set-user-ID, set-group-ID or file capabilities),
+    /// so that the loader ignores `LD_PRELOAD`. True for every such file, also where the kernel
+    /// would find nothing to raise.
     pub setuid_or_capabilities: bool,
 }
 
@@ -39,7 +41,8 @@ pub struct Program {
 pub enum Kind {
     /// An ELF file for 64-bit x86-64.
     Elf {
-        /// Whether a loader is asked for: an executable without one is static, a shared library has none either.
+        /// Whether a loader is asked for: an executable without one is static, a shared library has
+        /// none either.
         dynamic: bool,
         /// Whether it is a shared object: a library or a position-independent executable.
         shared: bool,
@@ -65,8 +68,8 @@ pub enum Kind {
 /// Looks at a program.
 ///
 /// # Errors
-/// [`Error::InspectProgram`] if there is no such file or the system fails to read it. A file that may be executed but
-/// not read is no error.
+/// [`Error::InspectProgram`] if there is no such file or the system fails to read it. A file that
+/// may be executed but not read is no error.
 pub fn inspect(path: &Path) -> Result<Program, Error> {
     let error = |source| Error::InspectProgram { path: path.to_owned(), source };
     let metadata = fs::metadata(path).map_err(error)?;
@@ -133,7 +136,8 @@ fn calls_instrumentation<'data, R: ReadRef<'data>>(
     }))
 }
 
-/// The address sanitizer's library among those that an executable needs, which must be the first to be loaded.
+/// The address sanitizer's library among those that an executable needs, which must be the first to
+/// be loaded.
 pub fn needed_sanitizer(path: &Path) -> Option<OsString> {
     let data = ReadCache::new(File::open(path).ok()?);
     let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
@@ -150,8 +154,8 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: both names are strings that end in NUL and outlive the call; with size 0 the system writes nothing
-    // through the buffer pointer and only returns the length of the attribute.
+    // SAFETY: both names are strings that end in NUL and outlive the call; with size 0 the system
+    // writes nothing through the buffer pointer and only returns the length of the attribute.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 

@@ -1,7 +1,8 @@
 //! What can go wrong around a profile: its options, its report, and the start of the program.
 //!
-//! Every message is one line that names what was found and what to do next. Nothing here prints; the command and the
-//! preloaded library put their name in front of the line and choose the exit code.
+//! Every message is one line that names what was found and what to do next. Nothing here prints;
+//! the command and the preloaded library put their name in front of the line and choose the exit
+//! code.
 
 use std::io;
 use std::path::PathBuf;
@@ -99,7 +100,8 @@ pub enum Error {
         sequence: String,
     },
 
-    /// A relative output name cannot be made absolute, because options are UTF-8 and the directory's name is not.
+    /// A relative output name cannot be made absolute, because options are UTF-8 and the
+    /// directory's name is not.
     #[error("the directory {} has a name that is not UTF-8; give output an absolute path", directory.display())]
     DirectoryName {
         /// The working directory.

@@ -1,6 +1,7 @@
 //! Which functions are measured: the options `only` and `skip`.
 //!
-//! A filter is asked once per function, when its probes are found. What it does not want gets no probe.
+//! A filter is asked once per function, when its probes are found. What it does not want gets no
+//! probe.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -19,8 +20,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether a function is to be measured. `file` is asked for the path of its source file at most once, and only if
-    /// that matters; a function without a known file matches no `file:` pattern.
+    /// Whether a function is to be measured. `file` is asked for the path of its source file at
+    /// most once, and only if that matters; a function without a known file matches no `file:`
+    /// pattern.
     #[must_use]
     pub fn wants(&self, name: &CStr, object: &CStr, file: impl FnOnce() -> Option<String>) -> bool {
         if self.is_empty() {
@@ -158,13 +160,14 @@ impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
     }
 }
 
-/// Whether a pattern matches a function's name: as the linker has it, demangled, or demangled without parameters.
+/// Whether a pattern matches a function's name: as the linker has it, demangled, or demangled
+/// without parameters.
 fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
     [mangled, demangled, without_parameters(demangled)].iter().any(|name| matches(glob, name))
 }
 
-/// Whether a pattern matches a path: without a slash, its last component; with one, all of it or what follows any of
-/// its slashes.
+/// Whether a pattern matches a path: without a slash, its last component; with one, all of it or
+/// what follows any of its slashes.
 fn matches_path(glob: &str, path: &str) -> bool {
     if !glob.contains('/') {
         return matches(glob, path.rsplit('/').next().unwrap_or(path));
@@ -173,7 +176,8 @@ fn matches_path(glob: &str, path: &str) -> bool {
     [path].into_iter().chain(after_slashes).any(|part| matches(glob, part))
 }
 
-/// Whether a glob matches all of a text: `*` is any text, `?` any character, everything else itself.
+/// Whether a glob matches all of a text: `*` is any text, `?` any character, everything else
+/// itself.
 fn matches(glob: &str, text: &str) -> bool {
     // Where to go on if the text after the last `*` does not match: one character further.
     let mut retry: Option<(&str, &str)> = None;

@@ -1,9 +1,10 @@
-//! What runs when a probe fires. On any thread, at any instruction, also in a signal handler: no locks, no allocation, no
-//! formatting; little stack.
+//! What runs when a probe fires. On any thread, at any instruction, also in a signal handler: no
+//! locks, no allocation, no formatting; little stack.
 //!
-//! Entry: if it is observed, push it on the thread's stack of entries; the clock is read last. Exit: the clock is read first;
-//! find the entry, record the difference. What the thread spent in probes between the two is taken off, so a function is not
-//! charged for the probes of those it calls; so is the time for which the thread was preempted.
+//! Entry: if it is observed, push it on the thread's stack of entries; the clock is read last.
+//! Exit: the clock is read first; find the entry, record the difference. What the thread spent in
+//! probes between the two is taken off, so a function is not charged for the probes of those it
+//! calls; so is the time for which the thread was preempted.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
-/// What a probe costs beyond the time between its own two readings of the clock, in ticks: measured by [`calibrate`].
+/// What a probe costs beyond the time between its own two readings of the clock, in ticks: measured
+/// by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 /// What a call of an empty function is measured as, in ticks.
@@ -30,8 +32,9 @@ pub(crate) const ENTRY: ProbeFn = entry;
 /// The probe function of exits.
 pub(crate) const EXIT: ProbeFn = exit;
 
-/// Live at the probe: the three arguments, and nothing that a callee may change. Replaces the third, the function's address,
-/// by the stack pointer as it is at the site, and jumps: no frame, so the CFI of a leaf function is right.
+/// Live at the probe: the three arguments, and nothing that a callee may change. Replaces the
+/// third, the function's address, by the stack pointer as it is at the site, and jumps: no frame,
+/// so the CFI of a leaf function is right.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(id: ProbeId, call_site: usize, this_fn: usize) {
     naked_asm!("lea rdx, [rsp + 8]", "jmp {}", sym entry_at)
@@ -157,8 +160,8 @@ fn exit_from(
     });
 }
 
-/// Measures the probes themselves, on a function without probes at this index, which is not reported. Takes some hundred
-/// microseconds.
+/// Measures the probes themselves, on a function without probes at this index, which is not
+/// reported. Takes some hundred microseconds.
 pub(crate) fn calibrate(index: u32, function: &Function) {
     const ROUNDS: usize = 400;
     /// Probes timed together.

@@ -1,18 +1,23 @@
 //! What all threads share about a function: its probes, and whether its calls are observed now.
 //!
-//! An *observation* is a span of time in which every entry counts and is followed to its exit: time that the function is on, or a
-//! window ([`crate::policy`]). Each step is made by whoever brings it about:
+//! An *observation* is a span of time in which every entry counts and is followed to its exit: time
+//! that the function is on, or a window ([`crate::policy`]). Each step is made by whoever brings it
+//! about:
 //!
-//! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then the entry probes.
-//! 2. The first entry after that decides where a window lies: a window is a span of the program's *own time*, which is time without
-//!    what probes take and without preemption. It begins [`Window::delay`] after the daemon's last store. If so much own time has
-//!    passed that the window is over, it had no calls.
-//! 3. Entries before `opens` do not count. Each later one is numbered; the one with the number `limit` goes on with a refilled
-//!    allowance, or ends the observation.
-//! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time to probes or preemption
-//!    since the window opened: then the window is longer by that. No timer is needed, and none that is late does harm.
-//! 5. The exit probes stay on until all entries of the observation have come out. The thread that sees the last exit switches them
-//!    off; so does the one that sees too many exits of calls that were entered before.
+//! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then
+//!    the entry probes.
+//! 2. The first entry after that decides where a window lies: a window is a span of the program's
+//!    *own time*, which is time without what probes take and without preemption. It begins
+//!    [`Window::delay`] after the daemon's last store. If so much own time has passed that the
+//!    window is over, it had no calls.
+//! 3. Entries before `opens` do not count. Each later one is numbered; the one with the number
+//!    `limit` goes on with a refilled allowance, or ends the observation.
+//! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time
+//!    to probes or preemption since the window opened: then the window is longer by that. No timer
+//!    is needed, and none that is late does harm.
+//! 5. The exit probes stay on until all entries of the observation have come out. The thread that
+//!    sees the last exit switches them off; so does the one that sees too many exits of calls that
+//!    were entered before.
 //! 6. The daemon reads the number of entries once the observation is over, and begins the next.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -23,8 +28,9 @@ use fastinst::{ProbeId, ProbeType, Segments};
 use crate::governor;
 use crate::policy::Allowance;
 
-/// Exits of calls that were not observed, after which the exit probes are switched off, whatever is still open: the outer calls of a
-/// recursive function are not waited for at any price. Some tenths of a millisecond, while a function is on.
+/// Exits of calls that were not observed, after which the exit probes are switched off, whatever is
+/// still open: the outer calls of a recursive function are not waited for at any price. Some tenths
+/// of a millisecond, while a function is on.
 const STRAY_EXITS: i64 = 20_000;
 
 /// The same for a window, in which few entries are expected.
@@ -48,7 +54,8 @@ pub(crate) static FUNCTIONS: Segments<Function> = Segments::new();
 /// Head of the list of functions that have used their allowance up: index plus one.
 static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
 
-/// One function. On cache lines of its own: threads that call different functions do not disturb each other. Times in ticks.
+/// One function. On cache lines of its own: threads that call different functions do not disturb
+/// each other. Times in ticks.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Function {
@@ -59,14 +66,15 @@ pub(crate) struct Function {
     limit: AtomicU64,
     /// Where the limit was reached.
     ended: AtomicU64,
-    /// A window whose place is not decided: since when, or 0; how much own time after that it opens, and for how long.
+    /// A window whose place is not decided: since when, or 0; how much own time after that it
+    /// opens, and for how long.
     pending_since: AtomicU64,
     delay: AtomicU64,
     length: AtomicU64,
     /// What the program's only thread had spent in probes then.
     spent_by_then: AtomicU64,
-    /// A thread, and what it had spent in probes and how long it had been preempted when the window opened, or shortly before; and what
-    /// it had spent since when the window closed.
+    /// A thread, and what it had spent in probes and how long it had been preempted when the window
+    /// opened, or shortly before; and what it had spent since when the window closed.
     known: AtomicUsize,
     spent_before: AtomicU64,
     preempted_before: AtomicU64,
@@ -89,8 +97,9 @@ pub(crate) struct Function {
     /// When the allowance was refilled, and the time of long calls that came out since.
     refilled: AtomicU64,
     inside: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, and when it was; which thread it was on, and what this thread
-    /// had spent in probes and how long it had been preempted by then.
+    /// The entry in the middle between the last refill and the limit, and when it was; which thread
+    /// it was on, and what this thread had spent in probes and how long it had been preempted by
+    /// then.
     middle: AtomicU64,
     middle_at: AtomicU64,
     middle_by: AtomicUsize,
@@ -105,7 +114,8 @@ pub(crate) struct Function {
 /// How much longer than its time a window may take, for threads that spend most of it in probes.
 const STRETCH: u64 = 8;
 
-/// What a window must know of the thread that enters: how much of its time is not the program's own. In ticks of the clock.
+/// What a window must know of the thread that enters: how much of its time is not the program's
+/// own. In ticks of the clock.
 pub(crate) trait OwnTime {
     /// A number for the thread, not 0.
     fn number(&self) -> usize;
@@ -138,7 +148,8 @@ pub(crate) struct Observed {
     pub(crate) observation: u32,
     pub(crate) period: u32,
     pub(crate) weight: f32,
-    /// Whether it is one of the first of a window: its code, and that of its probes, was just rewritten.
+    /// Whether it is one of the first of a window: its code, and that of its probes, was just
+    /// rewritten.
     pub(crate) is_cold: bool,
 }
 
@@ -172,8 +183,8 @@ pub(crate) struct Counted {
 pub(crate) struct Exceeded {
     /// When, in ticks.
     pub(crate) at: u64,
-    /// The rate at the end, in calls per tick of the program's own time: over the second half of what was allowed, since the first may
-    /// have begun long before the function became hot.
+    /// The rate at the end, in calls per tick of the program's own time: over the second half of
+    /// what was allowed, since the first may have begun long before the function became hot.
     pub(crate) rate: f64,
 }
 
@@ -223,8 +234,8 @@ impl Function {
     }
 
     fn switch_off(&self, kind: ProbeType) {
-        // A refusal (an unloaded library, text still shared with the parent process) leaves the probe firing, which costs
-        // time; its entries do not count.
+        // A refusal (an unloaded library, text still shared with the parent process) leaves the
+        // probe firing, which costs time; its entries do not count.
         self.for_each_probe(kind, |id| _ = fastinst::deactivate(id));
     }
 
@@ -267,15 +278,16 @@ impl Function {
         })
     }
 
-    /// What this thread spends in probes from now on is not the window's time. Called after each early entry, and for the first that
-    /// counts if there was none.
+    /// What this thread spends in probes from now on is not the window's time. Called after each
+    /// early entry, and for the first that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
         self.spent_before.store(thread.spent(), Relaxed);
         self.preempted_before.store(thread.preempted(), Relaxed);
         self.known.store(thread.number(), Relaxed);
     }
 
-    /// The first entry since the daemon has begun a window: decides where the window lies. Gives whether it is open already.
+    /// The first entry since the daemon has begun a window: decides where the window lies. Gives
+    /// whether it is open already.
     #[cold]
     fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
         let since = self.pending_since.load(Acquire);
@@ -286,7 +298,8 @@ impl Function {
             return false;
         }
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
-        // Preemption that was not known at the last probe may have been before `since`: then the window begins later than it should.
+        // Preemption that was not known at the last probe may have been before `since`: then the
+        // window begins later than it should.
         let spent = if thread.is_alone() {
             thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
         } else {
@@ -305,7 +318,8 @@ impl Function {
         opens <= now
     }
 
-    /// Whether the window is open for a thread that has lost time since it opened. If it is over for all threads, closes it.
+    /// Whether the window is open for a thread that has lost time since it opened. If it is over
+    /// for all threads, closes it.
     #[cold]
     fn is_still_open(&self, now: u64, closes: u64, thread: &impl OwnTime) -> bool {
         if self.is_closed.load(Relaxed) {
@@ -363,7 +377,8 @@ impl Function {
         let passed = now
             .saturating_sub(self.middle_at.load(Relaxed))
             .saturating_sub(since(thread.preempted(), &self.middle_preempted));
-        // What probes take is known only roughly: of calls that take little else, not much can be told.
+        // What probes take is known only roughly: of calls that take little else, not much can be
+        // told.
         let own = passed.saturating_sub(since(thread.spent(), &self.middle_spent)).max(passed / STRETCH);
         self.own_since_middle.store(own, Relaxed);
         // This entry is the last that counts.
@@ -392,13 +407,15 @@ impl Function {
         self.inside.fetch_add(ticks, Relaxed);
     }
 
-    /// An observed call has come out, or is known to be gone: the last one of an observation that is over switches the exit probes off.
+    /// An observed call has come out, or is known to be gone: the last one of an observation that
+    /// is over switches the exit probes off.
     #[inline]
     pub(crate) fn left(&self, period: u32) {
         if period != self.exit_period() {
             return;
         }
-        // SeqCst: either this sees that the observation is over, or `close` sees that nothing is open.
+        // SeqCst: either this sees that the observation is over, or `close` sees that nothing is
+        // open.
         if self.open.fetch_sub(1, SeqCst) == 1 && self.is_closed.load(SeqCst) {
             self.end_exits();
         }
@@ -511,8 +528,9 @@ impl Function {
         Counted { entries: entries.min(limit), exceeded, overhead: self.overhead.load(Relaxed) }
     }
 
-    /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a forked child, whose code is in
-    /// whatever state the parent had it in. The next observation switches them on.
+    /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a
+    /// forked child, whose code is in whatever state the parent had it in. The next observation
+    /// switches them on.
     pub(crate) fn reset(&self) {
         self.opens.store(u64::MAX, Relaxed);
         self.pending_since.store(0, Relaxed);

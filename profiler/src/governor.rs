@@ -1,19 +1,21 @@
 //! Keeps what profiling costs inside the budget, by how much is observed.
 //!
 //! # What is measured
-//! 1. Probes: each reads the clock when it begins and when it ends; what lies outside these readings was measured at the start
-//!    ([`crate::fire`]).
+//! 1. Probes: each reads the clock when it begins and when it ends; what lies outside these
+//!    readings was measured at the start ([`crate::fire`]).
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
-//! 3. Toggles: what they cost the threads that run through rewritten code (its cache line comes from the other processor, the
-//!    pipeline starts anew) is not measured but assumed, [`DISTURBANCE`] each; the stated error contains nothing and twice that.
-//! 4. The start: processor time until the program's own code runs, and what the service thread takes later for discovering probes
-//!    (the time of that, to be exact).
+//! 3. Toggles: what they cost the threads that run through rewritten code (its cache line comes
+//!    from the other processor, the pipeline starts anew) is not measured but assumed,
+//!    [`DISTURBANCE`] each; the stated error contains nothing and twice that.
+//! 4. The start: processor time until the program's own code runs, and what the service thread
+//!    takes later for discovering probes (the time of that, to be exact).
 //!
 //! # The control
-//! Every few milliseconds the cost since the last time is compared with the budget's share of the processor time that the program took
-//! itself. What was spent too much or too little in all is to be made up for within [`HORIZON`]; what the start took, within
-//! [`HORIZON_OF_START`], so that a short run is not spent on paying for it. The intensity (how many windows,
-//! how large an allowance) is multiplied by the ratio of what may be spent to what was spent, within [`STEP`].
+//! Every few milliseconds the cost since the last time is compared with the budget's share of the
+//! processor time that the program took itself. What was spent too much or too little in all is to
+//! be made up for within [`HORIZON`]; what the start took, within [`HORIZON_OF_START`], so that a
+//! short run is not spent on paying for it. The intensity (how many windows, how large an
+//! allowance) is multiplied by the ratio of what may be spent to what was spent, within [`STEP`].
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +39,8 @@ const HORIZON_OF_START: f64 = 10e9;
 /// By how much the intensity changes at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
 
-/// What is spent even while more was spent than the budget allows, as a part of it: the report must say something.
+/// What is spent even while more was spent than the budget allows, as a part of it: the report must
+/// say something.
 const LEAST: f64 = 0.25;
 
 /// Least processor time of the program between two changes, in nanoseconds.
@@ -52,8 +55,9 @@ const FIRST_SCALE: f64 = 0.1;
 /// At a scale of 1.
 const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0 };
 
-/// The part of the budget that a function may cost for the time that its calls take, and what a call costs, in nanoseconds. Calls of
-/// several functions are open at the same time, but these are not all at this limit.
+/// The part of the budget that a function may cost for the time that its calls take, and what a
+/// call costs, in nanoseconds. Calls of several functions are open at the same time, but these are
+/// not all at this limit.
 const FOR_LONG_CALLS: f64 = 0.05;
 const COST_OF_CALL: f64 = 100.0;
 
@@ -63,10 +67,12 @@ const FOR_WAKING: f64 = 0.15;
 /// Mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=200e6;
 
-/// A program that runs less than this part of the time costs more than its budget rather than not being measured.
+/// A program that runs less than this part of the time costs more than its budget rather than not
+/// being measured.
 const LEAST_RUNNING: f64 = 0.02;
 
-/// The scale below which the budget has no room for ticks before their time: they cost more than windows.
+/// The scale below which the budget has no room for ticks before their time: they cost more than
+/// windows.
 const ENOUGH_TO_HURRY: f64 = 0.03;
 
 /// While functions use their allowances up, ticks are this part of the usual time apart.
@@ -144,7 +150,8 @@ impl Spent {
         (self.process - self.probes - self.service - self.start).max(0.0)
     }
 
-    /// Half-width of the interval of the sum, relative to it: the toggles are assumed, the rest is good to a tenth.
+    /// Half-width of the interval of the sum, relative to it: the toggles are assumed, the rest is
+    /// good to a tenth.
     pub(crate) fn error(&self) -> f64 {
         if self.sum() > 0.0 { (self.toggles + 0.1 * (self.probes + self.start)) / self.sum() } else { 0.0 }
     }
@@ -160,7 +167,8 @@ pub(crate) struct Governor {
     /// Processor time of the service thread; it is the one that asks.
     start: f64,
     toggles_before: u64,
-    /// Ticks so far, and the processor time that was spent in them: the rest of the service thread's was spent on waking it up.
+    /// Ticks so far, and the processor time that was spent in them: the rest of the service
+    /// thread's was spent on waking it up.
     ticks: f64,
     in_ticks: f64,
     discovery_before: Duration,
@@ -221,9 +229,10 @@ impl Governor {
         (fastinst::service::discovery_time() - self.discovery_before).as_nanos() as f64
     }
 
-    /// A tick has begun when the service thread had this processor time, and is over. Gives the time to the next, at least, in
-    /// nanoseconds. `is_busy` says that functions have used their allowances up: more will, and one that has is unobserved until
-    /// the next tick. They need not wake the service thread then.
+    /// A tick has begun when the service thread had this processor time, and is over. Gives the
+    /// time to the next, at least, in nanoseconds. `is_busy` says that functions have used their
+    /// allowances up: more will, and one that has is unobserved until the next tick. They need not
+    /// wake the service thread then.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         IS_WOKEN.store(is_busy || !can_hurry, Relaxed);

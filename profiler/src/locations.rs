@@ -1,8 +1,9 @@
 //! Source files and lines of functions, from the DWARF sections of the objects that hold them.
 //!
-//! An object is read when one of its functions is asked about for the first time, and of it only the sections that hold lines.
-//! What cannot be read has no locations: an object without debugging information or with more than 512 MiB of it,
-//! compressed sections, a file that is not there any more.
+//! An object is read when one of its functions is asked about for the first time, and of it only
+//! the sections that hold lines. What cannot be read has no locations: an object without debugging
+//! information or with more than 512 MiB of it, compressed sections, a file that is not there any
+//! more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -68,8 +69,8 @@ impl fmt::Display for Location {
 }
 
 impl Locations {
-    /// Where the code at an address comes from, which counts from the lowest address of the object on, as
-    /// [`crate::report::FunctionReport::address`] does.
+    /// Where the code at an address comes from, which counts from the lowest address of the object
+    /// on, as [`crate::report::FunctionReport::address`] does.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
             self.objects.insert(object.to_owned(), read(object));

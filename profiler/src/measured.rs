@@ -25,7 +25,8 @@ const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 /// A call of so many ticks is not noticeably longer for rewritten code: some tens of microseconds.
 const LONG: u64 = 100_000;
 
-/// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few microseconds.
+/// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few
+/// microseconds.
 const SHORTEST_PREEMPTION: u64 = 10_000;
 
 /// What happens to a function now.
@@ -122,7 +123,8 @@ impl Measured {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
         }
-        // A call inside which probes were switched on takes longer than usual, by less than this can tell of a long one.
+        // A call inside which probes were switched on takes longer than usual, by less than this
+        // can tell of a long one.
         let is_usual = !sample.is_cold || sample.ticks > LONG;
         if sample.weight == ON {
             self.strata.timed(ticks);
@@ -175,8 +177,8 @@ impl Measured {
         })
     }
 
-    /// What the report says of the function, with what was counted since the strata were filled last; nothing if it was not
-    /// called. `strata` are finished.
+    /// What the report says of the function, with what was counted since the strata were filled
+    /// last; nothing if it was not called. `strata` are finished.
     pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
         let calls = strata.calls();
         if calls.value <= 0.0 && self.samples == 0 {

@@ -1,8 +1,8 @@
 //! `FASTINST_OPTIONS`: one string of settings, parsed once.
 //!
-//! The string is a list of `key=value` separated by `:`. In a value, `\:` is a colon and `\\` a backslash. Empty
-//! items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not the variable is set. A key may stand
-//! once. Whatever is left out has its default.
+//! The string is a list of `key=value` separated by `:`. In a value, `\:` is a colon and `\\` a
+//! backslash. Empty items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not the
+//! variable is set. A key may stand once. Whatever is left out has its default.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -55,7 +55,8 @@ pub struct Options {
     pub discovery: Discovery,
     /// The run that this process is part of. Default: one that begins with this process.
     pub run: Option<RunId>,
-    /// Whether the first process of the run has been started. Set by it, for those that come after it.
+    /// Whether the first process of the run has been started. Set by it, for those that come after
+    /// it.
     pub begun: bool,
     /// Whether to print [`HELP`] at start.
     pub help: bool,
@@ -78,7 +79,8 @@ pub enum Output {
     Stderr,
     /// A file.
     File {
-        /// Its name, in which `%p`, `%e`, `%h` and `%%` are still to be expanded (see [`crate::output`]).
+        /// Its name, in which `%p`, `%e`, `%h` and `%%` are still to be expanded (see
+        /// [`crate::output`]).
         template: String,
         /// What is written, from the extension.
         format: Format,
@@ -103,7 +105,8 @@ pub enum Counts {
     Exact,
 }
 
-/// Names a run: a process and those that descend from it. Processes of one run do not overwrite each other's reports.
+/// Names a run: a process and those that descend from it. Processes of one run do not overwrite
+/// each other's reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunId {
     /// When the run began. Reports of other runs that are older may be replaced.
@@ -135,12 +138,14 @@ pub enum Discovery {
 /// How instructions in executable pages are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextAccess {
-    /// Through a second, writable mapping of the text pages, which are mapped shared: no page is ever writable and executable, and a
-    /// debugger cannot set breakpoints.
+    /// Through a second, writable mapping of the text pages, which are mapped shared: no page is
+    /// ever writable and executable, and a debugger cannot set breakpoints.
     Alias,
-    /// By making the page writable and executable for the moment of a write, for systems that refuse `memfd_create`.
+    /// By making the page writable and executable for the moment of a write, for systems that
+    /// refuse `memfd_create`.
     Mprotect,
-    /// Through a second mapping as with `Alias`, of text that is mapped privately, so that a debugger can set breakpoints.
+    /// Through a second mapping as with `Alias`, of text that is mapped privately, so that a
+    /// debugger can set breakpoints.
     Private,
 }
 
@@ -217,8 +222,9 @@ impl Options {
     /// Parses the value of `FASTINST_OPTIONS`. The empty string gives the defaults.
     ///
     /// # Errors
-    /// [`Error::UnknownKey`], [`Error::NoValue`], [`Error::BadValue`], [`Error::DuplicateKey`], [`Error::Escape`] and
-    /// [`Error::TemplateSequence`] name the first item that is wrong and what would be right.
+    /// [`Error::UnknownKey`], [`Error::NoValue`], [`Error::BadValue`], [`Error::DuplicateKey`],
+    /// [`Error::Escape`] and [`Error::TemplateSequence`] name the first item that is wrong and what
+    /// would be right.
     pub fn parse(text: &str) -> Result<Options, Error> {
         let mut options = Options::default();
         let mut seen = Vec::new();
@@ -236,16 +242,19 @@ impl Options {
         Ok(options)
     }
 
-    /// Parses what `std::env::var_os` says about [`VARIABLE`]. Without it, the options are the defaults.
+    /// Parses what `std::env::var_os` says about [`VARIABLE`]. Without it, the options are the
+    /// defaults.
     ///
     /// # Errors
-    /// [`Error::OptionsNotUtf8`], and [`Error::OptionsVariable`] around the errors of [`Options::parse`].
+    /// [`Error::OptionsNotUtf8`], and [`Error::OptionsVariable`] around the errors of
+    /// [`Options::parse`].
     pub fn from_variable(value: Option<&OsStr>) -> Result<Options, Error> {
         let text = value.unwrap_or_default().to_str().ok_or(Error::OptionsNotUtf8)?;
         Options::parse(text).map_err(|error| Error::OptionsVariable { source: Box::new(error) })
     }
 
-    /// The string that [`Options::parse`] turns into these options again. What has its default is left out.
+    /// The string that [`Options::parse`] turns into these options again. What has its default is
+    /// left out.
     pub fn to_options_string(&self) -> String {
         let default = Options::default();
         let mut items = Vec::new();
@@ -321,8 +330,8 @@ impl Options {
 }
 
 impl Output {
-    /// The same output, with a relative file name taken from `directory`, so that the program may change its
-    /// directory before the report is written.
+    /// The same output, with a relative file name taken from `directory`, so that the program may
+    /// change its directory before the report is written.
     ///
     /// # Errors
     /// [`Error::DirectoryName`] if the name is relative and the directory's is not UTF-8.

@@ -1,29 +1,33 @@
 //! Writing the report file.
 //!
-//! Readers never see half a report, no process writes over the report of another one of the same run, and none leaves the
-//! report of an earlier run in place of its own:
+//! Readers never see half a report, no process writes over the report of another one of the same
+//! run, and none leaves the report of an earlier run in place of its own:
 //!
 //! 1. The report is written to a temporary file in the directory of the report.
 //! 2. Its name is claimed with a link, which fails if the name is taken.
-//! 3. A file that has the name already is looked at. Every report holds the [`RunId`] of its run, JSON as a field near the
-//!    beginning and the table in its last line. One of another run that was written before this run began is left over: it is
-//!    replaced by a rename. Between the look and the rename the directory is locked (`flock`), since two processes that see
-//!    the same old file would replace each other's report. Who does not get the lock leaves the old file alone.
-//! 4. Any other file is the report of another process of this run, or of a run at the same time. The next name is tried:
-//!    with the process id before the extension, then with 1, 2, … after the process id.
+//! 3. A file that has the name already is looked at. Every report holds the [`RunId`] of its run,
+//!    JSON as a field near the beginning and the table in its last line. One of another run that
+//!    was written before this run began is left over: it is replaced by a rename. Between the look
+//!    and the rename the directory is locked (`flock`), since two processes that see the same old
+//!    file would replace each other's report. Who does not get the lock leaves the old file alone.
+//! 4. Any other file is the report of another process of this run, or of a run at the same time.
+//!    The next name is tried: with the process id before the extension, then with 1, 2, … after the
+//!    process id.
 //!
-//! A forked child starts with the name that has its process id, unless the template has `%p`. A process that writes
-//! twice replaces what it wrote.
+//! A forked child starts with the name that has its process id, unless the template has `%p`. A
+//! process that writes twice replaces what it wrote.
 //!
-//! If the processes of a run share one report ([`Target::merge`]), each reads the file that has the name, adds its own report,
-//! and replaces the file, all under the lock. It waits longer for that; who does not get the lock, or writes for a second
-//! time, makes a file of its own.
+//! If the processes of a run share one report ([`Target::merge`]), each reads the file that has the
+//! name, adds its own report, and replaces the file, all under the lock. It waits longer for that;
+//! who does not get the lock, or writes for a second time, makes a file of its own.
 //!
-//! Times are compared only with the beginning of the run, which is taken in nanoseconds when the first process starts, and
-//! only for files of other runs; a report's time is set when it is written. Tried and rejected: the process's start time from
-//! /proc, which is rounded to clock ticks, so that a report which the last run left 10 ms ago counted as one of this run; the
-//! time that the kernel stamps a file with, which is that of the last tick; to move the old file aside instead of the lock: if
-//! it turns out to be young it has to be moved back, and by then its name may be taken.
+//! Times are compared only with the beginning of the run, which is taken in nanoseconds when the
+//! first process starts, and only for files of other runs; a report's time is set when it is
+//! written. Tried and rejected: the process's start time from /proc, which is rounded to clock
+//! ticks, so that a report which the last run left 10 ms ago counted as one of this run; the time
+//! that the kernel stamps a file with, which is that of the last tick; to move the old file aside
+//! instead of the lock: if it turns out to be young it has to be moved back, and by then its name
+//! may be taken.
 
 mod template;
 
@@ -78,12 +82,14 @@ pub struct Identity {
 
 /// Writes the report to the file that `target` names and returns its path.
 ///
-/// `previous` is what an earlier call in the same process returned; that file is replaced. Pass none for the first
-/// report, and for the first one of a forked child. Waits at most 100 ms for other processes, to merge 5 s.
+/// `previous` is what an earlier call in the same process returned; that file is replaced. Pass
+/// none for the first report, and for the first one of a forked child. Waits at most 100 ms for
+/// other processes, to merge 5 s.
 ///
 /// # Errors
-/// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if the system refuses:
-/// the directory is missing or closed to us, the disk is full. No file is left behind then.
+/// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if
+/// the system refuses: the directory is missing or closed to us, the disk is full. No file is left
+/// behind then.
 pub fn write_report(
     report: &Report,
     target: Target<'_>,
@@ -122,8 +128,9 @@ fn in_file(report: &Report, format: Format, run: &RunId) -> String {
     }
 }
 
-/// Adds a report to the one that processes of the same run have written, if there is one; otherwise it is the first, in place
-/// of one that is left over. Nothing is done, and false returned, if the file is something else or the lock is not to be had.
+/// Adds a report to the one that processes of the same run have written, if there is one; otherwise
+/// it is the first, in place of one that is left over. Nothing is done, and false returned, if the
+/// file is something else or the lock is not to be had.
 fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool> {
     let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
         return Ok(false);
@@ -207,7 +214,8 @@ fn insert(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Gives the temporary file the first name that is free, or that a file has which is left over from before `run`.
+/// Gives the temporary file the first name that is free, or that a file has which is left over from
+/// before `run`.
 fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &RunId) -> io::Result<PathBuf> {
     let lock = lock(directory_of(&temporary.path), LOCK_ATTEMPTS);
     for name in names {
@@ -224,7 +232,8 @@ fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &R
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// The lock under which old files are replaced; none if the file system has none or another process keeps it.
+/// The lock under which old files are replaced; none if the file system has none or another process
+/// keeps it.
 fn lock(directory: &Path, attempts: u32) -> Option<Flock<File>> {
     let mut file = File::open(directory).ok()?;
     for _ in 0..attempts {
@@ -263,7 +272,8 @@ impl Temporary {
             };
             let temporary = Temporary { path, renamed: false };
             file.write_all(contents)?;
-            // By itself the kernel would stamp the file with the last tick: too early for a run that began since.
+            // By itself the kernel would stamp the file with the last tick: too early for a run
+            // that began since.
             let _ = file.set_modified(SystemTime::now());
             return Ok(temporary);
         }

@@ -1,11 +1,12 @@
-//! How much of the time that passes is the program's own: without that for which its threads were ready to run and had no
-//! processor.
+//! How much of the time that passes is the program's own: without that for which its threads were
+//! ready to run and had no processor.
 //!
-//! Probes tell for which part of its time a thread was preempted ([`crate::preemption`]), up to its last probe; the number of threads
-//! times that is how many of them are preempted on average. With those that run, known by the processor time of all threads,
-//! n threads are ready on average, and each is preempted for a part p of the time for which it is. As if threads were preempted
-//! independently of each other, all of them are at once for p^n of the time; with n below 1, one is ready, and preempted, for n p
-//! of it.
+//! Probes tell for which part of its time a thread was preempted ([`crate::preemption`]), up to its
+//! last probe; the number of threads times that is how many of them are preempted on average. With
+//! those that run, known by the processor time of all threads, n threads are ready on average, and
+//! each is preempted for a part p of the time for which it is. As if threads were preempted
+//! independently of each other, all of them are at once for p^n of the time; with n below 1, one is
+//! ready, and preempted, for n p of it.
 
 use nix::time::ClockId;
 
@@ -27,7 +28,8 @@ struct Times {
     passed: f64,
     /// Processor time of the program.
     processor: f64,
-    /// Time of threads of which probes know whether they were preempted, and for how much of it they were.
+    /// Time of threads of which probes know whether they were preempted, and for how much of it
+    /// they were.
     seen: f64,
     preempted: f64,
 }
@@ -91,7 +93,8 @@ impl OwnPart {
     }
 }
 
-/// Processor time of the program's own threads, in nanoseconds. For the daemon, whose own is taken off.
+/// Processor time of the program's own threads, in nanoseconds. For the daemon, whose own is taken
+/// off.
 pub(crate) fn processor_time() -> f64 {
     governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_thread()
 }
@@ -113,7 +116,8 @@ mod tests {
     fn part_of_the_time_that_is_the_programs_own() {
         check(0.0, 0.0, 0.0, 1.0);
         check(1.0, 0.3, 0.0, 1.0);
-        // One thread with half a processor; one that waits half of the time, and is preempted for half of the rest.
+        // One thread with half a processor; one that waits half of the time, and is preempted for
+        // half of the rest.
         check(1.0, 0.5, 0.5, 0.5);
         check(1.0, 0.25, 0.25, 0.75);
         // Four threads on two processors, and eight more that wait.

@@ -1,22 +1,26 @@
 //! Which exit belongs to which entry, on one thread.
 //!
-//! Entries are kept on a stack of their own. An exit need not find its entry on top: probes are off most of the time, and
-//! longjmp, exceptions and coroutines leave entries behind. An exit matches the topmost entry that has
+//! Entries are kept on a stack of their own. An exit need not find its entry on top: probes are off
+//! most of the time, and longjmp, exceptions and coroutines leave entries behind. An exit matches
+//! the topmost entry that has
 //!
 //! 1. the same function,
-//! 2. the same return address (both probes get it: for a recursive function, it tells calls from different places apart),
-//! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own exit cannot have been missed,
-//!    and
-//! 4. the same observation, or a stack pointer that is not above the exit's. Within an observation no entry of the function
-//!    was missed, so the topmost one is right. Across observations, an entry whose stack pointer is above the exit's may be that
-//!    of an outer call, the exit that of an inner one whose entry was missed.
+//! 2. the same return address (both probes get it: for a recursive function, it tells calls from
+//!    different places apart),
+//! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own
+//!    exit cannot have been missed, and
+//! 4. the same observation, or a stack pointer that is not above the exit's. Within an observation
+//!    no entry of the function was missed, so the topmost one is right. Across observations, an
+//!    entry whose stack pointer is above the exit's may be that of an outer call, the exit that of
+//!    an inner one whose entry was missed.
 //!
-//! The entries above a match have ended without an exit that was seen. An entry whose frame is below the stack pointer of a later
-//! entry is gone as well, and so is one of the same function at the same stack pointer. A latency is thus never taken from
-//! another call's entry, but may be lost.
+//! The entries above a match have ended without an exit that was seen. An entry whose frame is
+//! below the stack pointer of a later entry is gone as well, and so is one of the same function at
+//! the same stack pointer. A latency is thus never taken from another call's entry, but may be
+//! lost.
 //!
-//! The stack is written by its thread only. The daemon reads it for the calls that are open when the report is made, so it
-//! is made of atomics, which cost nothing more here.
+//! The stack is written by its thread only. The daemon reads it for the calls that are open when
+//! the report is made, so it is made of atomics, which cost nothing more here.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -104,7 +108,8 @@ impl EntryStack {
         Own(self)
     }
 
-    /// The entries from the lowest on, as the daemon sees them: one that changes in this moment is left out.
+    /// The entries from the lowest on, as the daemon sees them: one that changes in this moment is
+    /// left out.
     pub(crate) fn look(&self) -> impl Iterator<Item = Entry> {
         let height = self.height.load(Relaxed).min(DEPTH);
         self.slots[..height].iter().filter_map(|slot| {
@@ -128,8 +133,9 @@ impl Own<'_> {
         self.0.height.store(height, Relaxed);
     }
 
-    /// Makes room for an entry, and gives its place. When there is none, entries that no exit can match any more make it: those
-    /// for which `is_open` does not hold. `gone` gets the entries that were found to have ended without an exit.
+    /// Makes room for an entry, and gives its place. When there is none, entries that no exit can
+    /// match any more make it: those for which `is_open` does not hold. `gone` gets the entries
+    /// that were found to have ended without an exit.
     pub(crate) fn push(
         &mut self,
         entry: &Entry,
@@ -174,7 +180,8 @@ impl Own<'_> {
         self.0.height.store(index + 1, Relaxed);
     }
 
-    /// Takes the entry that an exit belongs to, and what lies above it, which `gone` gets. The exit is described like an entry.
+    /// Takes the entry that an exit belongs to, and what lies above it, which `gone` gets. The exit
+    /// is described like an entry.
     pub(crate) fn pop(&mut self, exit: &Entry, mut gone: impl FnMut(&Entry)) -> Option<Entry> {
         let matches = |entry: &Entry| {
             entry.function == exit.function

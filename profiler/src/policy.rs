@@ -1,38 +1,48 @@
 //! When a function is observed: decided from the past only, and by chance.
 //!
 //! # The policy
-//! 1. **On.** A function that is called rarely, or whose calls are long, stays on, and each of its calls is counted and timed. It has
-//!    an *allowance* of calls that is refilled at a constant rate, and by the time that its calls take, up to a maximum
-//!    ([`Allowance`]). A function that uses it up is switched off.
-//! 2. **Sampled.** From then on its time is cut into *strata*, of random length. In each stratum one *window* opens, at an
-//!    instant drawn uniformly; every call that enters in the window is counted and timed. The length of the window is what holds
-//!    [`Intensity::calls`] calls at the rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number
-//!    of calls.
-//! 3. **On again**, when the rate is no higher than half of that of the refill. What a long call earns pays for itself many times: at a budget of
-//!    1 %, functions with a mean of 0.4 ms and more always stay on, which are most of those with the largest totals.
+//! 1. **On.** A function that is called rarely, or whose calls are long, stays on, and each of its
+//!    calls is counted and timed. It has an *allowance* of calls that is refilled at a constant
+//!    rate, and by the time that its calls take, up to a maximum ([`Allowance`]). A function that
+//!    uses it up is switched off.
+//! 2. **Sampled.** From then on its time is cut into *strata*, of random length. In each stratum
+//!    one *window* opens, at an instant drawn uniformly; every call that enters in the window is
+//!    counted and timed. The length of the window is what holds [`Intensity::calls`] calls at the
+//!    rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number of
+//!    calls.
+//! 3. **On again**, when the rate is no higher than half of that of the refill. What a long call
+//!    earns pays for itself many times: at a budget of 1 %, functions with a mean of 0.4 ms and
+//!    more always stay on, which are most of those with the largest totals.
 //!
 //! # What is estimated, and why it is unbiased
-//! A call at time t, in a stratum of length L with a window of length w, is observed with probability w / L: neither the
-//! window's length nor its place depends on what the program does in the stratum. It therefore counts L / w times
-//! (Horvitz and Thompson, 1952), and so does its latency. Both lengths are those of the program's *own time*: time without that
-//! for which its threads were ready and had no processor, because other processes or the daemon had it
-//! ([`crate::own_time`], [`crate::preemption`]), and in windows without what probes took. Time in which the program waits is
-//! its own. Given the past, the expected value in each stratum is the true one, so it
-//! is for their sum, whatever the pattern of the calls: clusters and phases change the variance, not the mean. Time on is
-//! a stratum with w = L; it may end after a number of calls, because what it stands for ends with it.
+//! A call at time t, in a stratum of length L with a window of length w, is observed with
+//! probability w / L: neither the window's length nor its place depends on what the program does in
+//! the stratum. It therefore counts L / w times (Horvitz and Thompson, 1952), and so does its
+//! latency. Both lengths are those of the program's *own time*: time without that for which its
+//! threads were ready and had no processor, because other processes or the daemon had it
+//! ([`crate::own_time`], [`crate::preemption`]), and in windows without what probes took. Time in
+//! which the program waits is its own. Given the past, the expected value in each stratum is the
+//! true one, so it is for their sum, whatever the pattern of the calls: clusters and phases change
+//! the variance, not the mean. Time on is a stratum with w = L; it may end after a number of calls,
+//! because what it stands for ends with it.
 //!
-//! The variance is that between strata, not that of the calls in a window, which belong together; see [`crate::strata`].
+//! The variance is that between strata, not that of the calls in a window, which belong together;
+//! see [`crate::strata`].
 //!
 //! # Where this does not hold
-//! * From the moment the allowance is used up until the next stratum begins (the daemon's next tick, a few milliseconds at the most)
-//!   nothing is observed. The calls of this *gap* are estimated as half of what the last rate would give, and the interval holds
-//!   everything from none to all of it.
-//! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of it is treated as a gap.
-//! * A window opens at the first tick of the daemon after the drawn instant. A call in the first tick of a stratum is therefore
-//!   observed a little more rarely, one in the last a little more often. The length of strata varies, so that no period of the program
-//!   stays in step with them.
-//! * How much of a stratum is the program's own time is taken from the last tenths of a second, for all threads together.
-//! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than they count.
+//! * From the moment the allowance is used up until the next stratum begins (the daemon's next
+//!   tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The calls of this *gap* are
+//!   estimated as half of what the last rate would give, and the interval holds everything from
+//!   none to all of it.
+//! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of
+//!   it is treated as a gap.
+//! * A window opens at the first tick of the daemon after the drawn instant. A call in the first
+//!   tick of a stratum is therefore observed a little more rarely, one in the last a little more
+//!   often. The length of strata varies, so that no period of the program stays in step with them.
+//! * How much of a stratum is the program's own time is taken from the last tenths of a second, for
+//!   all threads together.
+//! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than
+//!   they count.
 
 use rand::{Rng, RngExt};
 
@@ -42,19 +52,19 @@ pub(crate) const CAP: u32 = 20;
 /// The shortest window, in nanoseconds.
 const SHORTEST_WINDOW: f64 = 1_000.0;
 
-/// The first stratum of a function is this part of the others, but not shorter than so many nanoseconds. Each following one is longer
-/// by [`GROWTH`].
+/// The first stratum of a function is this part of the others, but not shorter than so many
+/// nanoseconds. Each following one is longer by [`GROWTH`].
 const FIRST_STRATUM: f64 = 0.1;
 const SHORTEST_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
-/// A function may be on at this multiple of the calls that its windows would observe, and with so many calls per nanosecond (100 a
-/// second) in any case.
+/// A function may be on at this multiple of the calls that its windows would observe, and with so
+/// many calls per nanosecond (100 a second) in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
 const LEAST_REFILL: f64 = 1e-7;
 
-/// A function is switched on again if it would use this part of its allowance: after one that is used up, it is unobserved until the
-/// next tick.
+/// A function is switched on again if it would use this part of its allowance: after one that is
+/// used up, it is unobserved until the next tick.
 const ROOM: f64 = 0.5;
 
 /// How much of the observed rate is that of the last window.
@@ -74,14 +84,15 @@ pub(crate) struct Intensity {
 }
 
 impl Intensity {
-    /// Calls per nanosecond at which an allowance is refilled: more than windows would observe, since a function that is on needs no
-    /// toggles and is known exactly.
+    /// Calls per nanosecond at which an allowance is refilled: more than windows would observe,
+    /// since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
         (ON_FOR_SAMPLED * self.calls / self.stratum).max(LEAST_REFILL)
     }
 }
 
-/// A function's allowance of calls while it is on: a token bucket that is looked at when it is empty.
+/// A function's allowance of calls while it is on: a token bucket that is looked at when it is
+/// empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Allowance {
     /// It may go on for this number of calls.
@@ -91,7 +102,8 @@ pub(crate) enum Allowance {
 }
 
 impl Allowance {
-    /// After `elapsed` nanoseconds since the last refill, of which the function's calls took `inside`.
+    /// After `elapsed` nanoseconds since the last refill, of which the function's calls took
+    /// `inside`.
     pub(crate) fn refilled(elapsed: f64, inside: f64, intensity: &Intensity) -> Self {
         let calls = (elapsed * intensity.refill() + inside * intensity.earned).min(intensity.allowance);
         // Less is not worth the look.
@@ -123,8 +135,9 @@ pub(crate) struct Open {
 }
 
 impl Planned {
-    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window. `running` is the part of the time that is
-    /// the program's own: the calls of the planned length are made in that.
+    /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
+    /// `running` is the part of the time that is the program's own: the calls of the planned length
+    /// are made in that.
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
         let length = (self.length * running).max(SHORTEST_WINDOW.min(self.length));
         let end = self.end.max(self.opens.max(now) + length / running);
@@ -183,7 +196,8 @@ impl Pace {
         self.rate = self.rate.max(rate);
     }
 
-    /// Draws the stratum that begins at `start`. The mean call of the function takes `mean` nanoseconds, as far as is known.
+    /// Draws the stratum that begins at `start`. The mean call of the function takes `mean`
+    /// nanoseconds, as far as is known.
     pub(crate) fn next(
         &mut self,
         start: f64,

@@ -1,22 +1,28 @@
-//! Whether, and for how long, a thread has lost its processor to another one: without a system call, unless it has.
+//! Whether, and for how long, a thread has lost its processor to another one: without a system
+//! call, unless it has.
 //!
 //! # How it is known
-//! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel takes a thread from its processor, for whatever
-//! reason, and `rseq_cs` there points to the description of a critical section that the thread is not in, the kernel sets it
-//! to null (Linux, kernel/rseq.c). So:
+//! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel takes
+//! a thread from its processor, for whatever reason, and `rseq_cs` there points to the description
+//! of a critical section that the thread is not in, the kernel sets it to null (Linux,
+//! kernel/rseq.c). So:
 //!
 //! 1. `rseq_cs` is pointed to a critical section that no thread is ever in: the thread is *armed*.
-//! 2. A probe that finds the pointer unchanged knows that the thread has run ever since. That is one load and one comparison.
-//! 3. One that finds it changed arms the thread again and asks for the thread's processor time (clock_gettime(2)) and its context
-//!    switches (getrusage(2)). Time that passed and was not processor time was spent off the processor: waiting (a voluntary switch: a
-//!    lock, a read), which belongs to the calls that were open, or preempted (an involuntary one), which does not.
+//! 2. A probe that finds the pointer unchanged knows that the thread has run ever since. That is
+//!    one load and one comparison.
+//! 3. One that finds it changed arms the thread again and asks for the thread's processor time
+//!    (clock_gettime(2)) and its context switches (getrusage(2)). Time that passed and was not
+//!    processor time was spent off the processor: waiting (a voluntary switch: a lock, a read),
+//!    which belongs to the calls that were open, or preempted (an involuntary one), which does not.
 //!
-//! If both kinds of switches happened since the last look, the time is divided by their numbers. A program with critical sections of its own overwrites the pointer: then step 3 is made more often, to no effect.
+//! If both kinds of switches happened since the last look, the time is divided by their numbers. A
+//! program with critical sections of its own overwrites the pointer: then step 3 is made more
+//! often, to no effect.
 //!
 //! # What it does not tell
-//! A virtual processor that the host takes away looks like a slow one, and so do interrupts and minor page faults. Where the C
-//! library has no `rseq`, or a system call filter refuses one of the two calls, nothing is known. A filter that kills the process for
-//! one of them does so.
+//! A virtual processor that the host takes away looks like a slow one, and so do interrupts and
+//! minor page faults. Where the C library has no `rseq`, or a system call filter refuses one of the
+//! two calls, nothing is known. A filter that kills the process for one of them does so.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
@@ -35,8 +41,8 @@ const POINTER: isize = 8;
 /// The TSC's rate in ticks per nanosecond, as the bits of an f64.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
-// A critical section of one byte, after the signature that the kernel asks for in front of the abort handler
-// (RSEQ_SIG of glibc). Nothing ever jumps there.
+// A critical section of one byte, after the signature that the kernel asks for in front of the
+// abort handler (RSEQ_SIG of glibc). Nothing ever jumps there.
 std::arch::global_asm!(
     ".pushsection .text",
     ".long 0x53053053",
@@ -56,7 +62,8 @@ unsafe extern "C" {
     static profiler_never_in: u8;
 }
 
-/// Looks for the C library's registration. The TSC's rate is needed to tell how long a preemption was, not whether there was one.
+/// Looks for the C library's registration. The TSC's rate is needed to tell how long a preemption
+/// was, not whether there was one.
 pub(crate) fn start(ticks_per_ns: f64) {
     RATE.store(ticks_per_ns.to_bits(), Relaxed);
     let symbol = |name: &std::ffi::CStr| {
@@ -64,7 +71,8 @@ pub(crate) fn start(ticks_per_ns: f64) {
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     };
     let (offset, size) = (symbol(c"__rseq_offset").cast::<isize>(), symbol(c"__rseq_size").cast::<u32>());
-    // SAFETY: where the C library defines them, they have these types, and are constant (glibc manual, "Restartable Sequences").
+    // SAFETY: where the C library defines them, they have these types, and are constant (glibc
+    // manual, "Restartable Sequences").
     if !offset.is_null() && !size.is_null() && unsafe { size.read() } > 0 {
         // SAFETY: as above.
         AREA.store(unsafe { offset.read() }, Relaxed);
@@ -89,8 +97,8 @@ fn pointer() -> Option<&'static AtomicU64> {
         std::arch::asm!("mov {base}, qword ptr fs:[0]", base = out(reg) base, options(nostack, pure, readonly, preserves_flags));
     }
     let address = base.wrapping_add_signed(area + POINTER);
-    // SAFETY: the thread's registered area, which lives as long as the thread and is aligned to 32 bytes. The kernel writes it
-    // only while this thread does not run.
+    // SAFETY: the thread's registered area, which lives as long as the thread and is aligned to 32
+    // bytes. The kernel writes it only while this thread does not run.
     Some(unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(address)) })
 }
 
@@ -173,7 +181,8 @@ mod tests {
     /// Ticks per nanosecond: any rate will do.
     const RATE: f64 = 2.0;
 
-    /// Waiting is not preemption; competing with many threads for one processor is, and about as much as the kernel says.
+    /// Waiting is not preemption; competing with many threads for one processor is, and about as
+    /// much as the kernel says.
     #[test]
     fn waiting_is_told_from_preemption() {
         start(RATE);

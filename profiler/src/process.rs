@@ -18,8 +18,8 @@ use fastinst::service::{ForkGuard, before_fork};
 
 use crate::session;
 
-/// The process that the session belongs to. Another one that runs this code is a vfork child, in our memory but not ours, or a
-/// child that was made without fork's handlers.
+/// The process that the session belongs to. Another one that runs this code is a vfork child, in
+/// our memory but not ours, or a child that was made without fork's handlers.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn is_own_process() -> bool {
@@ -34,8 +34,8 @@ pub fn is_followed() -> bool {
 /// Set when this process forks.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Page faults of children that this process had waited for when [`follow`] was called, and whether it had others: a program that becomes
-/// another keeps its children.
+/// Page faults of children that this process had waited for when [`follow`] was called, and whether
+/// it had others: a program that becomes another keeps its children.
 static FAULTS_BEFORE: AtomicI64 = AtomicI64::new(0);
 static HAD_CHILDREN: AtomicBool = AtomicBool::new(false);
 
@@ -51,21 +51,24 @@ fn faults_of_children() -> i64 {
 
 /// Whether there are children that were not waited for.
 fn has_children() -> bool {
-    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT leaves every child as it is.
+    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT leaves every
+    // child as it is.
     unsafe {
         let mut child: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
         libc::waitid(libc::P_ALL, 0, &mut child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0
     }
 }
 
-/// Whether this program has started other processes, in any way: they may have reports of their own.
+/// Whether this program has started other processes, in any way: they may have reports of their
+/// own.
 pub(crate) fn has_made_children() -> bool {
     HAS_FORKED.load(Ordering::Relaxed)
         || faults_of_children() > FAULTS_BEFORE.load(Ordering::Relaxed)
         || has_children() && !HAD_CHILDREN.load(Ordering::Relaxed)
 }
 
-/// Follows this process from now on: fork handlers and fatal signals. Once, after [`session::start`].
+/// Follows this process from now on: fork handlers and fatal signals. Once, after
+/// [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     FAULTS_BEFORE.store(faults_of_children(), Ordering::Relaxed);
@@ -129,8 +132,8 @@ extern "C" fn in_child() {
 }
 
 unsafe extern "C" {
-    /// glibc's own name of `sigaction`: the library that this becomes part of exports a `sigaction` of its own, which
-    /// shows programs a default where our handler stands.
+    /// glibc's own name of `sigaction`: the library that this becomes part of exports a `sigaction`
+    /// of its own, which shows programs a default where our handler stands.
     pub fn __sigaction(
         signal: libc::c_int,
         new: *const libc::sigaction,
@@ -138,8 +141,9 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// Signals whose default ends the process, but for SIGKILL, which cannot be caught. (Where a program patches straddlers through
-/// the C interface, wordpatch takes SIGTRAP over and hands on what is not its own.)
+/// Signals whose default ends the process, but for SIGKILL, which cannot be caught. (Where a
+/// program patches straddlers through the C interface, wordpatch takes SIGTRAP over and hands on
+/// what is not its own.)
 pub const FATAL: [libc::c_int; 20] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -205,8 +209,9 @@ extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _c
     if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
         session::finish(true);
     }
-    // SAFETY: async-signal-safe calls on valid memory. A fault happens again when the instruction is executed again; any other
-    // signal is sent to this thread again with what came with it, and has its default effect once this handler returns.
+    // SAFETY: async-signal-safe calls on valid memory. A fault happens again when the instruction
+    // is executed again; any other signal is sent to this thread again with what came with it, and
+    // has its default effect once this handler returns.
     unsafe {
         let mut default = action(libc::SIG_DFL);
         default.sa_flags = 0;

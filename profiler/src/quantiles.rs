@@ -1,11 +1,13 @@
 //! Percentiles of weighted samples that come in groups, with their intervals.
 //!
-//! The samples of one window belong together, and each window's samples have one weight. What is kept is a random subset of
-//! the groups: when there are too many samples, half of the groups are dropped at random, and from then on each new group is kept
-//! with half the probability. All groups are kept with the same probability, so weights stay as they are.
+//! The samples of one window belong together, and each window's samples have one weight. What is
+//! kept is a random subset of the groups: when there are too many samples, half of the groups are
+//! dropped at random, and from then on each new group is kept with half the probability. All groups
+//! are kept with the same probability, so weights stay as they are.
 //!
-//! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below it, over groups
-//! (linearized ratio), gives an interval of shares, and the samples at these shares are the limits.
+//! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
+//! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
+//! are the limits.
 
 use crate::interval::student;
 use crate::report::Estimate;
@@ -61,8 +63,9 @@ impl Quantiles {
         self.thinned == 0
     }
 
-    /// The percentiles at these shares, in ticks; nothing without samples. There were so many calls of which nothing is known, as a
-    /// multiple of those that the samples stand for; with none, the samples are all calls.
+    /// The percentiles at these shares, in ticks; nothing without samples. There were so many calls
+    /// of which nothing is known, as a multiple of those that the samples stand for; with none, the
+    /// samples are all calls.
     pub(crate) fn at<const N: usize>(&self, shares: [f64; N], unknown: f64) -> Option<[Estimate; N]> {
         let mut sorted: Vec<&Sample> = self.samples.iter().collect();
         sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
@@ -99,8 +102,8 @@ impl Quantiles {
     }
 }
 
-/// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than two groups. The samples are in the
-/// order of their groups.
+/// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than
+/// two groups. The samples are in the order of their groups.
 fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<f64> {
     let residual = |sample: &Sample| {
         let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));

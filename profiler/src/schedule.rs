@@ -1,8 +1,10 @@
-//! The daemon's work: begins and ends the observations of every function, as [`crate::policy`] decides.
+//! The daemon's work: begins and ends the observations of every function, as [`crate::policy`]
+//! decides.
 //!
-//! Functions that are on need no attention: the thread that uses an allowance up puts its function on a list and wakes the daemon.
-//! Each of the others has one event due: its window opens, or its stratum is over. A tick handles what is due, and
-//! says when the next tick should be; so the daemon sleeps for as long as nothing is sampled.
+//! Functions that are on need no attention: the thread that uses an allowance up puts its function
+//! on a list and wakes the daemon. Each of the others has one event due: its window opens, or its
+//! stratum is over. A tick handles what is due, and says when the next tick should be; so the
+//! daemon sleeps for as long as nothing is sampled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,12 +23,12 @@ use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::strata::Strata;
 use crate::{fire, own_time, thread};
 
-/// A window opens so much of the program's own time after the daemon has begun it, in nanoseconds: not in step with the call that
-/// is the first to see it.
+/// A window opens so much of the program's own time after the daemon has begun it, in nanoseconds:
+/// not in step with the call that is the first to see it.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
-/// What probes take is known to this part of it: some nanoseconds for each, because what the processor would have done at the same time
-/// is not the same everywhere.
+/// What probes take is known to this part of it: some nanoseconds for each, because what the
+/// processor would have done at the same time is not the same everywhere.
 const OVERHEAD_ERROR: f64 = 0.3;
 
 /// What a pair of probes takes at least, in ticks.
@@ -137,9 +139,11 @@ impl Schedule {
         !exhausted.is_empty()
     }
 
-    /// The time to the next tick, if ticks are so many nanoseconds apart in the mean. In no step with anything.
+    /// The time to the next tick, if ticks are so many nanoseconds apart in the mean. In no step
+    /// with anything.
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
-        // A window that is about to open is due when its stratum is over: not before the usual time.
+        // A window that is about to open is due when its stratum is over: not before the usual
+        // time.
         let Some(Reverse((next, _))) = self.due.peek().filter(|_| self.opening.is_empty()) else {
             return if self.opening.is_empty() { IDLE } else { self.jittered(mean) };
         };
@@ -151,7 +155,8 @@ impl Schedule {
         Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
-    /// Functions that take more of the program's time are observed more. This is decided from the past, as everything is.
+    /// Functions that take more of the program's time are observed more. This is decided from the
+    /// past, as everything is.
     fn weigh(&mut self) {
         let sampled = |measured: &&mut Measured| matches!(measured.stage, Stage::Planned(_) | Stage::Open(_));
         let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
@@ -183,12 +188,14 @@ impl Schedule {
         }
     }
 
-    /// How long a function that has used its allowance up is unobserved, and at which rate it was called before.
+    /// How long a function that has used its allowance up is unobserved, and at which rate it was
+    /// called before.
     fn gap(&self, exceeded: &Exceeded, now: f64) -> (f64, f64) {
         (now - self.at(exceeded.at), exceeded.rate * governor::ticks_per_ns() * self.own.get())
     }
 
-    /// Plans what comes next, from `start` on, for a function whose mean call takes `mean` nanoseconds.
+    /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
+    /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
         let measured = &mut self.functions[index as usize];
         match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
@@ -245,7 +252,8 @@ impl Schedule {
         match self.functions[index as usize].stage {
             Stage::Planned(planned) => self.open(index, &planned),
             Stage::Open(open) if self.has_not_run(function, &open) => {
-                // The program has not had a processor for as long as the window takes: it is not known to be empty.
+                // The program has not had a processor for as long as the window takes: it is not
+                // known to be empty.
                 let open = Open { end: open.end.max(self.now()) + open.length, ..open };
                 self.functions[index as usize].stage = Stage::Open(open);
                 self.due.push(Reverse((open.end as u64, index)));
@@ -267,7 +275,8 @@ impl Schedule {
         }
     }
 
-    /// Whether no call was seen since the window began, and the program could not have made one in it.
+    /// Whether no call was seen since the window began, and the program could not have made one in
+    /// it.
     fn has_not_run(&self, function: &Function, open: &Open) -> bool {
         function.is_pending() && own_time::processor_time() - open.own_time < open.length
     }
@@ -333,12 +342,14 @@ impl Schedule {
         strata.finished()
     }
 
-    /// Ends every observation: the program is at its end, and what it calls from now on is not measured.
+    /// Ends every observation: the program is at its end, and what it calls from now on is not
+    /// measured.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
 
-    /// In a forked child, whose code is in whatever state the parent had it in: nothing was measured, and every function is on.
+    /// In a forked child, whose code is in whatever state the parent had it in: nothing was
+    /// measured, and every function is on.
     pub(crate) fn restart(&mut self) {
         self.due.clear();
         self.opening.clear();
@@ -366,9 +377,10 @@ impl Schedule {
     }
 }
 
-/// How much less a function is to be observed for the number of its probes, which a window switches all: where cost differs, the
-/// variance of the whole is least with observations in inverse proportion to the root of their cost (Neyman, 1934). The rest of a window costs
-/// about as much as [`PROBES_OF_WINDOW`].
+/// How much less a function is to be observed for the number of its probes, which a window switches
+/// all: where cost differs, the variance of the whole is least with observations in inverse
+/// proportion to the root of their cost (Neyman, 1934). The rest of a window costs about as much as
+/// [`PROBES_OF_WINDOW`].
 fn of_probes(measured: &Measured) -> f64 {
     ((2.0 + PROBES_OF_WINDOW) / (f64::from(measured.probes) + PROBES_OF_WINDOW)).sqrt()
 }
@@ -395,7 +407,8 @@ pub(crate) fn switch_on(id: ProbeId, kind: ProbeType) {
         ProbeType::Entry => fire::ENTRY,
         ProbeType::Exit => fire::EXIT,
     };
-    // A refusal concerns a library that was unloaded, or a site that something else has patched: nothing to measure there.
-    // SAFETY: the probe functions are never unloaded, and keep the contract of `ProbeFn`.
+    // A refusal concerns a library that was unloaded, or a site that something else has patched:
+    // nothing to measure there. SAFETY: the probe functions are never unloaded, and keep the
+    // contract of `ProbeFn`.
     let _ = unsafe { fastinst::activate(id, function) };
 }

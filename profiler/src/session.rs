@@ -31,7 +31,8 @@ use crate::{fire, governor, preemption, summary, thread};
 /// Time between two looks for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// Probes of programs with no more functions than this are made at the start, in some 50 ms at the most.
+/// Probes of programs with no more functions than this are made at the start, in some 50 ms at the
+/// most.
 const SMALL: usize = 8000;
 
 /// Between the start and the first tick.
@@ -46,9 +47,11 @@ struct Session {
     governor: Governor,
     /// Source files, for filters and for functions with one name.
     locations: Locations,
-    /// Index of a function by object and place in it: a library that is loaded again finds its functions here.
+    /// Index of a function by object and place in it: a library that is loaded again finds its
+    /// functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
-    /// By address: what the calls are counted by that were made before a function's probes were ready.
+    /// By address: what the calls are counted by that were made before a function's probes were
+    /// ready.
     by_address: HashMap<usize, u32>,
     early_calls: HashMap<usize, u64>,
     bodies: Bodies,
@@ -66,7 +69,8 @@ static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 /// Set in a forked child until its text is its own.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Set in the process that the user has started: only that one says that there is nothing to report.
+/// Set in the process that the user has started: only that one says that there is nothing to
+/// report.
 static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
 
 /// This process is the first of its run.
@@ -173,7 +177,8 @@ impl Session {
         self.options.filter.wants(probe.function_name, probe.object_path, file)
     }
 
-    /// Adds the calls that were made before their function's probes were ready. They were counted, not timed.
+    /// Adds the calls that were made before their function's probes were ready. They were counted,
+    /// not timed.
     fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
         cyg_profile::take_arrivals(|address, calls| *early.entry(address).or_default() += calls);
@@ -242,7 +247,8 @@ impl Session {
         }
     }
 
-    /// Writes the report where the options say. What cannot be written there is not lost: it goes to a file beside.
+    /// Writes the report where the options say. What cannot be written there is not lost: it goes
+    /// to a file beside.
     fn write(&mut self) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();
@@ -279,7 +285,8 @@ impl Session {
         }
     }
 
-    /// One line, from the process that the user has started, unless its children may have had something to report.
+    /// One line, from the process that the user has started, unless its children may have had
+    /// something to report.
     fn write_why_there_is_none(&self) {
         if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
             return;
@@ -398,10 +405,11 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 /// How long a dying process waits for its report at the most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the daemon write the report, and waits for it. `last` says that the process ends for certain.
+/// Has the daemon write the report, and waits for it. `last` says that the process ends for
+/// certain.
 ///
-/// The daemon does it, since the caller may be a signal handler: it allocates nothing, and holds no lock. The daemon in turn
-/// uses nothing of the program's: not its allocator, nor its streams.
+/// The daemon does it, since the caller may be a signal handler: it allocates nothing, and holds no
+/// lock. The daemon in turn uses nothing of the program's: not its allocator, nor its streams.
 pub fn finish(last: bool) {
     if last && OVER.swap(true, Ordering::Relaxed) {
         return;
@@ -428,11 +436,12 @@ pub fn has_probes() -> bool {
     fastinst::probe_count() > 0
 }
 
-/// Text up to this size is copied while the child is made; for more, the child waits for its first tick, since most children
-/// call exec before it. About a millisecond.
+/// Text up to this size is copied while the child is made; for more, the child waits for its first
+/// tick, since most children call exec before it. About a millisecond.
 const COPIED_AT_ONCE: usize = 4 << 20;
 
-/// In a forked child: begins anew, with the parent's functions and nothing of what the parent measured.
+/// In a forked child: begins anew, with the parent's functions and nothing of what the parent
+/// measured.
 pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The policy and the estimator on made-up programs, thousands of times: do the intervals hold the truth?
+//! The policy and the estimator on made-up programs, thousands of times: do the intervals hold the
+//! truth?
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -15,7 +16,8 @@ const WAKE: f64 = 1e5;
 
 const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0 };
 
-/// One run: what the profiler would say of a function whose entries are at `times`, in order, in nanoseconds.
+/// One run: what the profiler would say of a function whose entries are at `times`, in order, in
+/// nanoseconds.
 fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
     let mut strata = Strata::default();
     let mut at = 0;
@@ -132,7 +134,8 @@ fn check(what: &str, duration: f64, program: impl FnMut(&mut SmallRng) -> Vec<f6
     println!("{what}: {outcome:?}");
     assert!(outcome.covered * 100 >= RUNS * 93, "{what}: {outcome:?}");
     assert!(outcome.confident * 200 <= RUNS, "{what}: {outcome:?}");
-    // Gaps, and windows that open late, are the biases that there are. Where a run is one cluster, they are all there is.
+    // Gaps, and windows that open late, are the biases that there are. Where a run is one cluster,
+    // they are all there is.
     let is_biased = (outcome.mean - 1.0).abs() > 4.0 * outcome.error.max(0.0) + 0.05;
     assert!(!is_biased || what.starts_with("one cluster"), "{what}: {outcome:?}");
 }

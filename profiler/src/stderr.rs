@@ -2,8 +2,8 @@
 
 use nix::errno::Errno;
 
-/// The standard error stream as it was at the start. A daemon that closes it and opens a data file in its place must not find
-/// a report in the file.
+/// The standard error stream as it was at the start. A daemon that closes it and opens a data file
+/// in its place must not find a report in the file.
 pub(crate) struct Stderr {
     file: Option<(u64, u64)>,
 }

@@ -1,44 +1,50 @@
 //! From strata to numbers of calls and times, with their intervals.
 //!
 //! # The estimates
-//! Time in which a function was on: what was counted and timed there is exact. Each sampled stratum of length L with a window of length w
-//! adds its observed calls and their latencies, times L / w (why that is unbiased: [`crate::policy`]). A call belongs to the
-//! window in which it *enters*, and is followed to its end. The mean is total / calls: a ratio of sums over strata, not a mean of
-//! means.
+//! Time in which a function was on: what was counted and timed there is exact. Each sampled stratum
+//! of length L with a window of length w adds its observed calls and their latencies, times L / w
+//! (why that is unbiased: [`crate::policy`]). A call belongs to the window in which it *enters*,
+//! and is followed to its end. The mean is total / calls: a ratio of sums over strata, not a mean
+//! of means.
 //!
 //! # The variance
-//! There is one window in a stratum, so the variance within it cannot be estimated from itself. Half the squared difference to
-//! the stratum before is used (successive differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8): right if
-//! neighbours have the same expected value, too large where the rate changes from one to the next. Calls in one window are not taken as
-//! independent anywhere.
+//! There is one window in a stratum, so the variance within it cannot be estimated from itself.
+//! Half the squared difference to the stratum before is used (successive differences; Wolter,
+//! "Introduction to Variance Estimation", 2007, chapter 8): right if neighbours have the same
+//! expected value, too large where the rate changes from one to the next. Calls in one window are
+//! not taken as independent anywhere.
 //!
-//! Where few windows hold most of the calls, a normal distribution would be too confident. The degrees of freedom of Student's
-//! distribution are estimated from the differences themselves, (Σd²)² / Σd⁴: one outlier among a hundred windows leaves about two.
-//! A function that was seen only a few times in its windows gets the upper limit of a Poisson distribution on top.
+//! Where few windows hold most of the calls, a normal distribution would be too confident. The
+//! degrees of freedom of Student's distribution are estimated from the differences themselves,
+//! (Σd²)² / Σd⁴: one outlier among a hundred windows leaves about two. A function that was seen
+//! only a few times in its windows gets the upper limit of a Poisson distribution on top.
 //!
-//! A *gap*, in which nothing was observed, adds half of what the last known rate would give, and the variance of a uniform
-//! distribution from none to all of it.
+//! A *gap*, in which nothing was observed, adds half of what the last known rate would give, and
+//! the variance of a uniform distribution from none to all of it.
 
 use std::collections::VecDeque;
 
 use crate::interval::{most_for, student};
 use crate::report::Estimate;
 
-/// Windows that are kept apart until the calls that entered in them are over. A later one is added with its own variance.
+/// Windows that are kept apart until the calls that entered in them are over. A later one is added
+/// with its own variance.
 const PENDING: usize = 4;
 
-/// Gaps that are a larger part of the time since a function was on leave its estimates without an upper limit, unless they are
-/// shorter than so many nanoseconds in all.
+/// Gaps that are a larger part of the time since a function was on leave its estimates without an
+/// upper limit, unless they are shorter than so many nanoseconds in all.
 const LONGEST_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
-/// A function that was on for all but this part of the time, and was called more often then than since, is known well enough.
+/// A function that was on for all but this part of the time, and was called more often then than
+/// since, is known well enough.
 const MOSTLY_EXACT: f64 = 0.1;
 
 /// With windows that are more uncertain than this by what probes take, rates have no upper limit.
 const TOO_FAST: f64 = 0.4;
 
-/// With fewer windows, a phase in which the function was busy may well have been missed: no upper limit either.
+/// With fewer windows, a phase in which the function was busy may well have been missed: no upper
+/// limit either.
 const LEAST_WINDOWS: f64 = 6.0;
 
 /// A window whose calls are still being collected.
@@ -111,8 +117,8 @@ impl Strata {
         self.exact_time += time.max(0.0);
     }
 
-    /// Calls that were counted before the function's probes were ready. While these are made, calls are missed: not more than there
-    /// were before, as far as one can tell, but for the first.
+    /// Calls that were counted before the function's probes were ready. While these are made, calls
+    /// are missed: not more than there were before, as far as one can tell, but for the first.
     pub(crate) fn counted_early(&mut self, calls: u64) {
         self.exact_calls += calls as f64;
         self.missed += calls.saturating_sub(1) as f64;
@@ -124,11 +130,12 @@ impl Strata {
         self.exact_ticks += ticks;
     }
 
-    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per nanosecond. What the next window
-    /// shows is compared with that rate.
+    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per
+    /// nanosecond. What the next window shows is compared with that rate.
     pub(crate) fn gap(&mut self, length: f64, rate: f64) {
         self.fold_all();
-        // Of the time of these calls nothing is known: the next window's is an outlier until others agree with it.
+        // Of the time of these calls nothing is known: the next window's is an outlier until others
+        // agree with it.
         self.last = Some([rate, 0.0]);
         let most = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
@@ -136,8 +143,9 @@ impl Strata {
         self.gap_deviation += (most * most / 12.0 + most).sqrt();
     }
 
-    /// For `length` nanoseconds nothing was observed, because the run ended before the window opened. Unlike in a gap,
-    /// there is no reason to expect fewer calls than before: as many are estimated, give or take all of them.
+    /// For `length` nanoseconds nothing was observed, because the run ended before the window
+    /// opened. Unlike in a gap, there is no reason to expect fewer calls than before: as many are
+    /// estimated, give or take all of them.
     pub(crate) fn unobserved(&mut self, length: f64, rate: f64) {
         let calls = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
@@ -150,7 +158,8 @@ impl Strata {
         self.pending.pop_back();
     }
 
-    /// The last window's stratum was not as long as it was to be, but `length` nanoseconds, and so its weight is another one.
+    /// The last window's stratum was not as long as it was to be, but `length` nanoseconds, and so
+    /// its weight is another one.
     pub(crate) fn resize_last(&mut self, length: f64, weight: f64) {
         if let Some(last) = self.pending.back_mut() {
             (last.length, last.weight) = (length, weight);
@@ -260,8 +269,8 @@ impl Strata {
         self.windows == 0.0 && self.gap_calls == 0.0
     }
 
-    /// Calls of which nothing is known but that there may have been so many, as a multiple of those that were timed. Of finished
-    /// strata; calls that have not returned stand for `open` calls.
+    /// Calls of which nothing is known but that there may have been so many, as a multiple of those
+    /// that were timed. Of finished strata; calls that have not returned stand for `open` calls.
     pub(crate) fn unknown_part(&self, open: f64) -> f64 {
         let timed = self.exact_timed + self.timed;
         if self.is_hardly_observed() || timed <= 0.0 {
@@ -283,12 +292,14 @@ impl Strata {
         self.windows
     }
 
-    /// Estimated variance of a weighted sum, from the differences. One window alone tells nothing of its variance.
+    /// Estimated variance of a weighted sum, from the differences. One window alone tells nothing
+    /// of its variance.
     fn variance(&self, differences: f64, sum: f64) -> f64 {
         if self.windows >= 2.0 { differences * self.windows / (self.windows - 1.0) } else { sum * sum }
     }
 
-    /// Degrees of freedom of a sum of squared differences: a third of their number if they are normal, fewer if some stand out.
+    /// Degrees of freedom of a sum of squared differences: a third of their number if they are
+    /// normal, fewer if some stand out.
     fn degrees(squares: f64, fourths: f64) -> f64 {
         if fourths > 0.0 { squares * squares / fourths } else { f64::INFINITY }
     }
@@ -314,7 +325,8 @@ impl Strata {
         limited(value, value - error, high, self.observed())
     }
 
-    /// Whether the rate that a function had before says little about the time since: no more than what was seen can be told.
+    /// Whether the rate that a function had before says little about the time since: no more than
+    /// what was seen can be told.
     fn is_hardly_observed(&self) -> bool {
         let estimated_time = self.strata_time + self.unobserved;
         let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
@@ -331,8 +343,8 @@ impl Strata {
             || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
-    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata. Calls that have not returned, and
-    /// stand for `open` calls, are not in it.
+    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata.
+    /// Calls that have not returned, and stand for `open` calls, are not in it.
     pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
         let timed = self.exact_timed + self.timed;
         if timed <= 0.0 {
@@ -372,7 +384,8 @@ pub(crate) struct Times {
     pub(crate) mean: Estimate,
 }
 
-/// An estimate that is not below what was seen, and has no upper limit where it is hardly more than a guess.
+/// An estimate that is not below what was seen, and has no upper limit where it is hardly more than
+/// a guess.
 fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
     let is_known = high - value <= value;
     Estimate { value, low: low.max(seen).min(value), high: is_known.then_some(high) }

@@ -1,14 +1,18 @@
-//! From what was measured of each function to the rows of the report: self time, callers, recursion.
+//! From what was measured of each function to the rows of the report: self time, callers,
+//! recursion.
 //!
 //! # Self time
-//! A function's own time is the time of all its calls less that of the calls it made: `total(f) - Σ total(f → g)`. Both are
-//! estimated from windows that do not depend on each other, so the variances add. It cannot be negative, nor more than the total.
-//! Where an instrumented function was inlined into another, which was inlined into a third, its calls are taken for those of the outermost.
+//! A function's own time is the time of all its calls less that of the calls it made:
+//! `total(f) - Σ total(f → g)`. Both are estimated from windows that do not depend on each other,
+//! so the variances add. It cannot be negative, nor more than the total. Where an instrumented
+//! function was inlined into another, which was inlined into a third, its calls are taken for those
+//! of the outermost.
 //!
 //! # Recursion
-//! A call inside another call of the same function must not count twice in its total. The total is the time of the calls that came
-//! from other functions. If functions call each other in a circle, some of these calls are inside another call of the
-//! function still; such a function's total is bounded by the time of the calls that lead into the circle from outside.
+//! A call inside another call of the same function must not count twice in its total. The total is
+//! the time of the calls that came from other functions. If functions call each other in a circle,
+//! some of these calls are inside another call of the function still; such a function's total is
+//! bounded by the time of the calls that lead into the circle from outside.
 
 use std::collections::{HashMap, HashSet};
 
@@ -45,7 +49,8 @@ impl Open {
             let calls = open.calls.entry(entry.function).or_default();
             calls.number += 1;
             calls.weighted += weight;
-            // Long calls of a sampled function are open in many windows: without a weight, the time is a lower bound.
+            // Long calls of a sampled function are open in many windows: without a weight, the time
+            // is a lower bound.
             if outermost.insert((thread, entry.function)) {
                 calls.ticks += ticks;
                 open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);

@@ -2,15 +2,17 @@
 
 use std::fmt;
 
-/// Longer names are left as they are, and so is a name that would become longer than this. In bytes.
+/// Longer names are left as they are, and so is a name that would become longer than this. In
+/// bytes.
 const LONGEST: usize = 64 * 1024;
 
-/// The readable form of a symbol's name: C++ (Itanium) and Rust (legacy and v0) names are demangled, others are
-/// returned unchanged.
+/// The readable form of a symbol's name: C++ (Itanium) and Rust (legacy and v0) names are
+/// demangled, others are returned unchanged.
 ///
-/// A suffix that the linker or disassembler put on the name is dropped first: `@plt`, or a version as in
-/// `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped too. Works on any text in bounded time and memory: a name
-/// of more than 64 KiB, and one whose readable form would be longer than that, is returned as it is.
+/// A suffix that the linker or disassembler put on the name is dropped first: `@plt`, or a version
+/// as in `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped too. Works on any text in bounded
+/// time and memory: a name of more than 64 KiB, and one whose readable form would be longer than
+/// that, is returned as it is.
 pub fn demangle(name: &str) -> String {
     if name.len() > LONGEST {
         return name.to_owned();
@@ -19,15 +21,16 @@ pub fn demangle(name: &str) -> String {
     rust(name).or_else(|| cpp(name)).unwrap_or_else(|| name.to_owned())
 }
 
-/// A demangled name without return type, parameters and what follows them: `void f<int>(int)` becomes `f<int>`,
-/// `(anonymous namespace)::f(int) const` becomes `(anonymous namespace)::f`. Names of other languages stay as they are.
+/// A demangled name without return type, parameters and what follows them: `void f<int>(int)`
+/// becomes `f<int>`, `(anonymous namespace)::f(int) const` becomes `(anonymous namespace)::f`.
+/// Names of other languages stay as they are.
 #[must_use]
 pub fn without_parameters(name: &str) -> &str {
     Signature::of(name).path
 }
 
-/// A demangled name as it fits into a table: without return type and parameters, template arguments as `<…>`. What a
-/// compiler cloned is marked: `f [clone .part.0]`.
+/// A demangled name as it fits into a table: without return type and parameters, template arguments
+/// as `<…>`. What a compiler cloned is marked: `f [clone .part.0]`.
 #[must_use]
 pub fn short(name: &str) -> String {
     let Signature { path, clone } = Signature::of(name);
@@ -57,7 +60,8 @@ struct Signature<'a> {
 impl<'a> Signature<'a> {
     fn of(name: &'a str) -> Signature<'a> {
         let (whole, clone) = name.find(" [clone ").map_or((name, ""), |at| name.split_at(at));
-        // The parameters are the last outermost parentheses that are no scope, such as `(anonymous namespace)::`.
+        // The parameters are the last outermost parentheses that are no scope, such as
+        // `(anonymous namespace)::`.
         let (mut opened, mut parameters) = (0, None);
         scan(whole, |at, depth, bracket| match bracket {
             b'(' if depth == 0 => opened = at,
@@ -79,8 +83,8 @@ impl<'a> Signature<'a> {
     }
 }
 
-/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets are as deep as what is outside
-/// of them. Brackets that belong to an operator's name are left out.
+/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets are
+/// as deep as what is outside of them. Brackets that belong to an operator's name are left out.
 fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     const OPERATORS: [&str; 13] =
         ["()", "[]", "->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
@@ -129,7 +133,8 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// A legacy Rust name is also a C++ name; its hash, which the short form leaves out, tells the two apart.
+/// A legacy Rust name is also a C++ name; its hash, which the short form leaves out, tells the two
+/// apart.
 fn rust(name: &str) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(name).ok()?;
     let short = bounded(|text| fmt::Write::write_fmt(text, format_args!("{symbol:#}")))?;
@@ -141,7 +146,8 @@ fn rust(name: &str) -> Option<String> {
     Some(short)
 }
 
-/// Only names that start as mangled ones do: the parser takes bare types too, and would read `f` as `float`.
+/// Only names that start as mangled ones do: the parser takes bare types too, and would read `f` as
+/// `float`.
 fn cpp(name: &str) -> Option<String> {
     if !name.starts_with("_Z") && !name.starts_with("_GLOBAL_") {
         return None;
@@ -150,8 +156,8 @@ fn cpp(name: &str) -> Option<String> {
     bounded(|text| symbol.structured_demangle(text, &cpp_demangle::DemangleOptions::new()))
 }
 
-/// What `write` writes, or nothing if that fails or is longer than [`LONGEST`]: a few bytes of a mangled name can
-/// stand for gigabytes.
+/// What `write` writes, or nothing if that fails or is longer than [`LONGEST`]: a few bytes of a
+/// mangled name can stand for gigabytes.
 fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     let mut text = Bounded(String::new());
     write(&mut text).ok()?;

@@ -1,8 +1,10 @@
-//! Per-thread memory of the profiler: the open entries, and a ring of samples that the daemon drains.
+//! Per-thread memory of the profiler: the open entries, and a ring of samples that the daemon
+//! drains.
 //!
-//! A thread gets its block when its first probe fires: one from a thread that has ended, or a new mapping (one system call;
-//! no allocator, for the program's may be what is being profiled). The block is found through a thread-local pointer with
-//! initial-exec access: no call of `__tls_get_addr`, which may allocate. Blocks are never unmapped. The daemon gives those of
+//! A thread gets its block when its first probe fires: one from a thread that has ended, or a new
+//! mapping (one system call; no allocator, for the program's may be what is being profiled). The
+//! block is found through a thread-local pointer with initial-exec access: no call of
+//! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The daemon gives those of
 //! threads that have ended to others.
 
 use std::cell::UnsafeCell;
@@ -14,7 +16,8 @@ use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 
-/// Samples that a ring holds: more than a thread should make between two ticks of the daemon. Pages that are not used are not there.
+/// Samples that a ring holds: more than a thread should make between two ticks of the daemon. Pages
+/// that are not used are not there.
 const RING: usize = 8192;
 
 /// The daemon is woken when a ring is this full.
@@ -27,7 +30,8 @@ const LONGEST_PROBE: u64 = 250_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) function: u32,
-    /// The observation that it entered in, and how many calls it stands for; see [`crate::measured`].
+    /// The observation that it entered in, and how many calls it stands for; see
+    /// [`crate::measured`].
     pub(crate) observation: u32,
     pub(crate) weight: f32,
     /// An address in the code that it was called from.
@@ -97,7 +101,8 @@ std::arch::global_asm!(
 fn thread_local() -> *mut *mut Thread {
     let offset: usize;
     let base: usize;
-    // SAFETY: reads the offset of the variable above, and the thread pointer, which x86-64 keeps at fs:0.
+    // SAFETY: reads the offset of the variable above, and the thread pointer, which x86-64 keeps at
+    // fs:0.
     unsafe {
         std::arch::asm!(
             "mov {offset}, qword ptr [rip + profiler_thread_block@GOTTPOFF]",
@@ -177,9 +182,10 @@ impl Thread {
         }
     }
 
-    /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal handler of the program runs
-    /// instrumented code while a probe function is at work. A longjmp out of such a handler leaves the mark behind; it is
-    /// known by a stack pointer that has passed the mark's.
+    /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal
+    /// handler of the program runs instrumented code while a probe function is at work. A longjmp
+    /// out of such a handler leaves the mark behind; it is known by a stack pointer that has passed
+    /// the mark's.
     #[inline(always)]
     pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&EntryStack)) {
         if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
@@ -209,7 +215,8 @@ impl Thread {
         self.paused.store(self.paused.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
     }
 
-    /// What the thread has spent in probes, in ticks. Where it is known how long the thread was preempted, without that.
+    /// What the thread has spent in probes, in ticks. Where it is known how long the thread was
+    /// preempted, without that.
     #[inline(always)]
     pub(crate) fn overhead(&self) -> u64 {
         let overhead = self.overhead.load(Ordering::Relaxed);
@@ -340,7 +347,8 @@ pub(crate) struct Seen {
     pub(crate) threads: u32,
 }
 
-/// What probes have seen so far. Where a thread has ended and its block is another's, some of its time is forgotten.
+/// What probes have seen so far. Where a thread has ended and its block is another's, some of its
+/// time is forgotten.
 pub(crate) fn seen() -> Seen {
     let mut seen = Seen { time: ENDED.load(Ordering::Relaxed), ..Seen::default() };
     for block in blocks() {
@@ -400,7 +408,8 @@ fn release(block: &Thread) {
     block.owner.store(0, Ordering::Release);
 }
 
-/// In a forked child: what the parent's threads had belongs to nobody, and what they measured is the parent's.
+/// In a forked child: what the parent's threads had belongs to nobody, and what they measured is
+/// the parent's.
 pub(crate) fn after_fork_in_child() {
     let own = Thread::current().map(std::ptr::from_ref);
     for block in blocks() {

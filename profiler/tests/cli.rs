@@ -58,8 +58,9 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Makes a file in a process of its own: a file that this process wrote could still be open for writing in a child
-    /// that another test is just starting, and would then be too busy to be executed.
+    /// Makes a file in a process of its own: a file that this process wrote could still be open for
+    /// writing in a child that another test is just starting, and would then be too busy to be
+    /// executed.
     #[track_caller]
     fn put(&self, name: &str, mode: u32, contents: impl AsRef<[u8]>) {
         let source = self.path("source");

@@ -16,14 +16,17 @@ use crate::trap::DEFAULT_SIGNAL;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BoundsChecks {
-    /// As [`BoundsChecks::Reservation`] where the system lets a process reserve the addresses of eight memories when the engine is made,
-    /// else as [`BoundsChecks::Instructions`]: under `ulimit -v`, for example.
+    /// As [`BoundsChecks::Reservation`] where the system lets a process reserve the addresses of
+    /// eight memories when the engine is made, else as [`BoundsChecks::Instructions`]: under
+    /// `ulimit -v`, for example.
     #[default]
     Automatic,
-    /// By the processor: 8 GiB of addresses are reserved for each memory, all that an access can name, so that accesses need no
-    /// check. A memory whose reservation is refused cannot be created.
+    /// By the processor: 8 GiB of addresses are reserved for each memory, all that an access can
+    /// name, so that accesses need no check. A memory whose reservation is refused cannot be
+    /// created.
     Reservation,
-    /// By instructions before each access. A memory takes no more addresses than it has bytes, and code is slower.
+    /// By instructions before each access. A memory takes no more addresses than it has bytes, and
+    /// code is slower.
     Instructions,
 }
 
@@ -55,23 +58,25 @@ impl Config {
         Self::default()
     }
 
-    /// How many threads compile a module. By default, one for each processor that the process may use. More threads are of
-    /// use for large modules only.
+    /// How many threads compile a module. By default, one for each processor that the process may
+    /// use. More threads are of use for large modules only.
     pub fn compile_threads(&mut self, threads: NonZero<usize>) -> &mut Self {
         self.compile_threads = Some(threads);
         self
     }
 
-    /// How many bytes of the thread's stack WebAssembly may use before it traps; 1 MiB by default. It gets less where the
-    /// thread has less. A stack that is not the thread's own, of a coroutine for example, must be this large and have 256 KiB more: how much of it
-    /// there is cannot be found out.
+    /// How many bytes of the thread's stack WebAssembly may use before it traps; 1 MiB by default.
+    /// It gets less where the thread has less. A stack that is not the thread's own, of a coroutine
+    /// for example, must be this large and have 256 KiB more: how much of it there is cannot be
+    /// found out.
     pub fn max_wasm_stack(&mut self, bytes: usize) -> &mut Self {
         self.max_wasm_stack = bytes;
         self
     }
 
-    /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the process uses for nothing else.
-    /// [`Engine::new`] refuses one that cannot be handled, or means a trap.
+    /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the
+    /// process uses for nothing else. [`Engine::new`] refuses one that cannot be handled, or means
+    /// a trap.
     pub fn interrupt_signal(&mut self, signal: i32) -> &mut Self {
         self.interrupt_signal = signal;
         self
@@ -83,13 +88,14 @@ impl Config {
         self
     }
 
-    /// Whether code is hardened against bounds checks that the processor bypasses by speculation (Spectre, variant 1). By default it is
-    /// not.
+    /// Whether code is hardened against bounds checks that the processor bypasses by speculation
+    /// (Spectre, variant 1). By default it is not.
     ///
-    /// If so, an index beyond the end of a table, of the targets of a `br_table`, or of a memory whose accesses are checked by
-    /// instructions, becomes 0 by a data dependency. A memory with a reservation needs nothing: whatever an access names is inside. Nothing
-    /// is done about the types of callees, nor about branches of the program: programs that must not learn anything of each other need processes
-    /// of their own.
+    /// If so, an index beyond the end of a table, of the targets of a `br_table`, or of a memory
+    /// whose accesses are checked by instructions, becomes 0 by a data dependency. A memory with a
+    /// reservation needs nothing: whatever an access names is inside. Nothing is done about the
+    /// types of callees, nor about branches of the program: programs that must not learn anything
+    /// of each other need processes of their own.
     pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
         self.harden_speculation = harden;
         self
@@ -125,8 +131,8 @@ struct TypeEntry {
     trampolines: Option<Arc<CodeImage>>,
 }
 
-/// The engine-wide id of a function type. It stays that of this type as long as there is one of these, in a module or in what
-/// the host has made for a store.
+/// The engine-wide id of a function type. It stays that of this type as long as there is one of
+/// these, in a module or in what the host has made for a store.
 #[derive(Debug)]
 pub(crate) struct TypeId {
     engine: Engine,
@@ -176,7 +182,8 @@ impl Engine {
     /// An engine with these settings.
     ///
     /// # Errors
-    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3; [`Error::InterruptSignal`].
+    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3;
+    /// [`Error::InterruptSignal`].
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor()?;
         check_signal(config.interrupt_signal)?;
@@ -280,7 +287,8 @@ fn check_processor() -> Result<(), Error> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 
-/// Traps and patches have their signals, two cannot be handled, and the C library keeps two for itself.
+/// Traps and patches have their signals, two cannot be handled, and the C library keeps two for
+/// itself.
 fn check_signal(signal: i32) -> Result<(), Error> {
     use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
     let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];

@@ -140,7 +140,8 @@ pub enum Error {
     /// A function has another type than it is used by.
     #[error("function type mismatch: expected {}, found {}", .0.expected, .0.found)]
     FuncType(Box<Mismatch<FuncType>>),
-    /// A function was given too many arguments, or too few; or room for too many results, or too few.
+    /// A function was given too many arguments, or too few; or room for too many results, or too
+    /// few.
     #[error("expected {expected} {what}, found {found}")]
     ValueCount {
         /// Arguments, or results.
@@ -201,7 +202,8 @@ pub enum Error {
         /// Where: empty when it was not in WebAssembly.
         backtrace: WasmBacktrace,
     },
-    /// The program threw an exception and did not catch it. A host function that returns this throws it.
+    /// The program threw an exception and did not catch it. A host function that returns this
+    /// throws it.
     #[error("uncaught exception")]
     Exception(ExnRef),
     /// A host function failed.
@@ -210,7 +212,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// A host function's own error, which comes out of the call of WebAssembly that led to it as it is.
+    /// A host function's own error, which comes out of the call of WebAssembly that led to it as it
+    /// is.
     pub fn host(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Host(error.into())
     }

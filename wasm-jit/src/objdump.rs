@@ -1,8 +1,10 @@
-//! WebAssembly and machine code side by side: each instruction's text, and beneath it the machine code that it became.
+//! WebAssembly and machine code side by side: each instruction's text, and beneath it the machine
+//! code that it became.
 //!
-//! The text is wasmprinter's, whose lines come with their offsets in the binary module. The code of an instruction is known from
-//! compiling the function once more. Addresses are offsets from the start of the module's code, and what a call reaches
-//! is given by name, so the output does not depend on where the code lies.
+//! The text is wasmprinter's, whose lines come with their offsets in the binary module. The code of
+//! an instruction is known from compiling the function once more. Addresses are offsets from the
+//! start of the module's code, and what a call reaches is given by name, so the output does not
+//! depend on where the code lies.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -247,7 +249,8 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Writes what belongs to no line: jump tables and constants, and code of instructions that are not printed.
+    /// Writes what belongs to no line: jump tables and constants, and code of instructions that are
+    /// not printed.
     fn finish_function(&mut self) -> io::Result<()> {
         let Some(current) = self.current.take() else { return Ok(()) };
         let is_data = |wasm: u64| wasm == u64::from(Position::DATA);

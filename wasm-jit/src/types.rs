@@ -203,7 +203,8 @@ pub struct TableType {
 }
 
 impl TableType {
-    /// The type of tables of this kind of reference, with at least `minimum` elements and at most `maximum`.
+    /// The type of tables of this kind of reference, with at least `minimum` elements and at most
+    /// `maximum`.
     pub fn new(element: RefType, minimum: u32, maximum: Option<u32>) -> Self {
         Self { element, minimum, maximum }
     }

@@ -26,7 +26,8 @@ fn engine(checks: BoundsChecks, harden: bool) -> Engine {
 
 #[test]
 fn accesses_are_checked_to_the_byte() {
-    // Loads and stores at an index in a register, at a constant one, with offsets of all sizes, of all widths.
+    // Loads and stores at an index in a register, at a constant one, with offsets of all sizes, of
+    // all widths.
     let mut text = String::from("(module (memory (export \"memory\") 1 2)\n");
     let accesses = [
         ("i32.load8_u", 1_u64),
@@ -98,7 +99,8 @@ const SHARED: &str = r#"(module
 
 #[test]
 fn code_without_checks_uses_no_memory_without_a_reservation() {
-    // The process may have as many addresses as it wants: so the memory has a reservation, and any code can use it.
+    // The process may have as many addresses as it wants: so the memory has a reservation, and any
+    // code can use it.
     let shared = SharedMemory::new(MemoryType::shared(1, 2)).unwrap();
     for checks in [BoundsChecks::Reservation, BoundsChecks::Instructions] {
         let engine = engine(checks, false);
@@ -109,7 +111,8 @@ fn code_without_checks_uses_no_memory_without_a_reservation() {
         assert_eq!(load.call(&mut store, 65_532).unwrap(), 0);
         assert_eq!(load.call(&mut store, 65_533).unwrap_err().trap(), Some(Trap::MemoryOutOfBounds));
     }
-    // With few addresses the memory has none, and code without checks is refused: in a process of its own.
+    // With few addresses the memory has none, and code without checks is refused: in a process of
+    // its own.
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "with_few_addresses_code_without_checks_is_refused"]);
     limit_addresses(&mut command, 4 << 30);

@@ -1,7 +1,8 @@
-//! Golden tests: small programs in `golden/*.wat`, with the machine code that they become beside them in `.golden` files.
+//! Golden tests: small programs in `golden/*.wat`, with the machine code that they become beside
+//! them in `.golden` files.
 //!
-//! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` writes the files anew; what has changed is
-//! then read in the difference.
+//! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` writes the files
+//! anew; what has changed is then read in the difference.
 
 use std::fs;
 use std::num::NonZero;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use wasm_jit::{BoundsChecks, Config, Engine, Error, Module};
 
-/// The whole module's code as text, compiled by so many threads. A first line such as `;; --bounds-checks` names settings of the engine.
+/// The whole module's code as text, compiled by so many threads. A first line such as
+/// `;; --bounds-checks` names settings of the engine.
 fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
     let first = String::from_utf8_lossy(module.as_ref()).lines().next().unwrap_or_default().to_owned();
     let has = |setting: &str| first.starts_with(";;") && first.contains(setting);
@@ -67,7 +69,8 @@ fn code_is_as_recorded() {
     assert!(changed.is_empty(), "bless with BLESS=1 if this is meant:\n{}", changed.join("\n\n"));
 }
 
-/// Enough functions, which call each other forwards and back, that every thread gets several shares of them.
+/// Enough functions, which call each other forwards and back, that every thread gets several shares
+/// of them.
 #[test]
 fn code_is_the_same_whatever_the_number_of_threads() {
     let functions = 8000;

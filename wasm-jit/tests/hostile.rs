@@ -1,8 +1,9 @@
-//! Modules made to hurt: whatever a valid module contains, compiling it takes time in proportion to its size, and it then runs as it
-//! should, or is refused with a limit that is told.
+//! Modules made to hurt: whatever a valid module contains, compiling it takes time in proportion to
+//! its size, and it then runs as it should, or is refused with a limit that is told.
 //!
-//! Times are never compared with a clock's: a module is compiled and one four times as large, and the ratio must not be that of a
-//! quadratic pass, 16, in every one of several turns. Processor time of one thread is taken.
+//! Times are never compared with a clock's: a module is compiled and one four times as large, and
+//! the ratio must not be that of a quadratic pass, 16, in every one of several turns. Processor
+//! time of one thread is taken.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -79,7 +80,8 @@ impl Program {
     }
 }
 
-/// A module of one function from `params` to `results`, of type 0. Type 1 and function 1 take and give nothing.
+/// A module of one function from `params` to `results`, of type 0. Type 1 and function 1 take and
+/// give nothing.
 fn one(
     params: &[ValType],
     results: &[ValType],
@@ -148,8 +150,8 @@ fn check_linear(size: u32, build: impl Fn(u32) -> Vec<u8>) {
     check_ratio(MOST, || (time(&small, 3), time(&large, 1)));
 }
 
-/// The second of two times is less than so many times the first. A pass that takes too long does so whenever it is measured; what
-/// else the machine does comes and goes.
+/// The second of two times is less than so many times the first. A pass that takes too long does so
+/// whenever it is measured; what else the machine does comes and goes.
 #[track_caller]
 fn check_ratio(most: f64, measure: impl Fn() -> (Duration, Duration)) {
     let mut seen = Vec::new();
@@ -568,7 +570,8 @@ fn a_trap_below_many_frames_of_a_long_function() {
         processor_time() - start
     };
     let wasm = build(50_000);
-    // The 256 frames that are kept would take 64 times as long, were each of them asked for by itself.
+    // The 256 frames that are kept would take 64 times as long, were each of them asked for by
+    // itself.
     check_ratio(24.0, || (run_time(&wasm, 3), run_time(&wasm, 3000)));
 }
 
@@ -839,7 +842,8 @@ fn changed(module: &[u8], random: &mut SmallRng) -> Vec<u8> {
     bytes
 }
 
-/// What can be loaded is asked for names and listings, too, which are read when somebody asks. By hand, for longer:
+/// What can be loaded is asked for names and listings, too, which are read when somebody asks. By
+/// hand, for longer:
 /// `HOSTILE_MODULE=file.wasm HOSTILE_ROUNDS=100000 HOSTILE_SEED=7 cargo test --release -p wasm-jit --test hostile changed`.
 #[test]
 fn modules_that_were_changed_are_loaded_or_refused() {

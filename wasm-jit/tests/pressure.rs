@@ -1,5 +1,6 @@
-//! Every operator where registers are short: all homes are taken, operands wait below, and those of the operator come from
-//! wherever an operand can be. The result is that of the same operator alone in a function.
+//! Every operator where registers are short: all homes are taken, operands wait below, and those of
+//! the operator come from wherever an operand can be. The result is that of the same operator alone
+//! in a function.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
 //! Signals, alarms and forks, each in a child process that may die of it.
 //!
-//! The only test of its process: a child of a process whose other threads are at work may find a lock that nobody will give back.
+//! The only test of its process: a child of a process whose other threads are at work may find a
+//! lock that nobody will give back.
 
 use std::thread;
 use std::time::Duration;
@@ -85,7 +86,8 @@ fn alarm() {
     // SAFETY: reads the timer.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
     let mut left = timer;
-    // It stands at zero when the signal was sent; this thread takes it at the end of the call that sees that.
+    // It stands at zero when the signal was sent; this thread takes it at the end of the call that
+    // sees that.
     while (left.it_value.tv_sec, left.it_value.tv_usec) != (0, 0) {
         thread::yield_now();
         // SAFETY: writes the timer's state.
@@ -103,12 +105,14 @@ fn signals_and_forks() {
         }
     };
 
-    // A signal that was sent is no trap, whatever the thread executes. (Rust's own handler takes SIGSEGV and SIGBUS for faults.)
+    // A signal that was sent is no trap, whatever the thread executes. (Rust's own handler takes
+    // SIGSEGV and SIGBUS for faults.)
     for signal in [libc::SIGFPE, libc::SIGILL, libc::SIGTERM] {
         check("sent", Signal(signal), &mut || send_into_loop(signal));
     }
 
-    // A signal by which threads are interrupted has the effect that it had when somebody else sends it.
+    // A signal by which threads are interrupted has the effect that it had when somebody else sends
+    // it.
     check("default", Signal(libc::SIGALRM), &mut || {
         let _program = program(libc::SIGALRM);
         alarm();

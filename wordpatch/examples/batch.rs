@@ -1,4 +1,5 @@
-//! Patches a hundred instructions of generated code at once: the whole batch pays for two waits, whatever its size.
+//! Patches a hundred instructions of generated code at once: the whole batch pays for two waits,
+//! whatever its size.
 //!
 //! Run by `cargo run --release -p wordpatch --example batch`. Prints:
 //!
@@ -23,7 +24,8 @@ fn call(address: usize) -> u32 {
 }
 
 fn main() -> Result<(), Error> {
-    // The functions follow each other without gaps, so their instructions cross boundaries at every place.
+    // The functions follow each other without gaps, so their instructions cross boundaries at every
+    // place.
     let mut buffer = CodeBuffer::new(4096)?;
     let offsets: Vec<usize> =
         (0..100).map(|_| buffer.append(&function(1), 1).expect("600 bytes of 4096")).collect();
@@ -41,8 +43,10 @@ fn main() -> Result<(), Error> {
             replacement: &new[..5],
         })
         .collect();
-    // SAFETY: 1. an instruction starts at each address, in code that only this program's calls of wordpatch write;
-    // 2. `mov eax, 2` is right for every caller; 3. this is the only thread, with SIGTRAP unblocked, and nothing branches into
+    // SAFETY: 1. an instruction starts at each address, in code that only this program's calls of
+    // wordpatch write;
+    // 2. `mov eax, 2` is right for every caller; 3. this is the only thread, with SIGTRAP
+    //    unblocked, and nothing branches into
     // an instruction.
     let results = unsafe { wordpatch::patch_all(&patches) };
 

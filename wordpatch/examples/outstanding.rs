@@ -41,14 +41,17 @@ fn main() -> Result<(), Error> {
     ];
     let finisher = Finisher::start()?;
 
-    // SAFETY: 1. an instruction starts at both addresses, in the program's own code, which stays mapped; 2. the new ones are right
-    // for every caller; 3. no thread blocks SIGTRAP (the finisher's does not), and no branch goes into an instruction.
+    // SAFETY: 1. an instruction starts at both addresses, in the program's own code, which stays
+    // mapped; 2. the new ones are right for every caller; 3. no thread blocks SIGTRAP (the
+    // finisher's does not), and no branch goes into an instruction.
     let outstanding = unsafe { wordpatch::start_patch_all(&patches) };
-    // Each instruction begins with INT3 now. A thread that meets it goes on in a copy of the old one.
+    // Each instruction begins with INT3 now. A thread that meets it goes on in a copy of the old
+    // one.
     println!("begun: {:?}, the functions return {} and {}", outstanding.state(), width(), height());
 
     finisher.take_over(&outstanding)?;
-    // Here the program does something else, while the finisher waits for the processors and stores the rest.
+    // Here the program does something else, while the finisher waits for the processors and stores
+    // the rest.
     let state = outstanding.wait(Instant::now() + Duration::from_secs(60))?;
     assert_eq!(state, State::Finished, "a finisher needs some microseconds");
     // What became of each patch.

@@ -10,8 +10,8 @@ use std::arch::global_asm;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-// A function that returns a constant. The instruction crosses a cache line, and the patches change bytes on both sides: the hardest
-// case.
+// A function that returns a constant. The instruction crosses a cache line, and the patches change
+// bytes on both sides: the hardest case.
 global_asm!(".globl limit", ".balign 64", ".skip 62, 0xcc", "limit:", "mov eax, 1000000", "ret");
 
 unsafe extern "C" {
@@ -43,11 +43,14 @@ fn main() -> Result<(), wordpatch::Error> {
     };
     let patch = || {
         wait_until_seen(VALUES[0]);
-        // While it is patched, the instruction may be a breakpoint, so every thread must be able to take SIGTRAP.
+        // While it is patched, the instruction may be a breakpoint, so every thread must be able to
+        // take SIGTRAP.
         wordpatch::check_sigtrap_unblocked()?;
         for (old, new) in [(VALUES[0], VALUES[1]), (VALUES[1], VALUES[2])] {
-            // SAFETY: 1. an instruction starts there, in the program's own code, which only wordpatch writes;
-            // 2. every caller of `limit` can use the new value; 3. no thread blocks SIGTRAP, and no branch goes into the middle
+            // SAFETY: 1. an instruction starts there, in the program's own code, which only
+            // wordpatch writes;
+            // 2. every caller of `limit` can use the new value; 3. no thread blocks SIGTRAP, and no
+            //    branch goes into the middle
             // of the instruction.
             unsafe { wordpatch::patch(limit as *const () as usize, &mov_eax(old), &mov_eax(new))? };
             wait_until_seen(new);

@@ -1,8 +1,10 @@
-//! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid once. One patch is a batch
-//! of one.
+//! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid
+//! once. One patch is a batch of one.
 //!
-//! 1. Every patch is checked; those that may be, are taken: the straddlers' sites are locked in the table.
-//! 2. All of them make their stores up to their next wait: the single stores are done, the straddlers have INT3.
+//! 1. Every patch is checked; those that may be, are taken: the straddlers' sites are locked in the
+//!    table.
+//! 2. All of them make their stores up to their next wait: the single stores are done, the
+//!    straddlers have INT3.
 //! 3. One wait, from the last of these stores.
 //! 4. On with 2, until none has to wait.
 //!
@@ -15,36 +17,44 @@ use crate::text::atfork;
 use crate::way::Way;
 use crate::{Error, Patch, serialize, trap, tsc};
 
-/// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread that executes it
-/// runs the old or the new instruction, never a mixture.
+/// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
+/// that executes it runs the old or the new instruction, never a mixture.
 ///
-/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. What matters is where the whole instruction lies,
-/// up to its eighth byte, not which of its bytes are named or change. Inside one fetch window, the patch is one atomic store, and
-/// some hundred ticks for looking the address up and decoding. If the instruction crosses a window, the caller blocks: for one wait
-/// if bytes change on one side only, for two otherwise; T_max each where it is known, some 600 to 40,000 ticks of membarrier
-/// otherwise. Threads that execute the instruction between two waits take a trap of a few thousand ticks and continue; they never
-/// wait for the caller. When the function returns, other cores may still execute the old instruction for T_max
-/// ([`serialize_all_cores`] ends that, except for a thread that is in the old instruction's out-of-line copy).
+/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. What matters is
+/// where the whole instruction lies, up to its eighth byte, not which of its bytes are named or
+/// change. Inside one fetch window, the patch is one atomic store, and some hundred ticks for
+/// looking the address up and decoding. If the instruction crosses a window, the caller blocks: for
+/// one wait if bytes change on one side only, for two otherwise; T_max each where it is known, some
+/// 600 to 40,000 ticks of membarrier otherwise. Threads that execute the instruction between two
+/// waits take a trap of a few thousand ticks and continue; they never wait for the caller. When the
+/// function returns, other cores may still execute the old instruction for T_max
+/// ([`serialize_all_cores`] ends that, except for a thread that is in the old instruction's
+/// out-of-line copy).
 ///
-/// The bytes may be several instructions, if the same number start at the same places after the patch. Where more than one of them
-/// changes, everything from the start of the first to the end of the last one that does must be at most 8 bytes in one fetch
-/// window.
+/// The bytes may be several instructions, if the same number start at the same places after the
+/// patch. Where more than one of them changes, everything from the start of the first to the end of
+/// the last one that does must be at most 8 bytes in one fetch window.
 ///
-/// Concurrent patches of one instruction are safe, also of different parts of it: one of them succeeds, the others get an error
-/// and have changed nothing. Must not be called from a signal handler or a probe function.
+/// Concurrent patches of one instruction are safe, also of different parts of it: one of them
+/// succeeds, the others get an error and have changed nothing. Must not be called from a signal
+/// handler or a probe function.
 ///
 /// # Errors
-/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] when another thread is patching the
-/// instruction; [`Error::ForeignBreakpoint`] when an INT3 of somebody else stands there; [`Error::LayoutChanged`] when an instruction would be longer or
-/// shorter; [`Error::SeveralInstructions`]; [`Error::Immovable`] when the site must be locked and the instruction cannot be run
-/// out of line; and the errors of the environment. None leaves a site half patched.
+/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] when
+/// another thread is patching the instruction; [`Error::ForeignBreakpoint`] when an INT3 of
+/// somebody else stands there; [`Error::LayoutChanged`] when an instruction would be longer or
+/// shorter; [`Error::SeveralInstructions`]; [`Error::Immovable`] when the site must be locked and
+/// the instruction cannot be run out of line; and the errors of the environment. None leaves a site
+/// half patched.
 ///
 /// # Safety
-/// 1. `address` must be the start of an instruction of text that stays mapped during the call, and only this crate may
-///    write it. So must what `/proc/self/maps` shows as one mapping with it ([`TextRef::resolve`](crate::TextRef::resolve)).
+/// 1. `address` must be the start of an instruction of text that stays mapped during the call, and
+///    only this crate may write it. So must what `/proc/self/maps` shows as one mapping with it
+///    ([`TextRef::resolve`](crate::TextRef::resolve)).
 /// 2. The new instruction must be right for every thread that executes it.
-/// 3. When the instruction crosses a fetch window, no thread that may execute it has SIGTRAP blocked
-///    ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the instruction.
+/// 3. When the instruction crosses a fetch window, no thread that may execute it has SIGTRAP
+///    blocked ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the
+///    instruction.
 ///
 /// [`serialize_all_cores`]: crate::serialize_all_cores
 /// [`check_sigtrap_unblocked`]: crate::check_sigtrap_unblocked
@@ -58,12 +68,14 @@ pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Resu
     way.map(drop)
 }
 
-/// Makes many patches, of any kind, and pays each of the two waits once for all of them. Returns for each, in order, what
-/// [`patch`] would return. A patch that is refused leaves the others done and its own site untouched. The second of two patches
-/// that have bytes in common is refused with [`Error::Overlap`].
+/// Makes many patches, of any kind, and pays each of the two waits once for all of them. Returns
+/// for each, in order, what [`patch`] would return. A patch that is refused leaves the others done
+/// and its own site untouched. The second of two patches that have bytes in common is refused with
+/// [`Error::Overlap`].
 ///
-/// Blocks for two waits if any patch crosses a fetch window, however many do. The straddlers stay locked for that time, so threads that
-/// execute them take traps. The patches become visible in no particular order.
+/// Blocks for two waits if any patch crosses a fetch window, however many do. The straddlers stay
+/// locked for that time, so threads that execute them take traps. The patches become visible in no
+/// particular order.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
@@ -162,7 +174,8 @@ pub(crate) fn have_waited(ways: &mut [Result<Way, Error>]) {
     ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(Way::has_waited);
 }
 
-/// Step 3 is refused: those that have to wait are given up, unless they only had to keep others from following.
+/// Step 3 is refused: those that have to wait are given up, unless they only had to keep others
+/// from following.
 pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
     let _step = atfork::step();
     for way in ways {
@@ -185,8 +198,8 @@ fn run(ways: &mut [Result<Way, Error>]) {
     }
 }
 
-/// What was mapped anew at a site may hold the same bytes: then it shows only now that the stores went elsewhere. Checks these
-/// patches again, in the new text; returns whether there are any.
+/// What was mapped anew at a site may hold the same bytes: then it shows only now that the stores
+/// went elsewhere. Checks these patches again, in the new text; returns whether there are any.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each patch that is finished.

@@ -1,4 +1,5 @@
-//! Up to eight bytes of an instruction, as a value that can be copied and compared without allocating.
+//! Up to eight bytes of an instruction, as a value that can be copied and compared without
+//! allocating.
 
 use std::fmt;
 

@@ -1,11 +1,12 @@
-//! Memory for code that this process generates: two mappings of the same pages, like text that was patched.
+//! Memory for code that this process generates: two mappings of the same pages, like text that was
+//! patched.
 //!
 //! # The algorithm
-//! 1. A [`CodeBuffer`] is shared memory, mapped read-write. It is as long as the code may become; its pages come into being
-//!    when they are written.
-//! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and registers the two mappings as a
-//!    text and its writable alias. [`patch`](crate::patch) and [`TextRef`](crate::TextRef) then store through that alias, and copy
-//!    nothing.
+//! 1. A [`CodeBuffer`] is shared memory, mapped read-write. It is as long as the code may become;
+//!    its pages come into being when they are written.
+//! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and
+//!    registers the two mappings as a text and its writable alias. [`patch`](crate::patch) and
+//!    [`TextRef`](crate::TextRef) then store through that alias, and copy nothing.
 //! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
 //!
 //! No page is writable where it is executed, at any time.
@@ -78,8 +79,8 @@ impl CodeBuffer {
         self.written == 0
     }
 
-    /// Adds code, at the next multiple of `alignment` (a power of two, at most a page), and gives the offset that it has. What is
-    /// skipped is INT3. `None` when there is no room.
+    /// Adds code, at the next multiple of `alignment` (a power of two, at most a page), and gives
+    /// the offset that it has. What is skipped is INT3. `None` when there is no room.
     pub fn append(&mut self, code: &[u8], alignment: usize) -> Option<usize> {
         let start = self.written.next_multiple_of(alignment);
         let end = start.checked_add(code.len()).filter(|end| *end <= self.view.length)?;
@@ -130,9 +131,10 @@ impl CodeBuffer {
 
 /// Code that may be executed, and patched.
 ///
-/// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must be finished, and no
-/// [`TextRef`](crate::TextRef) or [`TwoForms`](crate::text::TwoForms) inside it may be used afterwards: calling it, patching it and using
-/// those is unsafe, and this is part of what their callers promise.
+/// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must
+/// be finished, and no [`TextRef`](crate::TextRef) or [`TwoForms`](crate::text::TwoForms) inside it
+/// may be used afterwards: calling it, patching it and using those is unsafe, and this is part of
+/// what their callers promise.
 #[derive(Debug)]
 pub struct CodeMemory {
     text: View,
@@ -156,7 +158,8 @@ impl CodeMemory {
     /// The code as it stands now; with concurrent patches, a snapshot may be of no one moment.
     pub fn code(&self) -> Vec<u8> {
         let start = self.text.start.as_ptr();
-        // SAFETY: mapped readable as long as `self`. Patches store meanwhile: each byte is read once, volatile.
+        // SAFETY: mapped readable as long as `self`. Patches store meanwhile: each byte is read
+        // once, volatile.
         (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
     }
 }

@@ -1,17 +1,20 @@
-//! The pool of out-of-line copies: pages near the text, filled from the front, and an index of what is there.
+//! The pool of out-of-line copies: pages near the text, filled from the front, and an index of what
+//! is there.
 //!
 //! # A copy is
 //! 1. looked up by the site and the whole instruction: a site that is toggled for ever needs two;
 //! 2. encoded for the next free place of a page within reach, or of a new one;
-//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill a free place.
+//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill a
+//!    free place.
 //!
 //! A copy is never taken back: a thread may be on its way through it at any time.
 //!
 //! # Why no core has to be serialized
-//! The address may have held other code long ago, and nothing has made the other cores forget it. But a thread comes to a copy in
-//! one way only: the trap handler reads the address in the site's record, which was stored after the copy, and the return
-//! from the signal goes through the kernel, which resumes the thread with IRET (or ERETU). That is the vendors' protocol to the
-//! letter: see the flag, execute a serializing instruction, run the new code.
+//! The address may have held other code long ago, and nothing has made the other cores forget it.
+//! But a thread comes to a copy in one way only: the trap handler reads the address in the site's
+//! record, which was stored after the copy, and the return from the signal goes through the kernel,
+//! which resumes the thread with IRET (or ERETU). That is the vendors' protocol to the letter: see
+//! the flag, execute a serializing instruction, run the new code.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,13 +127,15 @@ impl Page {
         Ok(Self { text, used: 0 })
     }
 
-    /// Writes a copy into the next free place, if there is one that the instruction can be moved to.
+    /// Writes a copy into the next free place, if there is one that the instruction can be moved
+    /// to.
     fn write(&mut self, instruction: &Instruction) -> Option<usize> {
         while self.used + displaced::MAX_COPY <= PAGE_OF_COPIES {
             let start = self.used;
             let copy = displaced::copy_at(instruction, self.text.address() + start).ok()?;
             self.used += ALIGNMENT;
-            // In a forked child, the place may hold a copy that the parent has made since: the next one, then.
+            // In a forked child, the place may hold a copy that the parent has made since: the next
+            // one, then.
             if self.fill(start, &copy) {
                 self.used = start + copy.len().next_multiple_of(ALIGNMENT);
                 return Some(self.text.address() + start);
@@ -147,14 +152,15 @@ impl Page {
             let part = &code[offset..code.len().min(offset + MAX_PATCH)];
             word[..part.len()].copy_from_slice(part);
             let word = Bytes::new(&word).expect("eight bytes");
-            // SAFETY: inside the page, whose text stays mapped; nobody executes a place before its address is known.
+            // SAFETY: inside the page, whose text stays mapped; nobody executes a place before its
+            // address is known.
             unsafe { self.text.compare_exchange(FetchWindow::Bytes8, start + offset, &free, &word) }.is_ok()
         })
     }
 }
 
-/// Whether this process has the page that `copy` stands in: not so in a forked child whose parent has made the page since.
-/// For the trap handler: atomics only.
+/// Whether this process has the page that `copy` stands in: not so in a forked child whose parent
+/// has made the page since. For the trap handler: atomics only.
 pub(crate) fn is_here(copy: usize) -> bool {
     let starts = PAGES.iter().map(|page| page.load(Ordering::Acquire));
     starts.take_while(|start| *start != 0).any(|start| (start..start + PAGE_OF_COPIES).contains(&copy))
@@ -174,7 +180,8 @@ mod tests {
         copy_of(&original(address, code)).unwrap()
     }
 
-    /// A forked child and its parent share a page of copies, and each has its own idea of how much of it is used up.
+    /// A forked child and its parent share a page of copies, and each has its own idea of how much
+    /// of it is used up.
     #[test]
     fn a_place_that_the_other_process_has_used_is_not_written() {
         let site = a_place_that_the_other_process_has_used_is_not_written as *const () as usize;

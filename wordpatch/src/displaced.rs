@@ -1,12 +1,13 @@
-//! Out-of-line copies of instructions: what a thread executes instead when it meets a site that is locked with INT3.
+//! Out-of-line copies of instructions: what a thread executes instead when it meets a site that is
+//! locked with INT3.
 //!
-//! A copy does what the instruction does at its own place, then jumps to the instruction after it. iced-x86 re-encodes what depends on
-//! the place (RIP-relative operands, relative branches).
+//! A copy does what the instruction does at its own place, then jumps to the instruction after it.
+//! iced-x86 re-encodes what depends on the place (RIP-relative operands, relative branches).
 //!
 //! # Calls
-//! A CALL in the copy would push an address in the copy. Callees look at their return address: `__cyg_profile_func_enter` is passed
-//! the one of its caller, unwinders look it up in
-//! tables. It would also keep the copy in use until the callee returns. So a CALL becomes
+//! A CALL in the copy would push an address in the copy. Callees look at their return address:
+//! `__cyg_profile_func_enter` is passed the one of its caller, unwinders look it up in tables. It
+//! would also keep the copy in use until the callee returns. So a CALL becomes
 //!
 //! ```text
 //! push imm32              ; low half of the return address, sign-extended
@@ -14,9 +15,11 @@
 //! jmp target
 //! ```
 //!
-//! With user shadow stacks enabled (CET), that is fatal: only CALL pushes to the shadow stack, so the callee's RET would raise a
-//! control-protection exception. A CALL is refused then. All other instructions are executed as what they are, RET included, and leave
-//! the shadow stack right. There is no way to push an address of one's choice: WRSS is reserved for runtimes that enable it.
+//! With user shadow stacks enabled (CET), that is fatal: only CALL pushes to the shadow stack, so
+//! the callee's RET would raise a control-protection exception. A CALL is refused then. All other
+//! instructions are executed as what they are, RET included, and leave the shadow stack right.
+//! There is no way to push an address of one's choice: WRSS is reserved for runtimes that enable
+//! it.
 
 use std::arch::asm;
 
@@ -27,7 +30,8 @@ use iced_x86::{
 
 use crate::Error;
 
-/// The longest copy: three instructions of at most 15 bytes, and what the encoder appends for far branches.
+/// The longest copy: three instructions of at most 15 bytes, and what the encoder appends for far
+/// branches.
 pub(crate) const MAX_COPY: usize = 64;
 
 fn immovable(instruction: &Instruction, reason: &'static str) -> Error {
@@ -38,7 +42,8 @@ fn encodes(result: Result<Instruction, iced_x86::IcedError>) -> Instruction {
     result.expect("a fixed, valid operand combination")
 }
 
-/// Whether this thread has a shadow stack. The C library enables them for a process as a whole, when it starts.
+/// Whether this thread has a shadow stack. The C library enables them for a process as a whole,
+/// when it starts.
 fn has_shadow_stack() -> bool {
     let pointer: u64;
     // SAFETY: reads the shadow stack pointer; without shadow stacks it is a NOP and leaves 0.

@@ -1,7 +1,8 @@
 //! Why a patch was not made.
 //!
-//! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused, and the text is
-//! not what it should be. Every variant leaves the text as it was, but for a rare case of [`Error::MembarrierRefused`].
+//! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused,
+//! and the text is not what it should be. Every variant leaves the text as it was, but for a rare
+//! case of [`Error::MembarrierRefused`].
 
 use std::io;
 
@@ -33,7 +34,8 @@ pub enum Error {
         bytes: Bytes,
     },
 
-    /// The new bytes would change where the next instruction starts (paper section 4, layout equivalence).
+    /// The new bytes would change where the next instruction starts (paper section 4, layout
+    /// equivalence).
     #[error(
         "the patch would turn the instruction of {old_length} bytes at {address:#x} into one of {new_length}; instructions must start where they did"
     )]
@@ -46,8 +48,8 @@ pub enum Error {
         new_length: usize,
     },
 
-    /// Several instructions change, and one store cannot replace all of them: a thread between them would run one of the old and
-    /// one of the new.
+    /// Several instructions change, and one store cannot replace all of them: a thread between them
+    /// would run one of the old and one of the new.
     #[error(
         "the patch at {address:#x} changes several instructions that are more than 8 bytes or cross a fetch window; patch them one at a time"
     )]
@@ -76,8 +78,8 @@ pub enum Error {
         found: Bytes,
     },
 
-    /// Another thread is patching the same instruction, or another part of it has changed since the patch was checked. Trying
-    /// again is safe.
+    /// Another thread is patching the same instruction, or another part of it has changed since the
+    /// patch was checked. Trying again is safe.
     #[error("another thread is patching the instruction at {address:#x}; try again")]
     Contended {
         /// The site.
@@ -123,18 +125,21 @@ pub enum Error {
         length: usize,
     },
 
-    /// More different straddlers were patched than the tables hold: millions of sites, or of old instructions.
+    /// More different straddlers were patched than the tables hold: millions of sites, or of old
+    /// instructions.
     #[error("the tables for straddling instructions are full")]
     TableFull,
 
-    /// The text was unmapped, or replaced, while an asynchronous patch was under way. Nothing else was changed.
+    /// The text was unmapped, or replaced, while an asynchronous patch was under way. Nothing else
+    /// was changed.
     #[error("the text at {address:#x} went away while it was being patched")]
     TextGone {
         /// The site.
         address: usize,
     },
 
-    /// The patch was begun by the process that this one was forked from. Here, the old instruction stands.
+    /// The patch was begun by the process that this one was forked from. Here, the old instruction
+    /// stands.
     #[error("the patch of {address:#x} was begun by the parent process, and is not made in this one")]
     Forked {
         /// The site.
@@ -162,8 +167,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// After a fork, the text, or the table of locked sites, is still shared with the parent process: call
-    /// [`unshare`](crate::text::unshare).
+    /// After a fork, the text, or the table of locked sites, is still shared with the parent
+    /// process: call [`unshare`](crate::text::unshare).
     #[error("the text at {address:#x} is still shared with the parent process")]
     SharedWithParent {
         /// The site.
@@ -190,9 +195,10 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing was changed; unless it was allowed up to the second
-    /// wait of a patch (another thread has installed a seccomp filter): then there is no safe way on, nor back, and the site stays
-    /// locked. Threads run the old instruction there, at the cost of a trap, and no other patch gets the site.
+    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing was changed; unless it
+    /// was allowed up to the second wait of a patch (another thread has installed a seccomp
+    /// filter): then there is no safe way on, nor back, and the site stays locked. Threads run the
+    /// old instruction there, at the cost of a trap, and no other patch gets the site.
     #[error(
         "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
     )]
@@ -208,8 +214,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The program has had more different actions for SIGTRAP than handlers of ours can take the place of. The one it installed last
-    /// stays in force.
+    /// The program has had more different actions for SIGTRAP than handlers of ours can take the
+    /// place of. The one it installed last stays in force.
     #[error(
         "the program has installed more than {limit} different SIGTRAP handlers; install one handler, before the first patch"
     )]

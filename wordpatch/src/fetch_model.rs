@@ -1,7 +1,8 @@
 //! What is assumed of this processor's instruction fetch.
 //!
-//! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch. That is not so on every
-//! processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte boundaries inside a line. So the unit here is the *fetch window*.
+//! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch.
+//! That is not so on every processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte boundaries
+//! inside a line. So the unit here is the *fetch window*.
 //!
 //! # Without a calibration
 //! The window is an aligned quadword, and waits are `membarrier` SYNC_CORE. What that rests on:
@@ -11,12 +12,15 @@
 //! | AMD | promised: one such store may modify code that other processors execute (APM volume 2, section 7.6.1) | serialization, as promised |
 //! | Intel | **assumed**: the manual (SDM volume 3, "Handling Self- and Cross-Modifying Code") promises nothing for code that is executed before the executing processor has serialized | the manual's protocol as far as it can be followed without stopping threads: see [`crate::protocol`] |
 //!
-//! Why the quadword is used on Intel too: INT3 for every patch, as in Linux's text_poke, would need a SIGTRAP handler in programs that
-//! toggle calls only, where most call sites lie inside a quadword. No tear inside a quadword is known of any x86-64 processor, and
-//! JIT compilers rely on the same. Each run of `tmax-probe` looks for one, and reports a machine on which it finds one as unsafe.
+//! Why the quadword is used on Intel too: INT3 for every patch, as in Linux's text_poke, would need
+//! a SIGTRAP handler in programs that toggle calls only, where most call sites lie inside a
+//! quadword. No tear inside a quadword is known of any x86-64 processor, and JIT compilers rely on
+//! the same. Each run of `tmax-probe` looks for one, and reports a machine on which it finds one as
+//! unsafe.
 //!
 //! # With a calibration
-//! [`crate::calibration`] has a measured window, claimed only by a run that could have refuted it, and perhaps a T_max.
+//! [`crate::calibration`] has a measured window, claimed only by a run that could have refuted it,
+//! and perhaps a T_max.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration;
 
-/// A naturally aligned block that instruction fetch reads at once. The only place where these sizes are spelled.
+/// A naturally aligned block that instruction fetch reads at once. The only place where these sizes
+/// are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FetchWindow {
@@ -77,19 +82,20 @@ impl FetchWindow {
     }
 }
 
-/// The longest time, in TSC ticks, for which a processor may execute stale instruction bytes (paper section 3).
+/// The longest time, in TSC ticks, for which a processor may execute stale instruction bytes (paper
+/// section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TMax(pub u32);
 
 impl TMax {
-    /// For how long a core is taken to execute stale bytes where T_max is unknown and `membarrier` does not help: it does not
-    /// reach a forked child, and may be refused in the middle of a change. Assumed: no vendor promises a bound. Measured T_max are
-    /// 600 to 3,000 ticks.
+    /// For how long a core is taken to execute stale bytes where T_max is unknown and `membarrier`
+    /// does not help: it does not reach a forked child, and may be refused in the middle of a
+    /// change. Assumed: no vendor promises a bound. Measured T_max are 600 to 3,000 ticks.
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 
-/// How the *wait* of a protocol is made, where one is needed. A calibration says which way is the cheaper one on its machine. It is so for
-/// batches of every size, each of which pays a wait once.
+/// How the *wait* of a protocol is made, where one is needed. A calibration says which way is the
+/// cheaper one on its machine. It is so for batches of every size, each of which pays a wait once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -127,8 +133,8 @@ pub struct FetchModel {
     pub source: Source,
 }
 
-/// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max known, bits 32..64 T_max. 0
-/// until it is first asked for or forced.
+/// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max
+/// known, bits 32..64 T_max. 0 until it is first asked for or forced.
 static IN_FORCE: AtomicU64 = AtomicU64::new(0);
 
 const T_MAX_KNOWN: u64 = 1 << 16;
@@ -142,7 +148,8 @@ impl FetchModel {
         source: Source::VendorGuarantee,
     };
 
-    /// The model that patches rely on now. The first call of a process reads the calibration file, if there is one.
+    /// The model that patches rely on now. The first call of a process reads the calibration file,
+    /// if there is one.
     pub fn in_force() -> Self {
         #[cfg(model)]
         if let Some(window) = wordpatch_model::environment::window() {
@@ -165,13 +172,15 @@ impl FetchModel {
         }
     }
 
-    /// Makes patches rely on another window, T_max and way to wait from now on; without a T_max, waits are `membarrier` calls
-    /// whatever `wait` says. Sites that were decoded before keep the window they were decoded with.
+    /// Makes patches rely on another window, T_max and way to wait from now on; without a T_max,
+    /// waits are `membarrier` calls whatever `wait` says. Sites that were decoded before keep the
+    /// window they were decoded with.
     ///
     /// # Safety
-    /// 1. On every processor this process runs on, a store inside an aligned block of `window` bytes must be atomic
-    ///    for instruction fetch.
-    /// 2. `t_max`, if given, must bound the time for which any of these processors executes stale bytes.
+    /// 1. On every processor this process runs on, a store inside an aligned block of `window`
+    ///    bytes must be atomic for instruction fetch.
+    /// 2. `t_max`, if given, must bound the time for which any of these processors executes stale
+    ///    bytes.
     pub unsafe fn force(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) {
         let wait = if t_max.is_some() { wait } else { WaitPolicy::Membarrier };
         IN_FORCE.store(Self { window, t_max, wait, source: Source::Forced }.pack(), Ordering::Release);
@@ -230,7 +239,8 @@ pub(crate) mod in_tests {
 mod tests {
     use super::*;
 
-    /// What the first call of [`FetchModel::in_force`] does when another thread forces a model while the file is read.
+    /// What the first call of [`FetchModel::in_force`] does when another thread forces a model
+    /// while the file is read.
     #[cfg(not(loom))]
     #[test]
     fn a_model_that_was_forced_while_the_file_was_read_stays() {

@@ -1,7 +1,7 @@
 //! A thread that finishes outstanding patches, for callers who do not want to look after them.
 //!
-//! Each round takes everything that was handed over and makes one wait, from the last store of any of them: a hundred patches
-//! that were begun one by one pay for two or three waits.
+//! Each round takes everything that was handed over and makes one wait, from the last store of any
+//! of them: a hundred patches that were begun one by one pay for two or three waits.
 //!
 //! The thread blocks every signal but the trap: it may itself run through a locked site.
 
@@ -11,8 +11,8 @@ use crate::primitive::{Arc, Condvar, Mutex, MutexGuard};
 use crate::text::fork::Generation;
 use crate::{Error, serialize, trap};
 
-/// A running finisher. Dropping it finishes what it has, and ends its thread. In a forked child there is no such thread: there,
-/// dropping it does nothing, and it takes nothing over.
+/// A running finisher. Dropping it finishes what it has, and ends its thread. In a forked child
+/// there is no such thread: there, dropping it does nothing, and it takes nothing over.
 #[derive(Debug)]
 pub struct Finisher {
     queue: Arc<Queue>,
@@ -53,7 +53,8 @@ impl Finisher {
         Ok(Self { queue, thread: Some(thread), process: Generation::now() })
     }
 
-    /// Has the patch finished soon. Its handle stays good for waiting and for the results, and can be dropped at once.
+    /// Has the patch finished soon. Its handle stays good for waiting and for the results, and can
+    /// be dropped at once.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child.

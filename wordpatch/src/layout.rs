@@ -1,19 +1,22 @@
-//! Narrows a patch down to the instructions that it changes, and checks that threads can be anywhere in the old bytes and go on
-//! in the new ones.
+//! Narrows a patch down to the instructions that it changes, and checks that threads can be
+//! anywhere in the old bytes and go on in the new ones.
 //!
-//! The new bytes must be *layout equivalent* to the old ones (paper, section 4): the same set of addresses starts an instruction.
+//! The new bytes must be *layout equivalent* to the old ones (paper, section 4): the same set of
+//! addresses starts an instruction.
 //!
 //! # One instruction
-//! A patch of one instruction is widened to the whole instruction, whatever part of it the caller names: fetch combines all of
-//! its bytes, so the split of the *instruction* decides whether one store is enough, and patches of different parts of it must
-//! exclude each other. Only the bytes after the eighth are left out. They never change: every patch starts at the start of an
+//! A patch of one instruction is widened to the whole instruction, whatever part of it the caller
+//! names: fetch combines all of its bytes, so the split of the *instruction* decides whether one
+//! store is enough, and patches of different parts of it must exclude each other. Only the bytes
+//! after the eighth are left out. They never change: every patch starts at the start of an
 //! instruction and has at most eight bytes.
 //!
 //! # Several instructions
-//! A patch of several instructions is as good as a sequence of patches of each (the paper's footnote 1), if it is one store: a
-//! thread between two of them runs old ones first and new ones then, never the reverse (AMD APM volume 2, section 7.6.1). The
-//! store compares all of them, from the start of the first one that changes to the end of the last one, so these must be at
-//! most eight bytes in one fetch window.
+//! A patch of several instructions is as good as a sequence of patches of each (the paper's
+//! footnote 1), if it is one store: a thread between two of them runs old ones first and new ones
+//! then, never the reverse (AMD APM volume 2, section 7.6.1). The store compares all of them, from
+//! the start of the first one that changes to the end of the last one, so these must be at most
+//! eight bytes in one fetch window.
 //!
 //! ```text
 //! 90 90 90 90 90   →  0f 1f 44 00 00    refused: a thread after the first NOP would run from the middle of the new one
@@ -36,10 +39,12 @@ pub(crate) const MAX_CODE: usize = MAX_PATCH - 1 + MAX_INSTRUCTION;
 pub(crate) struct Change {
     /// Where the first instruction that changes starts, counted from the patch.
     pub(crate) offset: usize,
-    /// From there to the end of the last instruction that changes, or to the eighth byte of a single longer one.
+    /// From there to the end of the last instruction that changes, or to the eighth byte of a
+    /// single longer one.
     pub(crate) old: Bytes,
     pub(crate) new: Bytes,
-    /// How many of these bytes the caller has named. The rest stands in the text and does not change.
+    /// How many of these bytes the caller has named. The rest stands in the text and does not
+    /// change.
     pub(crate) named: usize,
     /// The old instruction there.
     pub(crate) original: Original,
@@ -47,11 +52,12 @@ pub(crate) struct Change {
     pub(crate) several: bool,
 }
 
-/// Checks a patch of `old` to `new` at `address`, where `code` stands, which begins with `old`. No change when both are equal.
+/// Checks a patch of `old` to `new` at `address`, where `code` stands, which begins with `old`. No
+/// change when both are equal.
 ///
 /// # Errors
-/// [`Error::Undecodable`], [`Error::LayoutChanged`]; [`Error::SeveralInstructions`] when more than one changes and they have
-/// more than eight bytes.
+/// [`Error::Undecodable`], [`Error::LayoutChanged`]; [`Error::SeveralInstructions`] when more than
+/// one changes and they have more than eight bytes.
 pub(crate) fn change(address: usize, code: &[u8], old: &Bytes, new: &Bytes) -> Result<Option<Change>, Error> {
     let mut replaced = [0; MAX_CODE];
     replaced[..code.len()].copy_from_slice(code);
@@ -111,7 +117,8 @@ mod tests {
         change(AT, code, &old, &Bytes::new(new).unwrap())
     }
 
-    /// The offset, the old and new bytes of what the patch is made into, and whether it is several instructions.
+    /// The offset, the old and new bytes of what the patch is made into, and whether it is several
+    /// instructions.
     #[track_caller]
     fn check(code: &[u8], new: &[u8], expected: Option<(usize, &[u8], &[u8], bool)>) {
         let found = narrowed(code, new).unwrap();

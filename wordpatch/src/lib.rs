@@ -1,8 +1,9 @@
-//! Patches instructions of running x86-64 code: every thread executes the old instruction or the new one, never a
-//! mixture, and no thread is stopped.
+//! Patches instructions of running x86-64 code: every thread executes the old instruction or the
+//! new one, never a mixture, and no thread is stopped.
 //!
-//! Use it to rewrite code that other threads may be executing: probes, hot patching, inline caches, code that was
-//! generated at run time. Calls that are only switched on and off are the business of the crate `callpatch`, at less cost.
+//! Use it to rewrite code that other threads may be executing: probes, hot patching, inline caches,
+//! code that was generated at run time. Calls that are only switched on and off are the business of
+//! the crate `callpatch`, at less cost.
 //!
 //! # Example
 //! ```
@@ -26,15 +27,18 @@
 //! ```
 //!
 //! # Concepts
-//! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at once
-//!   ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache line.
-//! * **Straddler**: an instruction whose bytes lie in two fetch windows, and a patch of it, whichever bytes it changes.
-//! * **Text**: executable memory. It is never writable where it is executed; stores go through a second,
-//!   writable mapping of the same pages ([`text`]).
+//! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at
+//!   once ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache
+//!   line.
+//! * **Straddler**: an instruction whose bytes lie in two fetch windows, and a patch of it,
+//!   whichever bytes it changes.
+//! * **Text**: executable memory. It is never writable where it is executed; stores go through a
+//!   second, writable mapping of the same pages ([`text`]).
 //!
 //! # What a patch does
-//! A patch of an instruction inside one window is one atomic store. A straddler goes through the protocol of the paper's
-//! section 5 (Figures 4 and 5), which exists once, as a value ([`protocol`]):
+//! A patch of an instruction inside one window is one atomic store. A straddler goes through the
+//! protocol of the paper's section 5 (Figures 4 and 5), which exists once, as a value
+//! ([`protocol`]):
 //!
 //! 1. lock the site: the first byte becomes INT3;
 //! 2. wait until no processor can still execute the old first byte;
@@ -42,56 +46,67 @@
 //! 4. wait until no processor can still combine the old back part with a new front part;
 //! 5. store the front part, which also unlocks the site.
 //!
-//! A thread that meets the INT3 does not spin. The trap handler sends it on through an out-of-line copy of the
-//! old instruction (a patch makes the copy before it locks the site), so a patcher that is stopped in the
-//! middle stops nobody.
+//! A thread that meets the INT3 does not spin. The trap handler sends it on through an out-of-line
+//! copy of the old instruction (a patch makes the copy before it locks the site), so a patcher that
+//! is stopped in the middle stops nobody.
 //!
-//! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the processor's
-//! T_max ([`FetchModel`]).
+//! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the
+//! processor's T_max ([`FetchModel`]).
 //!
-//! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI 2016).
+//! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI
+//! 2016).
 //!
-//! SIGTRAP stays usable for the program: every trap that is not of a locked site has the effect of the action that the program had
-//! installed, whether that is a handler, a chain of handlers, SIG_IGN or SIG_DFL (`src/trap`).
+//! SIGTRAP stays usable for the program: every trap that is not of a locked site has the effect of
+//! the action that the program had installed, whether that is a handler, a chain of handlers,
+//! SIG_IGN or SIG_DFL (`src/trap`).
 //!
 //! # Drivers
-//! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one. [`start_patch`] and
-//! [`start_patch_all`] return after the first store ([`Outstanding`]); a [`Finisher`] is a thread that does the rest.
+//! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one.
+//! [`start_patch`] and [`start_patch_all`] return after the first store ([`Outstanding`]); a
+//! [`Finisher`] is a thread that does the rest.
 //!
 //! # Main types
-//! * [`patch`], [`patch_all`], [`start_patch`], [`start_patch_all`]: the drivers. [`Patch`]: one patch of a batch.
+//! * [`patch`], [`patch_all`], [`start_patch`], [`start_patch_all`]: the drivers. [`Patch`]: one
+//!   patch of a batch.
 //!   [`Outstanding`]: a batch that was begun; [`Finisher`]: the thread that completes such batches.
-//! * [`FetchModel`]: what patches rely on, and where that comes from: the vendors' guarantees or a [`calibration`].
-//! * [`text`]: how text is written, what happens to it at a fork; [`text::TwoForms`]: two forms of an instruction, for
-//!   toggling.
+//! * [`FetchModel`]: what patches rely on, and where that comes from: the vendors' guarantees or a
+//!   [`calibration`].
+//! * [`text`]: how text is written, what happens to it at a fork; [`text::TwoForms`]: two forms of
+//!   an instruction, for toggling.
 //! * [`code_memory`], [`near`]: memory for code. [`tsc`]: the time-stamp counter.
 //!
 //! # Safety
-//! The functions that patch are `unsafe`: the caller guarantees that an instruction starts at the address in text that only this
-//! crate writes, that the program is right with the new instruction, and, where the patch crosses a fetch window, that no
-//! thread that may execute it has SIGTRAP blocked ([`check_sigtrap_unblocked`]). Each function lists its obligations.
+//! The functions that patch are `unsafe`: the caller guarantees that an instruction starts at the
+//! address in text that only this crate writes, that the program is right with the new instruction,
+//! and, where the patch crosses a fetch window, that no thread that may execute it has SIGTRAP
+//! blocked ([`check_sigtrap_unblocked`]). Each function lists its obligations.
 //!
 //! # Errors
-//! [`Error`] says what was refused: bytes that are not the expected ones, text that is not mapped or shared with a parent process, a
-//! patch that would split or merge instructions, a refused `membarrier`. The instruction is then as it was, but for the one
-//! exception that is documented there.
+//! [`Error`] says what was refused: bytes that are not the expected ones, text that is not mapped
+//! or shared with a parent process, a patch that would split or merge instructions, a refused
+//! `membarrier`. The instruction is then as it was, but for the one exception that is documented
+//! there.
 //!
 //! # Features
-//! None. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the crate for its own exhaustive tests.
+//! None. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the crate for its
+//! own exhaustive tests.
 //!
 //! # Further reading
-//! `README.md` has guarantees, obligations, costs, and the status of each assumption about the processor; `examples/` has programs:
-//! one patch, a batch, patches that a finisher completes. `docs/limits.md` of the repository lists the known limits.
+//! `README.md` has guarantees, obligations, costs, and the status of each assumption about the
+//! processor; `examples/` has programs: one patch, a batch, patches that a finisher completes.
+//! `docs/limits.md` of the repository lists the known limits.
 //!
 //! # Checked
 //! * By executing it (`tests/`).
-//! * By searching every execution of the drivers under the paper's memory model (`src/exploration`, a build with `--cfg model`,
-//!   in which the `wordpatch-model` crate stands for text, table of sites, clock and waits).
-//! * By running table, handler and asynchronous patches in every interleaving within a bound (`src/interleavings`, a build with
-//!   `--cfg loom`).
+//! * By searching every execution of the drivers under the paper's memory model (`src/exploration`,
+//!   a build with `--cfg model`, in which the `wordpatch-model` crate stands for text, table of
+//!   sites, clock and waits).
+//! * By running table, handler and asynchronous patches in every interleaving within a bound
+//!   (`src/interleavings`, a build with `--cfg loom`).
 //!
 //! # Absent by design
-//! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues membarrier.
+//! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues
+//! membarrier.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("wordpatch patches x86-64 code under Linux");

@@ -1,5 +1,5 @@
-//! What is mapped in this process, as the kernel tells it: `/proc/thread-self/maps`. `/proc/self` means the main thread, which
-//! knows of nothing any more once it has ended, while others live on.
+//! What is mapped in this process, as the kernel tells it: `/proc/thread-self/maps`. `/proc/self`
+//! means the main thread, which knows of nothing any more once it has ended, while others live on.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -35,7 +35,8 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
     File::open(format!("/proc/thread-self/{name}")).or_else(|_| File::open(format!("/proc/self/{name}")))
 }
 
-/// The kernel's table of mappings, ascending, a line for each: `START-END ACCESS OFFSET DEVICE INODE PATH`.
+/// The kernel's table of mappings, ascending, a line for each:
+/// `START-END ACCESS OFFSET DEVICE INODE PATH`.
 pub(crate) fn table() -> io::Result<String> {
     let mut table = Vec::new();
     open("maps")?.read_to_end(&mut table)?;
@@ -52,7 +53,8 @@ pub(crate) fn mapping_at(address: usize) -> Option<Mapping> {
     mappings().ok()?.into_iter().find(|mapping| mapping.range.contains(&address))
 }
 
-/// The files that are mapped at these addresses. Allocates nothing: a signal handler may ask. None where the kernel does not tell.
+/// The files that are mapped at these addresses. Allocates nothing: a signal handler may ask. None
+/// where the kernel does not tell.
 pub(crate) fn files_at<const N: usize>(addresses: [usize; N]) -> Option<[Option<FileId>; N]> {
     let mut files = [None; N];
     read_lines(open_quietly()?, |line| {
@@ -70,7 +72,8 @@ fn open_quietly() -> Option<File> {
     File::open("/proc/thread-self/maps").or_else(|_| File::open("/proc/self/maps")).ok()
 }
 
-/// Calls `act` with each line, without its end; of a line that is longer than the buffer, with its beginning.
+/// Calls `act` with each line, without its end; of a line that is longer than the buffer, with its
+/// beginning.
 fn read_lines(mut from: impl Read, mut act: impl FnMut(&[u8])) -> io::Result<()> {
     let mut buffer = [0; LINES];
     let (mut filled, mut is_rest) = (0, false);

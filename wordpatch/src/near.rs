@@ -1,7 +1,8 @@
 //! Memory within reach of a 32-bit displacement: for code that patched text jumps to.
 //!
-//! A block is written once and then sealed read-execute; its data pages, if asked for, stay read-write. No page is
-//! ever both writable and executable. Blocks are never freed: a thread may be inside one at any time.
+//! A block is written once and then sealed read-execute; its data pages, if asked for, stay
+//! read-write. No page is ever both writable and executable. Blocks are never freed: a thread may
+//! be inside one at any time.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -62,9 +63,9 @@ fn gaps() -> Result<Vec<Range<usize>>, Error> {
     Ok(free)
 }
 
-/// Places for `length` bytes in `gap` within `reach`, best first. A place below the text is taken as near as possible; one
-/// above it as far away as possible, since the heap grows upwards from the end of an executable. A page is left free on
-/// either side.
+/// Places for `length` bytes in `gap` within `reach`, best first. A place below the text is taken
+/// as near as possible; one above it as far away as possible, since the heap grows upwards from the
+/// end of an executable. A page is left free on either side.
 fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<usize> {
     let start = gap.start.max(reach.start).checked_add(PAGE)?;
     let end = gap.end.min(reach.end).checked_sub(length + PAGE)?;
@@ -77,7 +78,8 @@ fn reach_of(text: &Range<usize>) -> Range<usize> {
     text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
 }
 
-/// Maps `length` bytes at `place`, read-write. None when something is mapped there, or the kernel reserves the range.
+/// Maps `length` bytes at `place`, read-write. None when something is mapped there, or the kernel
+/// reserves the range.
 fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error> {
     let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
         return Ok(None);
@@ -97,8 +99,8 @@ fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error
 }
 
 impl NearBlock {
-    /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach of every address in
-    /// `text` and the reverse.
+    /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach
+    /// of every address in `text` and the reverse.
     ///
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].

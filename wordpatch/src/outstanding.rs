@@ -1,5 +1,5 @@
-//! The asynchronous driver of the protocol (paper, Figures 6 and 7): a patch is begun, and furthered whenever somebody looks
-//! whether it can be.
+//! The asynchronous driver of the protocol (paper, Figures 6 and 7): a patch is begun, and
+//! furthered whenever somebody looks whether it can be.
 //!
 //! ```text
 //! state           in the text            becomes the next one when
@@ -8,13 +8,14 @@
 //! Finished        0f 1f 44 | 44 00
 //! ```
 //!
-//! Where T_max is known, whether a wait is over is read from the time-stamp counter, and nothing ever blocks. Under
-//! [`WaitPolicy::Membarrier`](crate::WaitPolicy) the step itself makes the `membarrier`: it blocks for one inter-processor
-//! interrupt, never for another patch.
+//! Where T_max is known, whether a wait is over is read from the time-stamp counter, and nothing
+//! ever blocks. Under [`WaitPolicy::Membarrier`](crate::WaitPolicy) the step itself makes the
+//! `membarrier`: it blocks for one inter-processor interrupt, never for another patch.
 //!
-//! The patches that are not finished are in a table by address, for [`finish_patch`]. A patch that was begun is finished by whoever
-//! comes first: its handle, `finish_patch`, or a [`Finisher`](crate::Finisher). A step is made under the patch's own lock, and who
-//! finds it held goes away, as in Figure 7.
+//! The patches that are not finished are in a table by address, for [`finish_patch`]. A patch that
+//! was begun is finished by whoever comes first: its handle, `finish_patch`, or a
+//! [`Finisher`](crate::Finisher). A step is made under the patch's own lock, and who finds it held
+//! goes away, as in Figure 7.
 
 use std::collections::HashMap;
 use std::sync::TryLockError;
@@ -38,11 +39,11 @@ pub enum State {
     Finished = 2,
 }
 
-/// A patch, or a batch, that was begun: see [`start_patch`]. All patches of a batch are in the same state, but those that
-/// need one store only, which are finished from the start.
+/// A patch, or a batch, that was begun: see [`start_patch`]. All patches of a batch are in the same
+/// state, but those that need one store only, which are finished from the start.
 ///
-/// Dropping it finishes it, which blocks for two waits at most; unless it was left to a [`Finisher`](crate::Finisher) or
-/// [detached](Outstanding::detach).
+/// Dropping it finishes it, which blocks for two waits at most; unless it was left to a
+/// [`Finisher`](crate::Finisher) or [detached](Outstanding::detach).
 #[derive(Debug)]
 pub struct Outstanding {
     shared: Arc<Shared>,
@@ -85,19 +86,21 @@ pub(crate) fn hold() -> Hold {
     TABLE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Begins what [`patch`](crate::patch) does, and returns after the first store: at the end for a patch inside one fetch
-/// window, else in [`State::FirstWait`]. Threads that execute the instruction take traps until the patch is finished, so finish it
-/// soon. Many may be outstanding, from any threads.
+/// Begins what [`patch`](crate::patch) does, and returns after the first store: at the end for a
+/// patch inside one fetch window, else in [`State::FirstWait`]. Threads that execute the
+/// instruction take traps until the patch is finished, so finish it soon. Many may be outstanding,
+/// from any threads.
 ///
 /// # Errors
-/// Those of [`patch`](crate::patch). The later steps can fail only where somebody else has written the locked site, or the kernel
-/// takes `membarrier` away.
+/// Those of [`patch`](crate::patch). The later steps can fail only where somebody else has written
+/// the locked site, or the kernel takes `membarrier` away.
 ///
 /// # Safety
 /// 1. The obligations of [`patch`](crate::patch), until the patch is finished.
-/// 2. The text may be unmapped meanwhile, and something else mapped there ([`Error::TextGone`] tells), unless text access is by
-///    mprotect, a debugger has copied the page (see [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the
-///    text writable.
+/// 2. The text may be unmapped meanwhile, and something else mapped there ([`Error::TextGone`]
+///    tells), unless text access is by mprotect, a debugger has copied the page (see
+///    [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the text
+///    writable.
 pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Outstanding, Error> {
     // SAFETY: the caller's obligations.
     let outstanding = unsafe { start_patch_all(&[Patch { address, expected, replacement }]) };
@@ -112,8 +115,8 @@ pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -
     }
 }
 
-/// Begins what [`patch_all`](crate::patch_all) does, as [`start_patch`]. Patches that are refused at once are told of at the end,
-/// by [`Outstanding::finish_all`].
+/// Begins what [`patch_all`](crate::patch_all) does, as [`start_patch`]. Patches that are refused
+/// at once are told of at the end, by [`Outstanding::finish_all`].
 ///
 /// # Safety
 /// The obligations of [`start_patch`], for each.
@@ -151,9 +154,10 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     Outstanding { shared }
 }
 
-/// Tries to further the patch of `address`, whoever has begun it (paper, Figure 7): gives `true` when none of it is left to be
-/// done, also where no patch is outstanding; `false` when its wait is not over, or another thread is at it. Never blocks where
-/// T_max is known; else for a `membarrier`. A batch is furthered as a whole.
+/// Tries to further the patch of `address`, whoever has begun it (paper, Figure 7): gives `true`
+/// when none of it is left to be done, also where no patch is outstanding; `false` when its wait is
+/// not over, or another thread is at it. Never blocks where T_max is known; else for a
+/// `membarrier`. A batch is furthered as a whole.
 ///
 /// # Errors
 /// What [`Outstanding::finish_all`] says of this patch, told once.
@@ -195,7 +199,8 @@ impl Outstanding {
         self.shared.state()
     }
 
-    /// Furthers it if its wait is over, and says where it is then. Never blocks where T_max is known; else for a `membarrier`.
+    /// Furthers it if its wait is over, and says where it is then. Never blocks where T_max is
+    /// known; else for a `membarrier`.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child, where it is not this process's patch.
@@ -206,8 +211,8 @@ impl Outstanding {
         })
     }
 
-    /// Furthers it until it is finished, but not beyond `deadline`, and says where it is then. Gives the processor away between
-    /// two looks.
+    /// Furthers it until it is finished, but not beyond `deadline`, and says where it is then.
+    /// Gives the processor away between two looks.
     ///
     /// # Errors
     /// As [`Outstanding::try_finish`].
@@ -229,10 +234,12 @@ impl Outstanding {
         self.finish_all().into_iter().collect()
     }
 
-    /// Finishes it, and says of each patch, in the order of the batch, what became of it. Blocks for two waits at most.
+    /// Finishes it, and says of each patch, in the order of the batch, what became of it. Blocks
+    /// for two waits at most.
     ///
-    /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`] for the patches that were not
-    /// finished when this process was forked from the one that began them. An error that [`finish_patch`] has told is left out.
+    /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`]
+    /// for the patches that were not finished when this process was forked from the one that began
+    /// them. An error that [`finish_patch`] has told is left out.
     pub fn finish_all(self) -> Vec<Result<(), Error>> {
         if !self.shared.process.is_current() {
             // The lock may be held for ever by a thread of the parent.

@@ -3,7 +3,8 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Two processors that this process may use; none, with a line that says so, where there is only one.
+/// Two processors that this process may use; none, with a line that says so, where there is only
+/// one.
 pub(crate) fn two() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).expect("the processors of this thread");
     let mut usable = (0..CpuSet::count()).filter(|processor| allowed.is_set(*processor).unwrap_or(false));

@@ -12,46 +12,53 @@
 //! store      0f 1f 44 | 44 00    front; unlocks
 //! ```
 //!
-//! The bytes are those of a whole instruction, or its first eight if it is longer, whichever of them change: fetch combines
-//! all of them.
+//! The bytes are those of a whole instruction, or its first eight if it is longer, whichever of
+//! them change: fetch combines all of them.
 //!
-//! An instruction in one window is patched by a single store, which compares all its old bytes: of several patches at once, one
-//! wins.
+//! An instruction in one window is patched by a single store, which compares all its old bytes: of
+//! several patches at once, one wins.
 //!
-//! One that crosses a window, but changes on one side only, is patched by a single store too, and a wait after it. The store
-//! compares its own side, but not the other, so the patch must own the site ([`Protocol::needs_site`]). Without the wait, a patch
-//! of the other side could follow at once, and a core could run the new bytes of the second patch with the old bytes of the
-//! first: an instruction that nobody has asked for. (`exploration` finds it, and a stress found it on real machines.)
+//! One that crosses a window, but changes on one side only, is patched by a single store too, and a
+//! wait after it. The store compares its own side, but not the other, so the patch must own the
+//! site ([`Protocol::needs_site`]). Without the wait, a patch of the other side could follow at
+//! once, and a core could run the new bytes of the second patch with the old bytes of the first: an
+//! instruction that nobody has asked for. (`exploration` finds it, and a stress found it on real
+//! machines.)
 //!
 //! # What the vendors promise, and why there is no third wait
-//! AMD promises that a store to a naturally aligned quadword is atomic for instruction fetch, whether the executing cores are
-//! synchronized or not (APM volume 2, section 7.6.1, "Cross-Modifying Code"); the smallest [`FetchWindow`] is that quadword.
-//! Intel promises nothing for code that is modified while another core may be executing it without synchronization: the
-//! algorithm of the SDM (volume 3, "Handling Self- and Cross-Modifying Code") keeps the other cores from executing the code
-//! until it is modified, and has each of them execute a serializing instruction before it executes the new code. For a single
-//! store inside a window on Intel processors, the fetch model is therefore an assumption, which a calibration can only fail to
+//! AMD promises that a store to a naturally aligned quadword is atomic for instruction fetch,
+//! whether the executing cores are synchronized or not (APM volume 2, section 7.6.1,
+//! "Cross-Modifying Code"); the smallest [`FetchWindow`] is that quadword. Intel promises nothing
+//! for code that is modified while another core may be executing it without synchronization: the
+//! algorithm of the SDM (volume 3, "Handling Self- and Cross-Modifying Code") keeps the other cores
+//! from executing the code until it is modified, and has each of them execute a serializing
+//! instruction before it executes the new code. For a single store inside a window on Intel
+//! processors, the fetch model is therefore an assumption, which a calibration can only fail to
 //! refute.
 //!
-//! For a locked site the steps above give what the SDM asks for, except for the first and the last store, which executing cores
-//! do meet unsynchronized:
-//! * The first store changes one byte, to INT3. A core executes the old instruction or INT3. (No vendor's manual says so of other
-//!   processors than AMD's; debuggers and Linux rely on it.) The first wait ends when every core has executed a serializing
-//!   instruction since, so from then on none executes the old instruction at its place.
-//! * The back part is stored while no core gets past the INT3, and the second wait ends when every core has executed a
-//!   serializing instruction since that store. From then on, fetch of the back part gives the new bytes.
-//! * So the last store can only expose INT3 or the new instruction, and both are complete. A core that still has the INT3 traps;
-//!   the handler finds the site unlocked or the INT3 gone, and the IRET that ends it serializes the core before it fetches the
-//!   instruction again.
+//! For a locked site the steps above give what the SDM asks for, except for the first and the last
+//! store, which executing cores do meet unsynchronized:
+//! * The first store changes one byte, to INT3. A core executes the old instruction or INT3. (No
+//!   vendor's manual says so of other processors than AMD's; debuggers and Linux rely on it.) The
+//!   first wait ends when every core has executed a serializing instruction since, so from then on
+//!   none executes the old instruction at its place.
+//! * The back part is stored while no core gets past the INT3, and the second wait ends when every
+//!   core has executed a serializing instruction since that store. From then on, fetch of the back
+//!   part gives the new bytes.
+//! * So the last store can only expose INT3 or the new instruction, and both are complete. A core
+//!   that still has the INT3 traps; the handler finds the site unlocked or the INT3 gone, and the
+//!   IRET that ends it serializes the core before it fetches the instruction again.
 //!
-//! A wait after the last store would thus keep no core from executing anything but the old instruction (in its out-of-line copy),
-//! INT3, or the new one. Linux's `text_poke_bp` does synchronize after its third step, for its own bookkeeping: its trap handler
-//! searches a vector of the patches under way, which must not be reused before the last handler has finished reading it. Here the
-//! record of a site is never given to another one, and a late trap is answered from its state, as
-//! `Gone` (`site_table.rs`), so nothing has to wait for it. A caller that needs every core to be past the old
-//! instruction calls [`serialize_all_cores`](crate::serialize_all_cores).
+//! A wait after the last store would thus keep no core from executing anything but the old
+//! instruction (in its out-of-line copy), INT3, or the new one. Linux's `text_poke_bp` does
+//! synchronize after its third step, for its own bookkeeping: its trap handler searches a vector of
+//! the patches under way, which must not be reused before the last handler has finished reading it.
+//! Here the record of a site is never given to another one, and a late trap is answered from its
+//! state, as `Gone` (`site_table.rs`), so nothing has to wait for it. A caller that needs every
+//! core to be past the old instruction calls [`serialize_all_cores`](crate::serialize_all_cores).
 //!
-//! (Where waits are for T_max, "has executed a serializing instruction" reads "has dropped what it fetched before", which is
-//! measured, not promised.)
+//! (Where waits are for T_max, "has executed a serializing instruction" reads "has dropped what it
+//! fetched before", which is measured, not promised.)
 
 use std::ops::Range;
 
@@ -88,8 +95,8 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// The steps that turn the instruction `old` at `address` into `new`, or none when they are equal. Both are the whole
-    /// instruction, or its first eight bytes if it is longer.
+    /// The steps that turn the instruction `old` at `address` into `new`, or none when they are
+    /// equal. Both are the whole instruction, or its first eight bytes if it is longer.
     ///
     /// # Panics
     /// When the two differ in length.
@@ -148,7 +155,8 @@ impl Protocol {
         self.crosses
     }
 
-    /// Whether no other patch of the site may proceed meanwhile: when its stores do not compare the whole instruction.
+    /// Whether no other patch of the site may proceed meanwhile: when its stores do not compare the
+    /// whole instruction.
     pub fn needs_site(&self) -> bool {
         self.crosses
     }

@@ -1,13 +1,15 @@
 //! Making every core see the text as it is now.
 //!
-//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes each core that runs a thread of this process execute a
-//! core-serializing instruction before it returns (membarrier(2)); a thread that is not running gets one before it
-//! returns to user mode. Measured: 1,400 ticks with no other thread running, about 23,000 with one. This is the vendors'
-//! protocol for cross-modification (Intel SDM volume 3, "handling self- and cross-modifying code") in user-space form.
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes each core that runs a thread of this process
+//! execute a core-serializing instruction before it returns (membarrier(2)); a thread that is not
+//! running gets one before it returns to user mode. Measured: 1,400 ticks with no other thread
+//! running, about 23,000 with one. This is the vendors' protocol for cross-modification (Intel SDM
+//! volume 3, "handling self- and cross-modifying code") in user-space form.
 //!
-//! It does not reach a forked child that executes the parent's text, until the child calls [`unshare`](crate::text::unshare): it
-//! is another process, and has been seen to execute mixtures. So once a process has forked, a wait also lasts for T_max, or
-//! for the bound that is assumed where T_max is unknown.
+//! It does not reach a forked child that executes the parent's text, until the child calls
+//! [`unshare`](crate::text::unshare): it is another process, and has been seen to execute mixtures.
+//! So once a process has forked, a wait also lasts for T_max, or for the bound that is assumed
+//! where T_max is unknown.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +23,8 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns when no core can still execute text as it was before the call. Blocks for the time of one
-/// inter-processor interrupt; the other threads lose a few hundred ticks each.
+/// Returns when no core can still execute text as it was before the call. Blocks for the time of
+/// one inter-processor interrupt; the other threads lose a few hundred ticks each.
 ///
 /// # Errors
 /// [`Error::MembarrierRefused`] where a seccomp filter or an old kernel (before 4.16) refuses.
@@ -38,18 +40,20 @@ pub fn serialize_all_cores() -> Result<(), Error> {
     .map_err(|source| Error::MembarrierRefused { source })
 }
 
-/// The *wait* of the patch protocol: returns when no core executes bytes older than the last store. By the
-/// [`WaitPolicy`] of the fetch model in force; T_max counts from the call.
+/// The *wait* of the patch protocol: returns when no core executes bytes older than the last store.
+/// By the [`WaitPolicy`] of the fetch model in force; T_max counts from the call.
 ///
 /// # Errors
-/// As [`serialize_all_cores`], if the policy asks for it; but not where T_max is known, which then takes its place.
+/// As [`serialize_all_cores`], if the policy asks for it; but not where T_max is known, which then
+/// takes its place.
 pub fn wait_for_visibility() -> Result<(), Error> {
     wait_since(tsc::now_after_all())
 }
 
-/// Returns when no core executes bytes older than the last store, as far as that can be had without the kernel: after T_max, or
-/// after 50,000 ticks where T_max is unknown. No vendor promises such a bound (measured T_max are 600 to 3,000 ticks), so this is
-/// only for the way back of somebody who was refused [`wait_for_visibility`] in the middle of a change.
+/// Returns when no core executes bytes older than the last store, as far as that can be had without
+/// the kernel: after T_max, or after 50,000 ticks where T_max is unknown. No vendor promises such a
+/// bound (measured T_max are 600 to 3,000 ticks), so this is only for the way back of somebody who
+/// was refused [`wait_for_visibility`] in the middle of a change.
 pub fn wait_for_assumed_bound() {
     let stored_at = tsc::now_after_all();
     #[cfg(model)]
@@ -70,8 +74,8 @@ pub(crate) fn wait_since(stored_at: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max; where the policy asks for
-/// it, makes the `membarrier` that ends the wait.
+/// Whether the wait for stores that were made before `stored_at` is over. Does not wait for T_max;
+/// where the policy asks for it, makes the `membarrier` that ends the wait.
 pub(crate) fn is_visible_since(stored_at: u64) -> Result<bool, Error> {
     #[cfg(model)]
     if let Some(answer) = wordpatch_model::environment::is_visible(stored_at) {

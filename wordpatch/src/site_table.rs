@@ -1,10 +1,12 @@
-//! The table of sites that were ever locked: where the trap handler finds out whose an INT3 is, and where the thread goes on.
+//! The table of sites that were ever locked: where the trap handler finds out whose an INT3 is, and
+//! where the thread goes on.
 //!
-//! Looked up in signal context, on any thread, at any instruction: atomics on mapped memory only; no locks, no allocation.
+//! Looked up in signal context, on any thread, at any instruction: atomics on mapped memory only;
+//! no locks, no allocation.
 //!
 //! # A record
-//! belongs to one address for as long as the process lives. Its state counts, so that a reader sees whether anything has
-//! happened in between:
+//! belongs to one address for as long as the process lives. Its state counts, so that a reader sees
+//! whether anything has happened in between:
 //!
 //! ```text
 //! free      no INT3 of ours stands there                    → owned    one patch wins the exchange
@@ -13,18 +15,20 @@
 //! ```
 //!
 //! # Where a record is
-//! The table is a row of segments, each eight times as large as the one before. An address has one set of [`WAYS`] records in
-//! each; its record is in the first that had room when it was first locked. So nothing ever moves, and a reader looks at one
-//! set in each segment that is in use. The memory for all segments is reserved at once and filled by the kernel as it is
-//! touched: nothing has to be allocated or published when the table grows.
+//! The table is a row of segments, each eight times as large as the one before. An address has one
+//! set of [`WAYS`] records in each; its record is in the first that had room when it was first
+//! locked. So nothing ever moves, and a reader looks at one set in each segment that is in use. The
+//! memory for all segments is reserved at once and filled by the kernel as it is touched: nothing
+//! has to be allocated or published when the table grows.
 //!
 //! # Fork
 //! A forked child executes its parent's text, and meets the INT3s that its parent stores, until
-//! [`unshare`](crate::text::unshare). So the table is shared with the child, which sees its parent's records but never writes
-//! one; `unshare` gives it an empty table of its own.
+//! [`unshare`](crate::text::unshare). So the table is shared with the child, which sees its
+//! parent's records but never writes one; `unshare` gives it an empty table of its own.
 //!
-//! Rejected: one array searched from the front (a batch of thousands makes every trap slow); records that are given back (a
-//! child could not tell which sites its parent had locked while it was copying the text).
+//! Rejected: one array searched from the front (a batch of thousands makes every trap slow);
+//! records that are given back (a child could not tell which sites its parent had locked while it
+//! was copying the text).
 
 use std::io;
 use std::ops::Range;
@@ -43,7 +47,8 @@ const WAYS: usize = if cfg!(loom) {
 } else {
     8
 };
-/// Each segment has eight times the sets of the one before; the first has eight. (Twice and two under loom.)
+/// Each segment has eight times the sets of the one before; the first has eight. (Twice and two
+/// under loom.)
 const GROWTH_BITS: u32 = if cfg!(loom) { 1 } else { 3 };
 /// As many as the address space allows, but not more: 2.4 million sites, 77 MB of addresses.
 const MAX_SEGMENTS: usize = if cfg!(loom) { 2 } else { 6 };
@@ -62,8 +67,8 @@ struct Record {
     old: AtomicU64,
 }
 
-/// A record's state: bits 0..2 the phase, 4..8 the length of the old bytes, 8..12 the most bytes that a lock ever covered, the
-/// rest counts how often the site was owned.
+/// A record's state: bits 0..2 the phase, 4..8 the length of the old bytes, 8..12 the most bytes
+/// that a lock ever covered, the rest counts how often the site was owned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State(u64);
 
@@ -214,8 +219,8 @@ fn set(header: &'static Header, segment: usize, site: usize) -> &'static [Record
     let number = (hash >> (64 - GROWTH_BITS * (segment as u32 + 1))) as usize;
     let index = first_record(segment) + number * WAYS;
     let records = std::ptr::from_ref(header).wrapping_add(1).cast::<Record>();
-    // SAFETY: `segment` is below RESERVED, for which `map` made room behind the header; all zero is a valid record, and
-    // records change by atomics only.
+    // SAFETY: `segment` is below RESERVED, for which `map` made room behind the header; all zero is
+    // a valid record, and records change by atomics only.
     unsafe { std::slice::from_raw_parts(records.add(index), WAYS) }
 }
 
@@ -258,7 +263,8 @@ static NOBODYS: Record = Record {
     old: AtomicU64::new(0),
 };
 
-/// The right to be the only multi-step patch of a site. Ends when dropped; a lock must have been taken away by then.
+/// The right to be the only multi-step patch of a site. Ends when dropped; a lock must have been
+/// taken away by then.
 #[derive(Debug)]
 pub(crate) struct OwnedSite {
     record: &'static Record,
@@ -272,7 +278,8 @@ impl OwnedSite {
     /// Takes the site.
     ///
     /// # Errors
-    /// [`Error::Contended`] when another patch has it; [`Error::SharedWithParent`], [`Error::TableFull`], [`Error::MemoryMap`].
+    /// [`Error::Contended`] when another patch has it; [`Error::SharedWithParent`],
+    /// [`Error::TableFull`], [`Error::MemoryMap`].
     pub(crate) fn take(site: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if let Some(is_free) = wordpatch_model::environment::take(site) {
@@ -298,8 +305,8 @@ impl OwnedSite {
         })
     }
 
-    /// To be called before INT3 is stored: threads that meet it go on at `copy`, and `old` is what stands there until the
-    /// patch is over.
+    /// To be called before INT3 is stored: threads that meet it go on at `copy`, and `old` is what
+    /// stands there until the patch is over.
     pub(crate) fn lock(&mut self, copy: usize, old: &Bytes) {
         #[cfg(model)]
         if let Some(site) = self.modelled {
@@ -308,14 +315,15 @@ impl OwnedSite {
         }
         let mut word = [0; MAX_PATCH];
         word[..old.len()].copy_from_slice(old);
-        // Release: whoever reads one of them while it still believes in the lock before, and looks again, sees that the site
-        // was taken since; and the copy is filled.
+        // Release: whoever reads one of them while it still believes in the lock before, and looks
+        // again, sees that the site was taken since; and the copy is filled.
         self.record.copy.store(copy, Ordering::Release);
         self.record.old.store(u64::from_le_bytes(word), Ordering::Release);
         let state = State(self.state);
         let locked = State::new(state.count(), state.reach().max(old.len()), old.len(), Phase::Locked);
         self.state = locked.0;
-        // Release: pairs with the Acquire of whoever sees the site locked, and then reads copy and old bytes.
+        // Release: pairs with the Acquire of whoever sees the site locked, and then reads copy and
+        // old bytes.
         self.record.state.store(locked.0, Ordering::Release);
     }
 }
@@ -353,8 +361,8 @@ pub(crate) fn is_known(site: usize) -> bool {
 
 /// Tells whose the INT3 at `site` is; `is_int3` reads the site.
 ///
-/// INT3 stands there only while the record is locked. So an INT3 that is read while the record was not locked, and has not
-/// changed since before, is not ours.
+/// INT3 stands there only while the record is locked. So an INT3 that is read while the record was
+/// not locked, and has not changed since before, is not ours.
 pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     #[cfg(model)]
     if let Some(is_locked) = wordpatch_model::environment::is_locked(site) {
@@ -381,7 +389,8 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
         if !is_int3() {
             return Int3::Gone;
         }
-        // Acquire, however the byte was read: the store of an INT3 of ours is behind the one that locked the record.
+        // Acquire, however the byte was read: the store of an INT3 of ours is behind the one that
+        // locked the record.
         fence(Ordering::Acquire);
         if find(site).map(state_of) == before {
             return Int3::Foreign;
@@ -402,8 +411,9 @@ fn records(range: &Range<usize>) -> impl Iterator<Item = (usize, &'static Record
         .filter(move |(site, _)| range.contains(site))
 }
 
-/// For each site inside `range` that was ever locked: the bytes that stand there when no patch of it is under way, or the old
-/// ones as long as one is. `read` reads so many bytes at a site; nobody but the owners of these records may write them.
+/// For each site inside `range` that was ever locked: the bytes that stand there when no patch of
+/// it is under way, or the old ones as long as one is. `read` reads so many bytes at a site; nobody
+/// but the owners of these records may write them.
 pub(crate) fn settled(
     range: &Range<usize>,
     read: impl Fn(usize, usize) -> Bytes,
@@ -420,7 +430,8 @@ pub(crate) fn settled(
                 let old = record.old.load(Ordering::Acquire).to_le_bytes();
                 bytes[..state.length()].copy_from_slice(&old[..state.length()]);
             }
-            // As in `meaning_of_int3`: what `read` has found of a later lock makes its state visible.
+            // As in `meaning_of_int3`: what `read` has found of a later lock makes its state
+            // visible.
             fence(Ordering::Acquire);
             if record.state.load(Ordering::Acquire) == state.0 {
                 each(site, Bytes::new(&bytes).expect("as many as were read"));
@@ -447,14 +458,14 @@ pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     locked
 }
 
-/// In a forked child: puts an empty table in the place of the one that it shares with its parent. No INT3 of the parent may
-/// stand in the child's text any more.
+/// In a forked child: puts an empty table in the place of the one that it shares with its parent.
+/// No INT3 of the parent may stand in the child's text any more.
 pub(crate) fn renew_in_child() -> Result<(), Error> {
     let Some(table) = std::ptr::NonNull::new(TABLE.load(Ordering::Acquire)) else { return Ok(()) };
     let length = mapped_length(RESERVED.load(Ordering::Relaxed)).try_into().expect("not empty");
     let address = table.addr();
-    // SAFETY: replaces our own mapping by one of the same length, in one step; zeroed records are valid, and readers find
-    // every site without a record.
+    // SAFETY: replaces our own mapping by one of the same length, in one step; zeroed records are
+    // valid, and readers find every site without a record.
     unsafe { mmap_anonymous(Some(address), length, READ_WRITE, SHARED | MapFlags::MAP_FIXED) }
         .map_err(|errno| Error::MemoryMap { address: address.get(), source: io::Error::from(errno) })?;
     Ok(())

@@ -1,17 +1,19 @@
-//! The one store that changes live text: up to eight bytes inside one fetch window, neighbours untouched.
+//! The one store that changes live text: up to eight bytes inside one fetch window, neighbours
+//! untouched.
 //!
-//! Call sites five bytes apart share a quadword. Two threads that each load it, modify their bytes and store it back
-//! lose one of the two updates. So the store is a locked compare-exchange of the eight bytes around the patch; it
-//! fails when a neighbour changed meanwhile and is tried again, and it checks the expected old bytes in the same
-//! moment. The eight bytes never leave the fetch window of the patch, hence neither its cache line.
+//! Call sites five bytes apart share a quadword. Two threads that each load it, modify their bytes
+//! and store it back lose one of the two updates. So the store is a locked compare-exchange of the
+//! eight bytes around the patch; it fails when a neighbour changed meanwhile and is tried again,
+//! and it checks the expected old bytes in the same moment. The eight bytes never leave the fetch
+//! window of the patch, hence neither its cache line.
 
 use std::arch::asm;
 
 use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
-/// Where the eight bytes of the store begin: at the aligned quadword if it holds the patch, else at the patch. One that
-/// crosses from a quadword into the next begins before the last quadword of its window, so eight bytes from there do not leave
-/// the window either.
+/// Where the eight bytes of the store begin: at the aligned quadword if it holds the patch, else at
+/// the patch. One that crosses from a quadword into the next begins before the last quadword of its
+/// window, so eight bytes from there do not leave the window either.
 fn base_of(address: usize, length: usize) -> usize {
     if FetchWindow::Bytes8.split(address, length) == Split::Inside {
         address & !(MAX_PATCH - 1)
@@ -86,7 +88,8 @@ impl Quadword {
         self.masked(word)
     }
 
-    /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what does. One atomic store.
+    /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what
+    /// does. One atomic store.
     ///
     /// # Safety
     /// The eight bytes must be mapped readable and writable, and lie in one cache line.
@@ -94,9 +97,9 @@ impl Quadword {
     pub(crate) unsafe fn exchange(&self, base: *mut u64, old: u64, new: u64) -> Result<(), u64> {
         let mut current: u64;
         let mask = self.mask();
-        // A plain eight-byte load inside a cache line is atomic on x86-64.
-        // SAFETY: the caller's obligation. Other threads change these bytes, so the load is spelled as the one instruction it
-        // must be.
+        // A plain eight-byte load inside a cache line is atomic on x86-64. SAFETY: the caller's
+        // obligation. Other threads change these bytes, so the load is spelled as the one
+        // instruction it must be.
         unsafe { asm!("mov {}, qword ptr [{}]", out(reg) current, in(reg) base, options(nostack, readonly)) };
         loop {
             if current & mask != old {
@@ -104,7 +107,8 @@ impl Quadword {
             }
             let wanted = current & !mask | new;
             let seen: u64;
-            // SAFETY: as above; CMPXCHG takes an unaligned operand, and inside a cache line it is no split lock.
+            // SAFETY: as above; CMPXCHG takes an unaligned operand, and inside a cache line it is
+            // no split lock.
             unsafe {
                 asm!(
                     "lock cmpxchg qword ptr [{base}], {wanted}",
@@ -122,8 +126,8 @@ impl Quadword {
     }
 }
 
-/// Replaces `old` by `new` at `address` if `old` stands there, else says what does. One atomic store for data and,
-/// inside `window`, for instruction fetch.
+/// Replaces `old` by `new` at `address` if `old` stands there, else says what does. One atomic
+/// store for data and, inside `window`, for instruction fetch.
 ///
 /// # Safety
 /// 1. The window around `writable` must be mapped readable and writable.
@@ -164,7 +168,8 @@ mod tests {
                     let old = Bytes::new(&before[offset..offset + length]).unwrap();
                     let new = Bytes::new(&[0xee; 8][..length]).unwrap();
                     let at = line.0.as_mut_ptr().wrapping_add(offset);
-                    // SAFETY: `line` is a whole writable cache line, and is its own executed address.
+                    // SAFETY: `line` is a whole writable cache line, and is its own executed
+                    // address.
                     unsafe {
                         assert_eq!(compare_exchange(window, at, &new, &old), Err(old));
                         assert_eq!(line.0, before);
@@ -179,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Where the patch fits into an aligned quadword, that quadword: AMD promises nothing for any other eight bytes.
+    /// Where the patch fits into an aligned quadword, that quadword: AMD promises nothing for any
+    /// other eight bytes.
     #[test]
     fn the_eight_bytes_hold_the_patch_and_stay_inside_the_window() {
         for window in FetchWindow::ALL {
@@ -225,12 +231,14 @@ mod tests {
         unsafe { quadword.exchange(base, old, new) }
     }
 
-    /// A lost update shows only where two processors meet in the same few cycles; the instruction can be looked at anywhere.
+    /// A lost update shows only where two processors meet in the same few cycles; the instruction
+    /// can be looked at anywhere.
     #[test]
     fn the_store_is_a_locked_compare_exchange() {
         use iced_x86::{Decoder, DecoderOptions, Mnemonic};
         let start = exchange_for_disassembly as *const () as usize;
-        // SAFETY: the function and what the linker puts after it are mapped text; this test module alone is longer.
+        // SAFETY: the function and what the linker puts after it are mapped text; this test module
+        // alone is longer.
         let code = unsafe { std::slice::from_raw_parts(start as *const u8, 256) };
         let found = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE)
             .into_iter()
@@ -239,8 +247,9 @@ mod tests {
         assert!(store.has_lock_prefix(), "{store} at {:#x}", store.ip());
     }
 
-    /// Two sites of one quadword, each toggled by a thread on a processor of its own: a thread that does not find its own last
-    /// update has lost it. What makes the test strong is not its length but how often the two meet, so that is what ends it.
+    /// Two sites of one quadword, each toggled by a thread on a processor of its own: a thread that
+    /// does not find its own last update has lost it. What makes the test strong is not its length
+    /// but how often the two meet, so that is what ends it.
     #[test]
     fn neighbours_on_two_processors_lose_no_update() {
         /// Rounds of either thread that found the neighbour's bytes changed since the round before.

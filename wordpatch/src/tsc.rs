@@ -6,16 +6,18 @@ use std::arch::x86_64::{_mm_lfence, _rdtsc};
 #[cfg(loom)]
 pub use self::in_loom::{now, now_after_all};
 
-/// The time-stamp counter now, in ticks. Not serializing: neighbouring instructions may be executed before or after.
+/// The time-stamp counter now, in ticks. Not serializing: neighbouring instructions may be executed
+/// before or after.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn now() -> u64 {
-    // SAFETY: RDTSC has no memory effects; Linux leaves it enabled for user mode (a process that turned it off by
-    // PR_SET_TSC gets SIGSEGV, not undefined behaviour).
+    // SAFETY: RDTSC has no memory effects; Linux leaves it enabled for user mode (a process that
+    // turned it off by PR_SET_TSC gets SIGSEGV, not undefined behaviour).
     unsafe { _rdtsc() }
 }
 
-/// The time-stamp counter once every earlier instruction is done: behind a locked store, once all cores can see the store.
+/// The time-stamp counter once every earlier instruction is done: behind a locked store, once all
+/// cores can see the store.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn now_after_all() -> u64 {
@@ -23,7 +25,8 @@ pub fn now_after_all() -> u64 {
     if let Some(now) = wordpatch_model::environment::clock() {
         return now;
     }
-    // SAFETY: LFENCE has no effect but the order; it is part of SSE2, which every x86-64 processor has.
+    // SAFETY: LFENCE has no effect but the order; it is part of SSE2, which every x86-64 processor
+    // has.
     unsafe { _mm_lfence() };
     now()
 }
@@ -57,8 +60,8 @@ mod tests {
         super::now_after_all()
     }
 
-    /// Without the fence, the time of a store may be read before the store is visible: by how much, no test can tell on all
-    /// processors.
+    /// Without the fence, the time of a store may be read before the store is visible: by how much,
+    /// no test can tell on all processors.
     #[test]
     fn the_counter_is_read_after_a_fence() {
         let start = now_for_disassembly as *const () as usize;

@@ -1,7 +1,8 @@
 //! One patch on its way through its protocol.
 //!
-//! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step: by the drivers, which make the
-//! waits between. A patch that fails has changed nothing: before its second store, the lock is taken back.
+//! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step:
+//! by the drivers, which make the waits between. A patch that fails has changed nothing: before its
+//! second store, the lock is taken back.
 
 use iced_x86::{Decoder, DecoderOptions};
 
@@ -62,7 +63,8 @@ impl Way {
         if protocol.needs_site() && change.is_some_and(|change| change.several) {
             return Err(Error::SeveralInstructions { address: address + offset });
         }
-        // The bytes that the caller has not named are in the page or the mapping of the others: `read_code` found them there.
+        // The bytes that the caller has not named are in the page or the mapping of the others:
+        // `read_code` found them there.
         let first = place.behind(offset);
         fault::reached(first.address(), Point::Checked);
         Ok(Self { place: first, whole: (place, old), change, window, protocol, made: 0, owned: None })
@@ -90,10 +92,12 @@ impl Way {
         self.place = unsafe { self.place.staying_mapped() };
     }
 
-    /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand there.
+    /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand
+    /// there.
     ///
     /// # Errors
-    /// [`Error::Contended`], or a way that [`Way::check`] can fail too: another patch may have been finished since.
+    /// [`Error::Contended`], or a way that [`Way::check`] can fail too: another patch may have been
+    /// finished since.
     pub(crate) fn take(&mut self) -> Result<(), Error> {
         let Some(change) = self.change.filter(|_| self.protocol.needs_site() && self.owned.is_none()) else {
             return Ok(());
@@ -120,14 +124,16 @@ impl Way {
         Ok(())
     }
 
-    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller keeps forks out
-    /// ([`atfork::step`](crate::text::atfork::step)).
+    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller
+    /// keeps forks out ([`atfork::step`](crate::text::atfork::step)).
     ///
     /// # Errors
-    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken back.
+    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
+    /// back.
     pub(crate) fn store(&mut self) -> Result<(), Error> {
         while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
-            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a window, and mixtures behind INT3.
+            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
+            // window, and mixtures behind INT3.
             let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
             if let Err(error) = stored {
                 // SAFETY: obligation 1 of `check`.
@@ -144,8 +150,9 @@ impl Way {
         Ok(())
     }
 
-    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an instruction starts, an INT3 or
-    /// another patch can be in the way: the rest of a site is stored by its owner alone.
+    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an
+    /// instruction starts, an INT3 or another patch can be in the way: the rest of a site is stored
+    /// by its owner alone.
     ///
     /// # Safety
     /// Obligation 1 of [`Way::check`].
@@ -155,7 +162,8 @@ impl Way {
                 let named = self.change.map_or(0, |change| change.named).min(old.len());
                 // SAFETY: the caller's obligation.
                 let found = unsafe { check_old(&self.place, old, named) }.err();
-                // Expected bytes that are back again were another patch's; or a debugger's breakpoint is in the text alone.
+                // Expected bytes that are back again were another patch's; or a debugger's
+                // breakpoint is in the text alone.
                 let address = self.address();
                 found.unwrap_or(if seen[0] == INT3 && old[0] != INT3 {
                     Error::ForeignBreakpoint { address }
@@ -179,10 +187,11 @@ impl Way {
         fault::reached(self.address(), Point::Made(self.made));
     }
 
-    /// Gives the patch up because its next wait is refused; says whether it stands all the same. Before the back part was stored, the
-    /// site is as it was. After that there is no way back, nor on: the site stays locked, and its threads go on in the copy.
-    /// Where only the wait behind the last store is missing, the patch is made, and the site is kept from every other for good. The
-    /// caller keeps forks out.
+    /// Gives the patch up because its next wait is refused; says whether it stands all the same.
+    /// Before the back part was stored, the site is as it was. After that there is no way back, nor
+    /// on: the site stays locked, and its threads go on in the copy. Where only the wait behind the
+    /// last store is missing, the patch is made, and the site is kept from every other for good.
+    /// The caller keeps forks out.
     pub(crate) fn give_up(&mut self) -> bool {
         if !self.uses_int3() {
             std::mem::forget(self.owned.take());
@@ -197,7 +206,8 @@ impl Way {
         self.made == self.protocol.steps().len()
     }
 
-    /// Puts the first byte back, if it is all that was stored, and releases the site; but never while INT3 stands there.
+    /// Puts the first byte back, if it is all that was stored, and releases the site; but never
+    /// while INT3 stands there.
     fn take_lock_back(&mut self) {
         let steps = self.protocol.steps();
         if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
@@ -214,7 +224,8 @@ impl Way {
         self.owned = None;
     }
 
-    /// Whether something else was mapped there since the patch was checked, so that its stores reach nobody.
+    /// Whether something else was mapped there since the patch was checked, so that its stores
+    /// reach nobody.
     ///
     /// # Safety
     /// The text must be mapped.
@@ -229,7 +240,8 @@ impl Way {
         self.whole.0.forget_text();
     }
 
-    /// Whether the stores of all these reach the text that is executed, which may have been unmapped.
+    /// Whether the stores of all these reach the text that is executed, which may have been
+    /// unmapped.
     pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
         let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
         text::are_there(&places)
@@ -238,8 +250,8 @@ impl Way {
 
 impl Drop for Way {
     fn drop(&mut self) {
-        // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child that drops what its parent has
-        // begun comes this way too.
+        // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child
+        // that drops what its parent has begun comes this way too.
         if self.made > 0 && !self.is_finished() {
             std::mem::forget(self.owned.take());
         }
@@ -256,7 +268,8 @@ unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
     unsafe { TextRef::resolve(place.address(), length) }
 }
 
-/// Reads the code that begins with `old` at `place`, and gives how much of it is known: never past a page which may be the last.
+/// Reads the code that begins with `old` at `place`, and gives how much of it is known: never past
+/// a page which may be the last.
 fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let address = place.address();
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
@@ -276,12 +289,13 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     readable
 }
 
-/// Compares the bytes at `place`, where an instruction starts, with `old`, whose first `named` bytes the caller expects; the rest
-/// stood there when the patch was checked.
+/// Compares the bytes at `place`, where an instruction starts, with `old`, whose first `named`
+/// bytes the caller expects; the rest stood there when the patch was checked.
 ///
 /// # Errors
-/// [`Error::Mismatch`] of the named bytes. [`Error::Contended`] for an INT3 of another patch, or when only the rest differs:
-/// somebody has changed another part of the instruction since. [`Error::ForeignBreakpoint`].
+/// [`Error::Mismatch`] of the named bytes. [`Error::Contended`] for an INT3 of another patch, or
+/// when only the rest differs: somebody has changed another part of the instruction since.
+/// [`Error::ForeignBreakpoint`].
 ///
 /// # Safety
 /// As many bytes of text must be mapped there.
@@ -305,7 +319,8 @@ unsafe fn check_old(place: &TextRef, old: &Bytes, named: usize) -> Result<(), Er
     Err(Error::Mismatch { address: place.address(), expected: named(old), found: named(&found) })
 }
 
-/// Whether an instruction starts at `offset` of this code: elsewhere, a byte that looks like INT3 is an operand.
+/// Whether an instruction starts at `offset` of this code: elsewhere, a byte that looks like INT3
+/// is an operand.
 fn starts_instruction(code: &Bytes, offset: usize) -> bool {
     let mut start = 0;
     while start < offset {
@@ -323,7 +338,8 @@ mod tests {
     use super::*;
     use crate::near::NearBlock;
 
-    /// `mov eax, imm32`, its patch by the opcode and two bytes alone, and one by its last two bytes alone.
+    /// `mov eax, imm32`, its patch by the opcode and two bytes alone, and one by its last two bytes
+    /// alone.
     const OLD: [u8; 5] = [0xb8, 1, 2, 3, 4];
     const FRONT: [u8; 5] = [0xb9, 9, 2, 3, 4];
     const BACK: [u8; 5] = [0xb8, 1, 2, 8, 7];
@@ -452,7 +468,8 @@ mod tests {
             let refused = check(text(offset, &old), &old, &new);
             assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{offset}: {refused:?}");
         }
-        // The second one reaches into the next window with a byte that is not named and does not change.
+        // The second one reaches into the next window with a byte that is not named and does not
+        // change.
         let site = text(60, &[0xb0, 1, 0x83, 0xc3, 5]);
         let refused = check(site, &[0xb0, 1, 0x83, 0xc3], &[0xb0, 3, 0x83, 0xeb]);
         assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{refused:?}");

@@ -293,8 +293,8 @@ fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     assert!(unsafe { page.cast::<[u8; 4096]>().read() }.iter().all(|byte| *byte == 0x77));
 }
 
-/// The text was replaced by the same bytes before the patch: this shows only after the first store. A single store is made again; a
-/// straddler's end tells, whether it was locked or not.
+/// The text was replaced by the same bytes before the patch: this shows only after the first store.
+/// A single store is made again; a straddler's end tells, whether it was locked or not.
 #[test]
 fn text_that_was_replaced_before_it_is_patched() {
     let _model = with_window(FetchWindow::Bytes8);

@@ -58,7 +58,8 @@ fn straddlers_and_single_stores_mixed_while_executing() {
     }
 }
 
-/// With a T_max that can be seen on the clock: two waits, whatever the number of sites, and none without a straddler.
+/// With a T_max that can be seen on the clock: two waits, whatever the number of sites, and none
+/// without a straddler.
 #[test]
 fn each_wait_is_paid_once_for_the_whole_batch() {
     const T_MAX: u32 = 50_000_000;
@@ -150,7 +151,8 @@ fn a_site_that_fails_leaves_the_others_done_and_itself_untouched() {
     }
 }
 
-/// Each round, every thread wants the same: for each site, one of them gets it. Nobody gets an error that is not the rivals' doing.
+/// Each round, every thread wants the same: for each site, one of them gets it. Nobody gets an
+/// error that is not the rivals' doing.
 #[test]
 fn rivals_for_the_same_sites_one_succeeds_in_each_round() {
     const THREADS: usize = 3;

@@ -1,4 +1,5 @@
-//! A calibration file is found by the environment and put in force. One test: the process looks once.
+//! A calibration file is found by the environment and put in force. One test: the process looks
+//! once.
 
 use wordpatch::calibration::{Calibration, ENVIRONMENT, Evidence, Host, Model, Status, VERSION, status};
 use wordpatch::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};

@@ -1,4 +1,5 @@
-//! Generated code: written, executed, patched through the mapping it was written by. (Dropped: `dropped_code.rs`.)
+//! Generated code: written, executed, patched through the mapping it was written by. (Dropped:
+//! `dropped_code.rs`.)
 
 mod common;
 
@@ -80,7 +81,8 @@ fn a_forked_child_patches_its_own_copy() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(0);
     let site = memory.address();
-    // SAFETY: the site is one instruction; the child does what a child of a process with one thread at work may do.
+    // SAFETY: the site is one instruction; the child does what a child of a process with one thread
+    // at work may do.
     unsafe {
         match libc::fork() {
             0 => {

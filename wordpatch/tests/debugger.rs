@@ -1,5 +1,6 @@
-//! A debugger on patched text: breakpoints go in and out, stores show in the pages that it has copied, and neither undoes the
-//! other. A debugger writes as these tests do, through `/proc/PID/mem`, which forces a page of its own for the process.
+//! A debugger on patched text: breakpoints go in and out, stores show in the pages that it has
+//! copied, and neither undoes the other. A debugger writes as these tests do, through
+//! `/proc/PID/mem`, which forces a page of its own for the process.
 
 mod common;
 
@@ -126,7 +127,8 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
             let Err(Error::Mismatch { address, found, .. }) = refused else { panic!("{refused:?}") };
             assert_eq!((address, found[0], shown(site)), (site, INT3, INT3));
         }
-        // The debugger puts back what it has found: the rest of the instruction must still be that one's.
+        // The debugger puts back what it has found: the rest of the instruction must still be that
+        // one's.
         poke(site, mov_eax(B)[0]);
         assert_eq!(call(site), B);
         // SAFETY: as above.
@@ -199,7 +201,8 @@ fn text_of_a_file() -> (File, usize) {
     file.write_all(&line.repeat(2 * PAGE / 64)).unwrap();
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     let length = (2 * PAGE).try_into().unwrap();
-    // SAFETY: a new mapping at an address that the kernel chooses. The file stays for as long as the test.
+    // SAFETY: a new mapping at an address that the kernel chooses. The file stays for as long as
+    // the test.
     let start = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, file.as_fd(), 0) }.unwrap();
     let (file, _) = file.keep().unwrap();
     (file, start.addr().get())
@@ -226,7 +229,8 @@ fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again(
     assert_nothing_is_writable_and_executable(start);
 }
 
-/// A child has the breakpoints of its parent, as after any fork, until its debugger takes them out; and none that are gone.
+/// A child has the breakpoints of its parent, as after any fork, until its debugger takes them out;
+/// and none that are gone.
 #[test]
 fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
     text::set_access(TextAccess::Private);

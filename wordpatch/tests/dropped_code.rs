@@ -1,6 +1,7 @@
 //! Generated code is gone when it is dropped.
 //!
-//! The only test of its process: any other thread (another test's is enough) may map something where the code was.
+//! The only test of its process: any other thread (another test's is enough) may map something
+//! where the code was.
 
 mod common;
 

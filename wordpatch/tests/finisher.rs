@@ -22,7 +22,8 @@ fn note_time(address: usize, point: Point) {
     }
 }
 
-/// Patches that are handed over at different times are in different waits, and no wait is cut short for another's sake.
+/// Patches that are handed over at different times are in different waits, and no wait is cut short
+/// for another's sake.
 #[test]
 fn every_patch_gets_its_whole_waits() {
     let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), WaitPolicy::TMax);
@@ -48,7 +49,8 @@ fn every_patch_gets_its_whole_waits() {
     }
 }
 
-/// What the kernel tells about the threads of finishers: those that have their name, and have begun to run.
+/// What the kernel tells about the threads of finishers: those that have their name, and have begun
+/// to run.
 fn finisher_threads() -> Vec<std::path::PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
     tasks

@@ -1,5 +1,5 @@
-//! Forks while sites are locked: the child runs on through the copies, and comes to text of its own in which nothing is half
-//! done.
+//! Forks while sites are locked: the child runs on through the copies, and comes to text of its own
+//! in which nothing is half done.
 
 mod common;
 
@@ -187,13 +187,15 @@ fn a_child_meets_locks_whose_copies_it_does_not_have() {
                 // SAFETY: as above.
                 unsafe { patch(site, &mov_eax(value * 0x1_0001), &mov_eax((value + 1) * 0x1_0001)) }.unwrap();
             }
-            // Two waits each that cover the child too. Without them, it executes a mixture in one run of ten only.
+            // Two waits each that cover the child too. Without them, it executes a mixture in one
+            // run of ten only.
             assert!(tsc::now() - start >= u64::from(PATCHES) * 2 * 50_000);
         },
     );
 }
 
-/// Text that the caller has mapped writable: the child has its own copy of it from the first, with the lock in it.
+/// Text that the caller has mapped writable: the child has its own copy of it from the first, with
+/// the lock in it.
 #[test]
 fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -235,7 +237,8 @@ fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
     }
 }
 
-/// Text that was patched and is gone: what is mapped there since is the child's memory like any other.
+/// Text that was patched and is gone: what is mapped there since is the child's memory like any
+/// other.
 #[test]
 fn unshare_leaves_alone_what_was_mapped_over_patched_text() {
     const DATA: u8 = 0x77;

@@ -1,4 +1,5 @@
-//! Fork handlers of the program that run before ours in the child, and forks in the middle of a patch's stores.
+//! Fork handlers of the program that run before ours in the child, and forks in the middle of a
+//! patch's stores.
 
 mod common;
 
@@ -83,7 +84,8 @@ static FORKER: AtomicI32 = AtomicI32::new(0);
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 static FORKED_IN_BETWEEN: AtomicBool = AtomicBool::new(false);
 
-/// In the middle of the stores between two waits: has another thread fork, and goes on when that has happened or waits for a lock.
+/// In the middle of the stores between two waits: has another thread fork, and goes on when that
+/// has happened or waits for a lock.
 fn fork_meanwhile(_: usize, point: Point) {
     if point != Point::Made(1) {
         return;
@@ -148,7 +150,8 @@ fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
     assert_eq!(call(site), A, "the child has patched its parent's text");
 }
 
-/// Something else was mapped over the first of two pages: the child gets the second, from where it is in the file.
+/// Something else was mapped over the first of two pages: the child gets the second, from where it
+/// is in the file.
 #[test]
 fn a_child_gets_the_part_of_its_text_that_is_left() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());

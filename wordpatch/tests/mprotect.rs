@@ -143,7 +143,8 @@ fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
     }
 }
 
-/// Text of a file that may not be written: the kernel refuses the access. The next patch elsewhere gets it.
+/// Text of a file that may not be written: the kernel refuses the access. The next patch elsewhere
+/// gets it.
 #[test]
 fn a_page_that_cannot_be_made_writable_keeps_nobody_out() {
     set_access(TextAccess::Mprotect);

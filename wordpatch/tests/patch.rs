@@ -9,7 +9,8 @@ use common::{A, B, RET, call, check_two_forms, mov_eax, text, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags};
 use wordpatch::{Error, FetchWindow, patch};
 
-/// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns one of the two.
+/// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns
+/// one of the two.
 fn patch_while_executing(offset: usize, rounds: usize) {
     let mut code = mov_eax(A).to_vec();
     code.push(0xc3);
@@ -34,8 +35,8 @@ fn patch_while_executing(offset: usize, rounds: usize) {
             // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
             unsafe { patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
         }
-        // Both states are seen for certain: each is left standing until the other thread has called it.
-        // SAFETY: as above.
+        // Both states are seen for certain: each is left standing until the other thread has called
+        // it. SAFETY: as above.
         unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
         let before = seen_b.load(Ordering::Relaxed);
         while seen_b.load(Ordering::Relaxed) == before {
@@ -140,7 +141,8 @@ fn an_operand_that_looks_like_int3_is_no_breakpoint() {
     }
 }
 
-/// With other bytes than the last patch has left, and with the same: then it shows only after the store.
+/// With other bytes than the last patch has left, and with the same: then it shows only after the
+/// store.
 #[test]
 fn text_that_was_replaced_at_the_same_address_is_noticed() {
     let _model = with_window(FetchWindow::Bytes8);

@@ -1,4 +1,5 @@
-//! Where the kernel refuses `membarrier`. Each scenario runs in a process of its own, under a seccomp filter.
+//! Where the kernel refuses `membarrier`. Each scenario runs in a process of its own, under a
+//! seccomp filter.
 
 mod common;
 
@@ -147,7 +148,8 @@ fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
     });
 }
 
-/// Whether text is still there is asked of the kernel by a system call that some filters refuse: then it counts as there.
+/// Whether text is still there is asked of the kernel by a system call that some filters refuse:
+/// then it counts as there.
 #[test]
 fn text_that_cannot_be_looked_at_counts_as_there() {
     alone("text_that_cannot_be_looked_at_counts_as_there", || {

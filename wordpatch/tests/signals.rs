@@ -1,4 +1,5 @@
-//! SIGTRAP in a program that uses it itself. Each test in a process of its own: handlers and masks belong to the process.
+//! SIGTRAP in a program that uses it itself. Each test in a process of its own: handlers and masks
+//! belong to the process.
 
 mod common;
 
@@ -15,7 +16,8 @@ use wordpatch::{
 
 static FIRST: AtomicU32 = AtomicU32::new(0);
 static SECOND: AtomicU32 = AtomicU32::new(0);
-/// Length of a breakpoint that the second handler steps over, by itself: the thread goes on behind it anyway.
+/// Length of a breakpoint that the second handler steps over, by itself: the thread goes on behind
+/// it anyway.
 static LAST_SITE: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn first(_: libc::c_int) {
@@ -40,7 +42,8 @@ fn start(site: usize) -> Outstanding {
     unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap()
 }
 
-/// A locked site is ours, whatever handler was there first; a foreign INT3 and a raised signal are that handler's.
+/// A locked site is ours, whatever handler was there first; a foreign INT3 and a raised signal are
+/// that handler's.
 #[test]
 fn handlers_installed_before_and_after_ours_get_what_is_theirs() {
     alone("handlers_installed_before_and_after_ours_get_what_is_theirs", || {

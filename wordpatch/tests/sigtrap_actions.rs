@@ -1,4 +1,5 @@
-//! What an action for SIGTRAP means stays what it was once a patch has covered it: flags, mask, SIG_IGN and SIG_DFL.
+//! What an action for SIGTRAP means stays what it was once a patch has covered it: flags, mask,
+//! SIG_IGN and SIG_DFL.
 
 mod common;
 
@@ -64,7 +65,8 @@ fn the_default_kills_where_the_frame_is_not_known() {
     });
 }
 
-/// The handler was there before any other and calls itself, through us: nobody is left who could get the trap.
+/// The handler was there before any other and calls itself, through us: nobody is left who could
+/// get the trap.
 #[test]
 fn the_default_kills_at_the_end_of_a_cycle() {
     dies_of(libc::SIGTRAP, "the_default_kills_at_the_end_of_a_cycle", || {
@@ -120,7 +122,8 @@ fn an_ignored_signal_kills_for_a_breakpoint() {
     });
 }
 
-/// A core dump shows what the process was doing: it dies at the breakpoint, with the kernel's word on the signal, and not in the handler.
+/// A core dump shows what the process was doing: it dies at the breakpoint, with the kernel's word
+/// on the signal, and not in the handler.
 #[test]
 fn the_default_action_is_taken_at_the_breakpoint() {
     alone("the_default_action_is_taken_at_the_breakpoint", || {
@@ -145,7 +148,8 @@ fn the_default_action_is_taken_at_the_breakpoint() {
         let mut stops = Vec::new();
         loop {
             let mut status = 0;
-            // SAFETY: our own child, stopped for each call of ptrace; both structures may be all zero.
+            // SAFETY: our own child, stopped for each call of ptrace; both structures may be all
+            // zero.
             unsafe {
                 assert_eq!(libc::waitpid(child, &mut status, 0), child);
                 if !libc::WIFSTOPPED(status) {
@@ -261,8 +265,8 @@ fn status(thread: libc::pid_t, name: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// Sends SIGTRAP to a thread that waits in `read`. Returns what the call gives: 1 if it goes on until there is something to
-/// read, or -1 if it was interrupted.
+/// Sends SIGTRAP to a thread that waits in `read`. Returns what the call gives: 1 if it goes on
+/// until there is something to read, or -1 if it was interrupted.
 fn interrupted_read() -> isize {
     let mut pipe = [0; 2];
     // SAFETY: two descriptors are written.

@@ -1,4 +1,5 @@
-//! Handlers of the program that call the handler that was there before: each gets each trap once, however they were installed.
+//! Handlers of the program that call the handler that was there before: each gets each trap once,
+//! however they were installed.
 
 mod common;
 
@@ -45,7 +46,8 @@ extern "C" fn chaining_short(signal: libc::c_int) {
     OLD.call(signal);
 }
 
-/// Puts itself on top at each trap, unless it is there, with what it finds there as the one to call.
+/// Puts itself on top at each trap, unless it is there, with what it finds there as the one to
+/// call.
 extern "C" fn topping(signal: libc::c_int, info: Info, context: Context) {
     SECOND.fetch_add(1, Ordering::Relaxed);
     if current() != topping as *const () as usize {
@@ -179,7 +181,8 @@ extern "C" fn second_deeply(signal: libc::c_int, info: Info, context: Context) {
     SECOND.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Both have as the one to call the entry that is bound to themselves. The second cycle is left by what the first one has recorded.
+/// Both have as the one to call the entry that is bound to themselves. The second cycle is left by
+/// what the first one has recorded.
 #[test]
 fn two_handlers_that_were_put_on_top_again() {
     check("two_handlers_that_were_put_on_top_again", || {
@@ -216,7 +219,8 @@ fn the_frame_gets_past_a_handler_without_pointers_that_puts_itself_on_top_again(
     });
 }
 
-/// The kernel calls the handler, which passes the trap on to the entry that is bound to it, without the frame.
+/// The kernel calls the handler, which passes the trap on to the entry that is bound to it, without
+/// the frame.
 #[test]
 fn a_cycle_that_begins_without_pointers() {
     check("a_cycle_that_begins_without_pointers", || {
@@ -247,7 +251,8 @@ fn an_action_that_is_restored() {
     });
 }
 
-/// signal(3) gives and takes the function only: SIGTRAP is blocked in our handler then, and `info` is not filled in.
+/// signal(3) gives and takes the function only: SIGTRAP is blocked in our handler then, and `info`
+/// is not filled in.
 #[test]
 fn an_action_that_is_restored_without_its_flags() {
     check("an_action_that_is_restored_without_its_flags", || {
@@ -266,8 +271,9 @@ fn an_action_that_is_restored_without_its_flags() {
     });
 }
 
-/// Until the next patch, the program's handler gets the traps of a site that is locked already. It may pass them on by a tail call,
-/// which looks like a call by the kernel, or by a call from deeper in the stack.
+/// Until the next patch, the program's handler gets the traps of a site that is locked already. It
+/// may pass them on by a tail call, which looks like a call by the kernel, or by a call from deeper
+/// in the stack.
 #[test]
 fn a_locked_site_whose_trap_is_passed_on_to_us() {
     check("a_locked_site_whose_trap_is_passed_on_to_us", || {
@@ -286,7 +292,8 @@ fn a_locked_site_whose_trap_is_passed_on_to_us() {
 static NESTED: AtomicBool = AtomicBool::new(false);
 static SITE: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes traps of all kinds itself before it passes its own on, whose slot must still be right then.
+/// Takes traps of all kinds itself before it passes its own on, whose slot must still be right
+/// then.
 extern "C" fn nesting(signal: libc::c_int) {
     SECOND.fetch_add(1, Ordering::Relaxed);
     if !NESTED.swap(true, Ordering::Relaxed) {
@@ -379,8 +386,8 @@ extern "C" fn short_chaining_deeply(signal: libc::c_int) {
     chaining_deeply(signal, std::ptr::null_mut(), std::ptr::null_mut());
 }
 
-/// A thread whose last trap was left by a non-local exit: what is known about that one must not be taken for the next one's, wherever
-/// on the stack it comes.
+/// A thread whose last trap was left by a non-local exit: what is known about that one must not be
+/// taken for the next one's, wherever on the stack it comes.
 #[test]
 fn handlers_that_do_not_return() {
     check("handlers_that_do_not_return", || {
@@ -428,7 +435,8 @@ fn handlers_that_do_not_return() {
     });
 }
 
-/// Handlers that are installed while other threads patch: the last one is called, and each trap once.
+/// Handlers that are installed while other threads patch: the last one is called, and each trap
+/// once.
 #[test]
 fn concurrent_patches_while_handlers_are_installed() {
     check("concurrent_patches_while_handlers_are_installed", || {
@@ -468,7 +476,8 @@ fn concurrent_patches_while_handlers_are_installed() {
     });
 }
 
-/// The child's only thread must not wait for a thread that was installing a handler when its parent forked.
+/// The child's only thread must not wait for a thread that was installing a handler when its parent
+/// forked.
 #[test]
 fn forks_while_handlers_are_installed() {
     check("forks_while_handlers_are_installed", || {
@@ -484,7 +493,8 @@ fn forks_while_handlers_are_installed() {
                 }
             });
             for _ in 0..100 {
-                // SAFETY: the child patches, which the handlers for forks prepare, and ends by `_exit`.
+                // SAFETY: the child patches, which the handlers for forks prepare, and ends by
+                // `_exit`.
                 match unsafe { nix::unistd::fork() }.unwrap() {
                     nix::unistd::ForkResult::Child => {
                         // SAFETY: one thread; the alarm ends a child that waits for ever.

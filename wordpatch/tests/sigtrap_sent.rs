@@ -16,12 +16,12 @@ extern "C" fn count(_: libc::c_int) {
     SEEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often to look whether the signal has arrived. It may never do, because the kernel merges it with one that is pending, and not
-/// soon, because the thread may have no processor.
+/// How often to look whether the signal has arrived. It may never do, because the kernel merges it
+/// with one that is pending, and not soon, because the thread may have no processor.
 const LOOKS: usize = 2_000;
 
-/// Sends the signal, and waits until the handler has seen it: signals that are sent faster than the handler returns nest, until
-/// the stack overflows.
+/// Sends the signal, and waits until the handler has seen it: signals that are sent faster than the
+/// handler returns nest, until the stack overflows.
 fn send(thread: libc::pid_t) {
     let seen = SEEN.load(Ordering::Relaxed);
     // SAFETY: the thread runs until the test is over.
@@ -34,7 +34,8 @@ fn send(thread: libc::pid_t) {
     }
 }
 
-/// Runs `act` with the id of a thread that calls the site, which gives A or B, in a process of its own. The program handles SIGTRAP.
+/// Runs `act` with the id of a thread that calls the site, which gives A or B, in a process of its
+/// own. The program handles SIGTRAP.
 #[track_caller]
 fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
     alone(name, || {
@@ -63,7 +64,8 @@ fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
     });
 }
 
-/// The kernel keeps one pending SIGTRAP for a thread. If it has been sent one when it executes INT3, the trap is dropped.
+/// The kernel keeps one pending SIGTRAP for a thread. If it has been sent one when it executes
+/// INT3, the trap is dropped.
 #[test]
 fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
     while_called("a_sent_signal_that_swallows_the_trap_of_a_locked_site", |site, thread| {

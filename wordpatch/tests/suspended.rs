@@ -49,7 +49,8 @@ impl Drop for GoOn {
     }
 }
 
-/// Has a thread make patches that stop at `site` and `point`, and `meanwhile` run while it is stopped.
+/// Has a thread make patches that stop at `site` and `point`, and `meanwhile` run while it is
+/// stopped.
 fn stopped_at(site: usize, point: Point, work: impl FnOnce() + Send, meanwhile: impl FnOnce()) {
     *STOP_AT.lock().unwrap() = Some((site, point));
     IS_STOPPED.store(false, Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! The list of texts that were made writable: what stays known, what is forgotten, what is given back.
+//! The list of texts that were made writable: what stays known, what is forgotten, what is given
+//! back.
 
 mod common;
 
@@ -81,8 +82,8 @@ fn text_that_ends_before_the_patch_does_is_refused() {
     );
 }
 
-/// A store between the reads of text and view is no other mapping. The thread that toggles is not slowed down by anything, and the
-/// comparisons go on until they have found enough changes.
+/// A store between the reads of text and view is no other mapping. The thread that toggles is not
+/// slowed down by anything, and the comparisons go on until they have found enough changes.
 #[test]
 fn text_that_is_toggled_is_not_stale() {
     const CHANGES: usize = 50_000;
@@ -187,8 +188,8 @@ fn forms_of_different_lengths_are_refused() {
     TwoForms::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
 
-/// A library that is unloaded and loaded again at the same place, a hundred times: places of the first time are good each time, and
-/// neither mappings nor addresses pile up.
+/// A library that is unloaded and loaded again at the same place, a hundred times: places of the
+/// first time are good each time, and neither mappings nor addresses pile up.
 #[test]
 fn text_that_comes_back_is_written_through_the_view_that_it_had() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -262,8 +263,9 @@ fn views_of(text: usize) -> usize {
 
 const WITH_A_VIEW: [TextAccess; 2] = [TextAccess::Alias, TextAccess::Private];
 
-/// A library that is loaded again where it was, and nobody has said that it was unloaded: the first patches go to the view of the text
-/// that is gone. Each finds the new text, and none of them the view that another has just made for it.
+/// A library that is loaded again where it was, and nobody has said that it was unloaded: the first
+/// patches go to the view of the text that is gone. Each finds the new text, and none of them the
+/// view that another has just made for it.
 #[test]
 fn every_patch_of_text_that_was_mapped_anew_shows() {
     let _model = with_window(FetchWindow::Bytes8);

@@ -1,10 +1,11 @@
-//! Functions of the C library through which a process ends or becomes another program: each writes the report first, then
-//! goes on to the real one with the same arguments.
+//! Functions of the C library through which a process ends or becomes another program: each writes
+//! the report first, then goes on to the real one with the same arguments.
 //!
-//! A forwarder does not know its function's arguments, which for `execl` and its like are variable in number:
+//! A forwarder does not know its function's arguments, which for `execl` and its like are variable
+//! in number:
 //!
-//! 1. the argument registers are pushed: RDI, RSI, RDX, RCX, R8, R9, and RAX (AL counts vector arguments). With the
-//!    return address that is 64 bytes: the stack is aligned for a call;
+//! 1. the argument registers are pushed: RDI, RSI, RDX, RCX, R8, R9, and RAX (AL counts vector
+//!    arguments). With the return address that is 64 bytes: the stack is aligned for a call;
 //! 2. `prepare` is called with the function's number; it returns the real function's address;
 //! 3. the registers are popped, and the real function is jumped to.
 
@@ -37,7 +38,8 @@ extern "C" fn prepare(number: usize) -> *mut c_void {
     } else {
         process::before_exec();
     }
-    // SAFETY: the name is a C string. The next object that defines it is the C library, so the result is not null.
+    // SAFETY: the name is a C string. The next object that defines it is the C library, so the
+    // result is not null.
     unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[number].as_ptr()) }
 }
 

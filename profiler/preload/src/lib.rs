@@ -1,11 +1,12 @@
 //! `libfastinst.so`: the profiler for `LD_PRELOAD`, and the C interface.
 //!
-//! Only what a shared library must have stands here: its constructor and destructor, its allocator, and its exported symbols.
-//! These are, beside the C interface of `fastinst.h`: the functions that instrumented code calls ([`provider`]), and functions
-//! of the C library that end a process or change what its signals do ([`leaving`], [`signals`]).
+//! Only what a shared library must have stands here: its constructor and destructor, its allocator,
+//! and its exported symbols. These are, beside the C interface of `fastinst.h`: the functions that
+//! instrumented code calls ([`provider`]), and functions of the C library that end a process or
+//! change what its signals do ([`leaving`], [`signals`]).
 //!
-//! The library runs in somebody else's process: it has an allocator of its own, prints nothing but its report and single
-//! lines that begin with `fastinst:`, and reads one environment variable.
+//! The library runs in somebody else's process: it has an allocator of its own, prints nothing but
+//! its report and single lines that begin with `fastinst:`, and reads one environment variable.
 
 mod c_interface;
 mod leaving;
@@ -60,11 +61,13 @@ fn start(mut options: Options) -> Result<(), Error> {
             options.output = options.output.absolute(&directory)?;
         }
     }
-    // Programs that it starts must not take its report, or each other's, for one of an earlier run, and do not speak for the run.
+    // Programs that it starts must not take its report, or each other's, for one of an earlier run,
+    // and do not speak for the run.
     if begins_the_run {
         options.run.get_or_insert_with(RunId::begins_here);
         options.begun = true;
-        // SAFETY: in the constructor of a preloaded library, before the program's first thread is made.
+        // SAFETY: in the constructor of a preloaded library, before the program's first thread is
+        // made.
         unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
     }
     session::start(options)?;

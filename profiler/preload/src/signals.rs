@@ -1,5 +1,5 @@
-//! `sigaction` and `signal` as the program sees them: where our handler stands in for a default, they show the default, and
-//! where the program sets a default, our handler is put in its place.
+//! `sigaction` and `signal` as the program sees them: where our handler stands in for a default,
+//! they show the default, and where the program sets a default, our handler is put in its place.
 
 use libc::{c_int, sighandler_t};
 use profiler::process::{__sigaction, FATAL, default_with_report, is_followed, is_ours};

@@ -1,7 +1,7 @@
 //! `fastinst info`: what a binary has, and what can be measured in it.
 //!
-//! Everything is read from the file; nothing is executed. Whether a library would be preloaded is decided by the same code
-//! that `fastinst record` asks ([`profiler::elf_check`]).
+//! Everything is read from the file; nothing is executed. Whether a library would be preloaded is
+//! decided by the same code that `fastinst record` asks ([`profiler::elf_check`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -115,7 +115,8 @@ struct Probes {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Verdict {
-    /// Whether functions of this very file are measured when it is recorded, or loaded by a program that is.
+    /// Whether functions of this very file are measured when it is recorded, or loaded by a program
+    /// that is.
     measured: bool,
     /// Why, and what the report will lack.
     remarks: Vec<String>,

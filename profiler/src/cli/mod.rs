@@ -1,7 +1,8 @@
 //! The command line: one file per verb.
 //!
-//! Results go to standard output. A diagnostic is one line on standard error that starts with `fastinst: `. A verb
-//! returns a [`Failure`], which is printed here, once; mistakes in the command line itself are clap's, exit code 2.
+//! Results go to standard output. A diagnostic is one line on standard error that starts with
+//! `fastinst: `. A verb returns a [`Failure`], which is printed here, once; mistakes in the command
+//! line itself are clap's, exit code 2.
 
 mod generate;
 mod info;

@@ -1,13 +1,16 @@
 //! `fastinst record`: starts a program with libfastinst.so preloaded.
 //!
-//! The program is executed in this very process. So there is nobody between it and its parent: its process id, its
-//! signals, job control, standard streams and exit status are what they would be without us. Only SIGPIPE differs if
-//! the parent had it ignored: it starts with its default action.
+//! The program is executed in this very process. So there is nobody between it and its parent: its
+//! process id, its signals, job control, standard streams and exit status are what they would be
+//! without us. Only SIGPIPE differs if the parent had it ignored: it starts with its default
+//! action.
 //!
-//! 1. The options of the command line are put over those of FASTINST_OPTIONS; a relative output becomes absolute.
-//! 2. The program is looked up as the shell does, and inspected: what cannot be preloaded is refused.
-//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there; only an address sanitizer that the program needs comes
-//!    before it, and insists on that.
+//! 1. The options of the command line are put over those of FASTINST_OPTIONS; a relative output
+//!    becomes absolute.
+//! 2. The program is looked up as the shell does, and inspected: what cannot be preloaded is
+//!    refused.
+//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there; only an address sanitizer
+//!    that the program needs comes before it, and insists on that.
 //! 4. The program is executed.
 
 use std::convert::Infallible;
@@ -66,9 +69,9 @@ Exit codes:
     override_usage = "fastinst record [OPTIONS] -- PROGRAM [ARGS]..."
 )]
 pub(super) struct Record {
-    /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In the name, %p is the
-    /// process id, %e the executable, %h the host, %% a percent sign. A second process of the same run gets its
-    /// process id before the extension
+    /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In
+    /// the name, %p is the process id, %e the executable, %h the host, %% a percent sign. A second
+    /// process of the same run gets its process id before the extension
     #[arg(short, long, value_name = "FILE")]
     output: Option<Output>,
 
@@ -76,31 +79,35 @@ pub(super) struct Record {
     #[arg(long, requires = "output")]
     merge: bool,
 
-    /// What profiling may cost, in percent of the program's own processor time, or none (default: 1%). More narrows the
-    /// intervals; with none every call is timed, and functions that are called often become several times slower
+    /// What profiling may cost, in percent of the program's own processor time, or none (default:
+    /// 1%). More narrows the intervals; with none every call is timed, and functions that are
+    /// called often become several times slower
     #[arg(long, value_name = "N%")]
     budget: Option<Budget>,
 
-    /// How calls are counted (default: sampled, in windows at random instants; functions that are called rarely, all the
-    /// time). exact counts every call, which no budget limits
+    /// How calls are counted (default: sampled, in windows at random instants; functions that are
+    /// called rarely, all the time). exact counts every call, which no budget limits
     #[arg(long, value_name = "sampled|exact")]
     counts: Option<Counts>,
 
-    /// Functions to measure (default: all): a name, object:NAME (executable or library) or file:NAME (source file); * is
-    /// any text, ? any character. May be given several times
+    /// Functions to measure (default: all): a name, object:NAME (executable or library) or
+    /// file:NAME (source file); * is any text, ? any character. May be given several times
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("only", text))]
     only: Vec<Patterns>,
 
-    /// Functions not to measure, whatever --only says. What is left out has no probes and costs least
+    /// Functions not to measure, whatever --only says. What is left out has no probes and costs
+    /// least
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("skip", text))]
     skip: Vec<Patterns>,
 
-    /// How code is written (default: alias). alias keeps every page from being writable and executable; mprotect
-    /// makes a page both for the moment of a write, for systems that refuse memfd_create
+    /// How code is written (default: alias). alias keeps every page from being writable and
+    /// executable; mprotect makes a page both for the moment of a write, for systems that refuse
+    /// memfd_create
     #[arg(long, value_name = "alias|mprotect")]
     text: Option<TextAccess>,
 
-    /// The library to preload (default: libfastinst.so beside this command, in ../lib or in ../lib/fastinst)
+    /// The library to preload (default: libfastinst.so beside this command, in ../lib or in
+    /// ../lib/fastinst)
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
@@ -184,8 +191,8 @@ fn placed(output: &Output) -> Result<Output, Error> {
     Ok(output)
 }
 
-/// Finds an executable file as the shell does: a name with a slash is a path, another one is looked for in the
-/// directories of `path`, of which an empty one is the working directory.
+/// Finds an executable file as the shell does: a name with a slash is a path, another one is looked
+/// for in the directories of `path`, of which an empty one is the working directory.
 fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return match obstacle(program) {
@@ -234,7 +241,8 @@ fn obstacle(path: &Path) -> Option<Obstacle> {
     }
 }
 
-/// Refuses a program in which a preloaded library would not run; warns of one in which it may have nothing to do.
+/// Refuses a program in which a preloaded library would not run; warns of one in which it may have
+/// nothing to do.
 fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error> {
     let Program { kind, setuid_or_capabilities } = inspect(path)?;
     let path = path.to_owned();
@@ -282,8 +290,8 @@ fn usual_library() -> Result<PathBuf, Error> {
     }
 }
 
-/// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds it for the program; the library;
-/// then what is there.
+/// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds
+/// it for the program; the library; then what is there.
 fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = sanitizer.unwrap_or_default();
     if !value.is_empty() {

@@ -33,7 +33,8 @@ const HINT: &str = "--limit 0 shows all of them";
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Report {
-    /// Reports that `fastinst record -o FILE.json` wrote. Several are merged: calls and times add up
+    /// Reports that `fastinst record -o FILE.json` wrote. Several are merged: calls and times add
+    /// up
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -57,16 +58,18 @@ pub(super) struct Report {
     #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
     callees: Option<String>,
 
-    /// Print a call tree. It is made of pairs of caller and callee, so a function looks the same on every path
+    /// Print a call tree. It is made of pairs of caller and callee, so a function looks the same on
+    /// every path
     #[arg(long, group = "form", conflicts_with_all = ["sort", "filter"])]
     tree: bool,
 
-    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by what is certain of them (the lower
-    /// end of the interval), or name (default: total)
+    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by what is
+    /// certain of them (the lower end of the interval), or name (default: total)
     #[arg(long, value_name = "KEY")]
     sort: Option<SortKey>,
 
-    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * is any text, ? any character
+    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * is any text, ?
+    /// any character
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("filter", text))]
     filter: Option<Patterns>,
 

@@ -13,8 +13,8 @@ pub fn check_template(template: &str) -> Result<(), Error> {
     expand_with(template, |key| "peh".contains(key).then(String::new)).map(drop)
 }
 
-/// The name with its sequences replaced: `%p` by the process id, `%e` by the base name of the executable, `%h` by the
-/// host name, `%%` by a percent sign. A slash in a value becomes `_`.
+/// The name with its sequences replaced: `%p` by the process id, `%e` by the base name of the
+/// executable, `%h` by the host name, `%%` by a percent sign. A slash in a value becomes `_`.
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] as [`check_template`].

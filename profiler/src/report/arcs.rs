@@ -30,11 +30,12 @@ pub enum Direction {
 type Tier<'a> = dyn Fn(&FunctionReport, &str) -> bool + 'a;
 
 impl Report {
-    /// The function that a user names: by the name that tables show, by its name with or without parameters, or by a
-    /// pattern that only one function matches.
+    /// The function that a user names: by the name that tables show, by its name with or without
+    /// parameters, or by a pattern that only one function matches.
     ///
     /// # Errors
-    /// [`Error::UnknownFunction`] if there is none, [`Error::AmbiguousFunction`] if there are several.
+    /// [`Error::UnknownFunction`] if there is none, [`Error::AmbiguousFunction`] if there are
+    /// several.
     pub fn function(&self, name: &str) -> Result<&FunctionReport, Error> {
         let functions = self.ranked();
         let shown = names(&functions);

@@ -1,4 +1,5 @@
-//! The functions of a report as comma-separated values (RFC 4180, but with line feeds): a header, then a line for each.
+//! The functions of a report as comma-separated values (RFC 4180, but with line feeds): a header,
+//! then a line for each.
 //!
 //! A figure that is not known is an empty field, so is the upper end of an interval that has none.
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// A figure that was estimated from samples, counted, or is only known to be at least so much.
 ///
-/// All values are finite, not negative, and ordered: `low <= value`, and `value <= high` where there is a `high`.
+/// All values are finite, not negative, and ordered: `low <= value`, and `value <= high` where
+/// there is a `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The best guess. Equal to `low` where nothing better is known.
@@ -30,8 +31,8 @@ impl Estimate {
         Estimate { value: low, low, high: None }
     }
 
-    /// A figure with a 95 % interval. An end that is not a number or infinite is no bound; ends on the wrong side of
-    /// `value` are moved to it.
+    /// A figure with a 95 % interval. An end that is not a number or infinite is no bound; ends on
+    /// the wrong side of `value` are moved to it.
     #[must_use]
     pub fn within(value: f64, low: f64, high: f64) -> Estimate {
         let value = sane(value);
@@ -60,7 +61,8 @@ impl Estimate {
         }
     }
 
-    /// The sum of two figures that were estimated independently of each other: half-widths add up in quadrature.
+    /// The sum of two figures that were estimated independently of each other: half-widths add up
+    /// in quadrature.
     #[must_use]
     pub fn plus(&self, other: &Estimate) -> Estimate {
         let value = self.value + other.value;
@@ -81,8 +83,8 @@ impl Estimate {
         Some((self.value - self.low).max(self.high? - self.value))
     }
 
-    /// [`Estimate::half_width`] relative to the value: 0 if the figure is exact, none if it has no upper end or is 0 and not
-    /// exact.
+    /// [`Estimate::half_width`] relative to the value: 0 if the figure is exact, none if it has no
+    /// upper end or is 0 and not exact.
     #[must_use]
     pub fn relative_error(&self) -> Option<f64> {
         match self.half_width()? {

@@ -1,9 +1,10 @@
 //! The JSON form of a report, version 2.
 //!
-//! Writing is normal: functions in rank order, arcs sorted, addresses in hexadecimal, counts and totals as integers,
-//! latencies with one decimal, the ends of an interval rounded outwards; what was read and is written again is the same
-//! text. Arcs name their functions for readers such as jq; only object and address are read again. Reading looks at the version before anything else, so that a report of another
-//! version is named as such. Unknown fields are ignored.
+//! Writing is normal: functions in rank order, arcs sorted, addresses in hexadecimal, counts and
+//! totals as integers, latencies with one decimal, the ends of an interval rounded outwards; what
+//! was read and is written again is the same text. Arcs name their functions for readers such as
+//! jq; only object and address are read again. Reading looks at the version before anything else,
+//! so that a report of another version is named as such. Unknown fields are ignored.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -38,8 +39,8 @@ pub fn read(path: &Path) -> Result<Report, Error> {
 /// Reads a report from the bytes of a file; `path` is for the error.
 ///
 /// # Errors
-/// [`Error::TruncatedReport`] if the bytes end too early, [`Error::ReportVersion`] if the version is another one than
-/// [`Report::VERSION`], [`Error::NotAReport`] for everything else.
+/// [`Error::TruncatedReport`] if the bytes end too early, [`Error::ReportVersion`] if the version
+/// is another one than [`Report::VERSION`], [`Error::NotAReport`] for everything else.
 pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     let other = |found: String| Error::NotAReport { path: path.to_owned(), found };
     if bytes.is_empty() {
@@ -184,7 +185,8 @@ impl From<ReadCaller> for Caller {
     }
 }
 
-/// An estimate as it is written: multiples of `1 / scale`. The interval only grows; what is exact stays so.
+/// An estimate as it is written: multiples of `1 / scale`. The interval only grows; what is exact
+/// stays so.
 fn rounded<S: Serializer, N: Serialize>(
     estimate: &Estimate,
     serializer: S,

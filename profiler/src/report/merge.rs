@@ -1,8 +1,9 @@
 //! Several reports as one: of the processes of a run, or of several runs.
 //!
-//! Processes are measured independently of each other. So values add up, and the half-widths of their intervals add up in
-//! quadrature. A percentile of all calls lies between the smallest and the largest of those of the parts; that is its
-//! interval, and its value is their mean, weighted with the calls.
+//! Processes are measured independently of each other. So values add up, and the half-widths of
+//! their intervals add up in quadrature. A percentile of all calls lies between the smallest and
+//! the largest of those of the parts; that is its interval, and its value is their mean, weighted
+//! with the calls.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,8 +11,9 @@ use std::hash::Hash;
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, OffCpu, Report};
 
 impl Report {
-    /// Adds what was measured in other processes. Command and process id become those of the process that the run began
-    /// with, if the other report has it; the run stays that of this report.
+    /// Adds what was measured in other processes. Command and process id become those of the
+    /// process that the run began with, if the other report has it; the run stays that of this
+    /// report.
     pub fn merge(&mut self, other: Report) {
         if other.run == self.run && other.run.ends_with(&format!(".{}", other.pid)) {
             (self.pid, self.command) = (other.pid, other.command);
@@ -96,7 +98,8 @@ impl Latency {
             Estimate::within(value, one.low.min(two.low), high)
         };
         let value = weight * self.mean.value + (1.0 - weight) * other.mean.value;
-        // What the means do not know, and what the error of the weights does to the distance between them.
+        // What the means do not know, and what the error of the weights does to the distance
+        // between them.
         let uncertain_weight = match (calls.half_width(), other_calls.half_width()) {
             (Some(one), Some(two)) if sum > 0.0 => {
                 let slope = (self.mean.value - other.mean.value).abs() / sum;
@@ -225,7 +228,8 @@ mod tests {
         assert!((latency.p50.value - 167.5).abs() < 1e-6, "{latency:?}");
         assert!(latency.p50.low < 92.5 && latency.p50.high == Some(192.5), "{latency:?}");
         assert!((latency.mean.value - 171.04).abs() < 1e-6, "{latency:?}");
-        // A quarter of the first mean's error; and the first's calls are known to 9 %, which moves the weight by 2 %.
+        // A quarter of the first mean's error; and the first's calls are known to 9 %, which moves
+        // the weight by 2 %.
         let error = latency.mean.half_width().unwrap();
         assert!((1.5..2.5).contains(&error), "{error}");
     }

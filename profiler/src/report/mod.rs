@@ -1,8 +1,9 @@
 //! The report of one profiled process, or of several: what it holds, and its written forms.
 //!
-//! [`Report`] is filled once; what was estimated in it is an [`Estimate`]. [`text`] makes the table that people read, [`json`] the form that programs read and
-//! that `fastinst report` turns into the table again, or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the functions in the order of
-//! [`Report::ranked`] unless another [`SortKey`] is asked for.
+//! [`Report`] is filled once; what was estimated in it is an [`Estimate`]. [`text`] makes the table
+//! that people read, [`json`] the form that programs read and that `fastinst report` turns into the
+//! table again, or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the
+//! functions in the order of [`Report::ranked`] unless another [`SortKey`] is asked for.
 
 pub mod arcs;
 pub mod csv;
@@ -34,7 +35,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file name asks for by its extension; none if that is neither `.txt` nor `.json`.
+    /// The format that a file name asks for by its extension; none if that is neither `.txt` nor
+    /// `.json`.
     pub fn of_file_name(name: &str) -> Option<Format> {
         if name.ends_with('/') {
             return None;

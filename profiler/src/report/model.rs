@@ -1,6 +1,7 @@
 //! What a report holds. The field names are those of the JSON form, version 2.
 //!
-//! Whatever is estimated is an [`Estimate`], with its 95 % interval. The rest was counted or measured.
+//! Whatever is estimated is an [`Estimate`], with its 95 % interval. The rest was counted or
+//! measured.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,20 +13,25 @@ use super::json;
 pub struct Report {
     /// Version of the format, [`Report::VERSION`].
     pub version: u32,
-    /// Names the run: all processes that descend from one process have the same. Empty if it is not known.
+    /// Names the run: all processes that descend from one process have the same. Empty if it is not
+    /// known.
     #[serde(default)]
     pub run: String,
-    /// The program and its arguments. Of a merged report, those of the process that the run began with, or of any.
+    /// The program and its arguments. Of a merged report, those of the process that the run began
+    /// with, or of any.
     pub command: Vec<String>,
     /// Process id. Of a merged report, that of the same process.
     pub pid: u32,
     /// How many processes the report is about: 1, more if reports were merged.
     pub processes: u32,
-    /// Wall-clock time that was observed, in nanoseconds. Of a merged report, that of the process that took longest.
+    /// Wall-clock time that was observed, in nanoseconds. Of a merged report, that of the process
+    /// that took longest.
     pub duration_ns: u64,
-    /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds: what shares are shares of.
+    /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds:
+    /// what shares are shares of.
     pub thread_time_ns: u64,
-    /// Probes that were discovered, entry and exit counted apart. Of a merged report, in the process that had most.
+    /// Probes that were discovered, entry and exit counted apart. Of a merged report, in the
+    /// process that had most.
     pub probes: u64,
     /// How often a probe was turned on or off.
     pub toggles: u64,
@@ -39,7 +45,8 @@ pub struct Report {
     /// What the reader should know about this measurement, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// The functions that were called, in any order; JSON has them in the order of [`Report::ranked`].
+    /// The functions that were called, in any order; JSON has them in the order of
+    /// [`Report::ranked`].
     pub functions: Vec<FunctionReport>,
     /// Which function called which, in any order; JSON sorts them.
     #[serde(default)]
@@ -49,7 +56,8 @@ pub struct Report {
 /// What profiling cost in processor time and memory, measured while it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// The most that it should cost, as a fraction of the program's processor time: 0.01 is 1 %. None if there was no limit.
+    /// The most that it should cost, as a fraction of the program's processor time: 0.01 is 1 %.
+    /// None if there was no limit.
     pub budget: Option<f64>,
     /// Processor time of the process, user and system, profiling included.
     pub cpu_ns: u64,
@@ -75,9 +83,9 @@ pub struct FunctionReport {
     pub name: String,
     /// Path of the executable or shared library that holds it.
     pub object: String,
-    /// Where it starts, from the lowest address of `object` on, so that it is the same in every run: of a library or a
-    /// position-independent executable what `nm` and `addr2line` have. In JSON a string of hexadecimal digits,
-    /// `"0x1136"`.
+    /// Where it starts, from the lowest address of `object` on, so that it is the same in every
+    /// run: of a library or a position-independent executable what `nm` and `addr2line` have. In
+    /// JSON a string of hexadecimal digits, `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
     /// Where it is defined, as `file:line`; none without debugging information.
@@ -88,16 +96,18 @@ pub struct FunctionReport {
     /// How often it was called.
     #[serde(serialize_with = "json::whole")]
     pub calls: Estimate,
-    /// Time spent in its calls, callees included, in nanoseconds. Of a call inside another call of the same function,
-    /// the time counts once. None if nothing is known of it.
+    /// Time spent in its calls, callees included, in nanoseconds. Of a call inside another call of
+    /// the same function, the time counts once. None if nothing is known of it.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub total_ns: Option<Estimate>,
-    /// Time spent in the function itself, without what it spent in other instrumented functions, in nanoseconds.
+    /// Time spent in the function itself, without what it spent in other instrumented functions, in
+    /// nanoseconds.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub self_ns: Option<Estimate>,
     /// Whether it was seen to be called inside a call of itself.
     pub recursive: bool,
-    /// Calls that had not returned when the report was made. Their time so far is part of `total_ns`.
+    /// Calls that had not returned when the report was made. Their time so far is part of
+    /// `total_ns`.
     #[serde(default)]
     pub open_calls: u64,
     /// How long its calls took; none if no call was timed.
@@ -108,8 +118,8 @@ pub struct FunctionReport {
     pub off_cpu: Option<OffCpu>,
 }
 
-/// The distribution of the latencies of one function's calls, callees included, in nanoseconds. Time that a preempted
-/// thread waited for a processor is not part of it. JSON keeps one decimal.
+/// The distribution of the latencies of one function's calls, callees included, in nanoseconds.
+/// Time that a preempted thread waited for a processor is not part of it. JSON keeps one decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Shortest that was timed.
@@ -130,7 +140,8 @@ pub struct Latency {
     /// Longest that was timed.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub max: f64,
-    /// Whether a typical call is shorter than `resolution`, so that its latency says no more than that.
+    /// Whether a typical call is shorter than `resolution`, so that its latency says no more than
+    /// that.
     pub below_resolution: bool,
     /// The shortest latency that the clock can resolve on this machine.
     #[serde(serialize_with = "json::tenths_of_number")]
@@ -142,7 +153,8 @@ pub struct Latency {
 pub struct OffCpu {
     /// How many.
     pub samples: u64,
-    /// How long the thread waited for a processor in them, in nanoseconds: measured, not extrapolated to other calls.
+    /// How long the thread waited for a processor in them, in nanoseconds: measured, not
+    /// extrapolated to other calls.
     pub ns: u64,
 }
 
@@ -155,12 +167,14 @@ pub struct Arc {
     pub callee: FunctionRef,
     /// How often.
     pub calls: Estimate,
-    /// Time spent in these calls, in nanoseconds, as [`FunctionReport::total_ns`]; none if nothing is known of it.
+    /// Time spent in these calls, in nanoseconds, as [`FunctionReport::total_ns`]; none if nothing
+    /// is known of it.
     #[serde(default)]
     pub total_ns: Option<Estimate>,
 }
 
-/// Names one function of a report, by its [`FunctionReport::object`] and [`FunctionReport::address`].
+/// Names one function of a report, by its [`FunctionReport::object`] and
+/// [`FunctionReport::address`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub struct FunctionRef {
     /// Path of the executable or shared library.
@@ -192,7 +206,8 @@ impl Cost {
         self.probes_ns + self.service_ns + self.toggles_ns + self.startup_ns
     }
 
-    /// What profiling cost as a fraction of the program's own processor time; none if the program took none.
+    /// What profiling cost as a fraction of the program's own processor time; none if the program
+    /// took none.
     #[must_use]
     pub fn fraction(&self) -> Option<f64> {
         let own = self.cpu_ns.saturating_sub(self.total_ns());
@@ -212,8 +227,8 @@ impl FunctionReport {
 pub(super) mod tests {
     use super::*;
 
-    /// A report with one function of every kind: sampled, timed in every call and still running, of which little is
-    /// known, below the resolution of the clock, never timed.
+    /// A report with one function of every kind: sampled, timed in every call and still running, of
+    /// which little is known, below the resolution of the clock, never timed.
     pub(in crate::report) fn example() -> Report {
         const APP: &str = "/opt/app/bin/app";
         let function = |name: &str, object: &str, address, samples, calls| FunctionReport {

@@ -1,9 +1,10 @@
 //! Names for tables: as short as they can be while no two functions have the same one.
 //!
 //! 1. Without return type and parameters, template arguments as `<…>`: `std::vector<…>::push_back`.
-//! 2. Where functions would have the same name, with template arguments; where that is not enough, as it was demangled.
-//! 3. Where that is the same too, with the file and line of the definition; without debugging information, with the object
-//!    or the address.
+//! 2. Where functions would have the same name, with template arguments; where that is not enough,
+//!    as it was demangled.
+//! 3. Where that is the same too, with the file and line of the definition; without debugging
+//!    information, with the object or the address.
 
 use std::collections::{HashMap, HashSet};
 

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use super::{Estimate, FunctionReport, Latency, Report};
 use crate::error::Error;
 
-/// What functions are sorted by, largest first. Of an estimate it is the lower bound: what is little known is not ranked by a
-/// guess. Functions without the figure come last; equal ones are in the order of their names, then addresses.
+/// What functions are sorted by, largest first. Of an estimate it is the lower bound: what is
+/// little known is not ranked by a guess. Functions without the figure come last; equal ones are in
+/// the order of their names, then addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortKey {
     /// Time in all calls, callees included.

@@ -1,11 +1,12 @@
 //! The table that people read: a heading, the notes, and a line per function.
 //!
-//! No colour: the text is the same on a terminal, in a file and in a pipe, but for the number of rows that the caller asks
-//! for. The numbers take the width they need, the names what is left of 132 columns; a longer name loses its middle.
+//! No colour: the text is the same on a terminal, in a file and in a pipe, but for the number of
+//! rows that the caller asks for. The numbers take the width they need, the names what is left of
+//! 132 columns; a longer name loses its middle.
 //!
-//! What is not certain looks so: `12.3k ±4%` is an estimate with half the width of its 95 % interval, `>=10`
-//! a lower and `<=10` an upper bound, where the interval is wider than the value. Latencies that the clock cannot resolve are
-//! `<20ns`.
+//! What is not certain looks so: `12.3k ±4%` is an estimate with half the width of its 95 %
+//! interval, `>=10` a lower and `<=10` an upper bound, where the interval is wider than the value.
+//! Latencies that the clock cannot resolve are `<20ns`.
 
 use std::fmt::Write;
 
@@ -151,7 +152,8 @@ struct Column {
 
 const OFF_CPU: &str = "off-cpu";
 
-/// The columns after the name. A cell has a part that is aligned to the right, and behind it one that is aligned to the left.
+/// The columns after the name. A cell has a part that is aligned to the right, and behind it one
+/// that is aligned to the left.
 fn columns(functions: &[(&FunctionReport, String)]) -> Vec<Column> {
     let right = |header, cell| Column { header, alignment: CellAlignment::Right, cell };
     let object = Column {
@@ -273,7 +275,8 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Arguments and symbols are foreign text: what would move the cursor or colour the terminal becomes `?`.
+/// Arguments and symbols are foreign text: what would move the cursor or colour the terminal
+/// becomes `?`.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }

@@ -1,18 +1,23 @@
 //! The call tree that the arcs of a report stand for.
 //!
-//! Arcs say which function called which, not on which path. So the tree is *context-insensitive*: of the time of a function, each of
-//! its callers gets the part that its arc has, and passes it on to its own callers in the same proportion, as gprof does. A function
-//! that takes long only when it is called on one path looks the same on all.
+//! Arcs say which function called which, not on which path. So the tree is *context-insensitive*:
+//! of the time of a function, each of its callers gets the part that its arc has, and passes it on
+//! to its own callers in the same proportion, as gprof does. A function that takes long only when
+//! it is called on one path looks the same on all.
 //!
-//! 1. Functions that call each other in a cycle are one node (a strongly connected component of the arcs; Tarjan 1972). Arcs inside
-//!    it are left out.
-//! 2. A node's time is its function's total; of a cycle, or where the total is not known, the time of the arcs that lead into it;
-//!    where that is not known either, the time of the arcs that lead out of it.
-//! 3. Each arc between nodes gets the part of the callee's time that its own time has in that of all arcs to the callee. Where the
-//!    time of some arc is not known, numbers of calls take its place.
-//! 4. The tree begins at nodes that are called from code without probes, with that part of their time, and at those that nothing
-//!    calls, with all of it. Below a node that is shown with a part of its time, every arc has the same part of its own.
-//! 5. What has less than 0.5 % of the time of all roots is left out: the tree stays small, also where paths are many.
+//! 1. Functions that call each other in a cycle are one node (a strongly connected component of the
+//!    arcs; Tarjan 1972). Arcs inside it are left out.
+//! 2. A node's time is its function's total; of a cycle, or where the total is not known, the time
+//!    of the arcs that lead into it; where that is not known either, the time of the arcs that lead
+//!    out of it.
+//! 3. Each arc between nodes gets the part of the callee's time that its own time has in that of
+//!    all arcs to the callee. Where the time of some arc is not known, numbers of calls take its
+//!    place.
+//! 4. The tree begins at nodes that are called from code without probes, with that part of their
+//!    time, and at those that nothing calls, with all of it. Below a node that is shown with a part
+//!    of its time, every arc has the same part of its own.
+//! 5. What has less than 0.5 % of the time of all roots is left out: the tree stays small, also
+//!    where paths are many.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -174,7 +179,8 @@ impl Graph {
     }
 }
 
-/// Tarjan's strongly connected components, without recursion: the component of each node, and how many there are.
+/// Tarjan's strongly connected components, without recursion: the component of each node, and how
+/// many there are.
 fn components(successors: &[Vec<usize>]) -> (Vec<usize>, usize) {
     const NONE: usize = usize::MAX;
     let nodes = successors.len();
@@ -226,7 +232,8 @@ mod tests {
     use super::super::{Estimate, FunctionReport};
     use super::*;
 
-    /// A report of functions with total times, and arcs with times; a caller that is no function has no probes.
+    /// A report of functions with total times, and arcs with times; a caller that is no function
+    /// has no probes.
     fn report(functions: &[(&str, f64)], arcs: &[(&str, &str, f64)]) -> Report {
         let address = |name: &str| functions.iter().position(|(known, _)| *known == name).map(|at| at as u64);
         let key = |name: &str| Some(FunctionRef { object: "app".to_owned(), address: address(name)? });
@@ -357,8 +364,9 @@ mod tests {
             total_ns: Some(Estimate::exact(500.0)),
         };
         let chain: Vec<Arc> = (1..names.len()).map(|to| arc(to - 1, to)).collect();
-        // Two arcs from each of two functions to both of the next: two to the power of fifty paths. The two roots' times
-        // are halved on every level, and are 0.8 % of the whole on the seventh: 2 * (1 + 2 + ... + 64) lines.
+        // Two arcs from each of two functions to both of the next: two to the power of fifty paths.
+        // The two roots' times are halved on every level, and are 0.8 % of the whole on the
+        // seventh: 2 * (1 + 2 + ... + 64) lines.
         let ladder = (0..50).flat_map(|level| {
             let (from, to) = (2 * level, 2 * level + 2);
             [arc(from, to), arc(from, to + 1), arc(from + 1, to), arc(from + 1, to + 1)]

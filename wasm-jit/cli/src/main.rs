@@ -1,8 +1,9 @@
-//! The command `wasm-jit`: runs WebAssembly programs, and shows what they are compiled to. One file per verb.
+//! The command `wasm-jit`: runs WebAssembly programs, and shows what they are compiled to. One file
+//! per verb.
 //!
-//! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; what explains it, such as a backtrace,
-//! follows on further lines. A verb returns a [`Failure`], which is printed here, once; mistakes in the command line itself are
-//! clap's, exit code 2.
+//! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; what
+//! explains it, such as a backtrace, follows on further lines. A verb returns a [`Failure`], which
+//! is printed here, once; mistakes in the command line itself are clap's, exit code 2.
 
 mod compile;
 mod generate;

@@ -1,8 +1,9 @@
 //! A program and its threads (the proposal wasi-threads).
 //!
-//! A module that imports a shared memory, by whatever names, gets one of the type that it asks for. `wasi.thread-spawn` starts a thread
-//! of the host that has a store and an instance of the same module of its own, and calls its export `wasi_thread_start`. The
-//! threads share the memory, the compiled code, and what they see of the host. The first that traps or exits ends them all, and
+//! A module that imports a shared memory, by whatever names, gets one of the type that it asks for.
+//! `wasi.thread-spawn` starts a thread of the host that has a store and an instance of the same
+//! module of its own, and calls its export `wasi_thread_start`. The threads share the memory, the
+//! compiled code, and what they see of the host. The first that traps or exits ends them all, and
 //! so does the return of the first.
 
 use std::process;

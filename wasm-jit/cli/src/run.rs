@@ -36,17 +36,18 @@ Exit codes:
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
-    /// Lets the program use this directory of the host, under the name GUEST (default: the same name); may be repeated
+    /// Lets the program use this directory of the host, under the name GUEST (default: the same
+    /// name); may be repeated
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
     directories: Vec<(PathBuf, String)>,
 
-    /// Sets a variable in the program's environment, or passes on one of this environment; the program sees no other; may be
-    /// repeated
+    /// Sets a variable in the program's environment, or passes on one of this environment; the
+    /// program sees no other; may be repeated
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<(String, Option<String>)>,
 
-    /// Calls this exported function with ARGS, and prints its results, one per line [default: _start, with ARGS as the
-    /// program's arguments]
+    /// Calls this exported function with ARGS, and prints its results, one per line [default:
+    /// _start, with ARGS as the program's arguments]
     #[arg(long, value_name = "NAME")]
     invoke: Option<String>,
 
@@ -58,8 +59,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     max_stack: usize,
 
-    /// Checks accesses to memories by instructions, instead of reserving 8 GiB of addresses for each memory [default: where so
-    /// many addresses are refused, as under ulimit -v]
+    /// Checks accesses to memories by instructions, instead of reserving 8 GiB of addresses for
+    /// each memory [default: where so many addresses are refused, as under ulimit -v]
     #[arg(long)]
     bounds_checks: bool,
 

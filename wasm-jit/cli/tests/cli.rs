@@ -1,7 +1,8 @@
 //! The command `wasm-jit`, on small modules in the text format and on C programs.
 //!
-//! The C programs are in `programs/`; clang compiles them against wasi-libc (`scripts/install-packages.sh`). What they print here
-//! is what wasmtime makes them print, but for two places that say so.
+//! The C programs are in `programs/`; clang compiles them against wasi-libc
+//! (`scripts/install-packages.sh`). What they print here is what wasmtime makes them print, but for
+//! two places that say so.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -283,7 +284,8 @@ fn time_runs_out() {
     place.run(&["run", "--timeout", "1h", "quick.wat"]).check(0, "");
 }
 
-/// Writes 16 KiB again and again; the error that ends it is its exit code. With `--invoke once` writes as much as is said, once.
+/// Writes 16 KiB again and again; the error that ends it is its exit code. With `--invoke once`
+/// writes as much as is said, once.
 const WRITES_UNTIL_IT_FAILS: &str = r#"(module
     (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
@@ -448,7 +450,8 @@ open of an absolute path: Capabilities insufficient
 symlink to the outside: Operation not permitted
 open through a link to the outside: Operation not permitted
 ";
-    // wasmtime fills the first buffer of readv only, and loses its place in a directory whose entries are removed.
+    // wasmtime fills the first buffer of readv only, and loses its place in a directory whose
+    // entries are removed.
     place.run(&["run", "--dir", "inside::/data", "files.wasm", "/data"]).check(0, expected);
     place.run(&["run", "files.wasm", "/data"]).check(1, "fopen for writing: Capabilities insufficient\n");
 }

@@ -61,7 +61,8 @@ impl Place {
     }
 }
 
-/// Opens `fifo` in the first directory with the rights that are asked for, then reads or writes for ever.
+/// Opens `fifo` in the first directory with the rights that are asked for, then reads or writes for
+/// ever.
 const USES_FIFO: &str = r#"(module
     (import "wasi_snapshot_preview1" "path_open"
         (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
@@ -102,7 +103,8 @@ fn time_runs_out_for_a_program_that_waits_for_a_fifo() {
     }
 }
 
-/// Sends the thread that runs the program a signal that does not mean anything to it, when it waits.
+/// Sends the thread that runs the program a signal that does not mean anything to it, when it
+/// waits.
 fn signal_when_it_waits(process: u32) {
     let tasks = format!("/proc/{process}/task");
     let waiting = |task: &std::path::Path| -> Option<i32> {

@@ -1,11 +1,15 @@
-//! The code generator of `wasm-jit`: turns validated WebAssembly functions into x86-64 machine code, in one pass.
+//! The code generator of `wasm-jit`: turns validated WebAssembly functions into x86-64 machine
+//! code, in one pass.
 //!
-//! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a [`Chunk`], with all that is needed to
-//! link it, to unwind its frames, and to find the handlers of exceptions. It knows what a module declares ([`ModuleInfo`]), and
-//! nothing of engines, stores or signals. An [`Observer`] is shown where the code of each instruction is, and where its values are. What the code expects of a runtime is in [`vmctx`]: registers, calls, frames, and
-//! the layout of the memory that both use. Read that first.
+//! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a
+//! [`Chunk`], with all that is needed to link it, to unwind its frames, and to find the handlers of
+//! exceptions. It knows what a module declares ([`ModuleInfo`]), and nothing of engines, stores or
+//! signals. An [`Observer`] is shown where the code of each instruction is, and where its values
+//! are. What the code expects of a runtime is in [`vmctx`]: registers, calls, frames, and the
+//! layout of the memory that both use. Read that first.
 //!
-//! This is a part of `wasm-jit`, which is what programs use: its interface changes whenever the engine's does.
+//! This is a part of `wasm-jit`, which is what programs use: its interface changes whenever the
+//! engine's does.
 //!
 //! | folder or file | what it is |
 //! | --- | --- |

@@ -5,10 +5,11 @@ use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 /// Settings of the engine that code depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeSettings {
-    /// Accesses to memories compare the address with the memory's length: what lies behind it may be anything.
+    /// Accesses to memories compare the address with the memory's length: what lies behind it may
+    /// be anything.
     pub checks_bounds: bool,
-    /// Indices that are compared with a bound are made 0 behind the comparison where they are beyond it: the processor may go on in
-    /// the wrong direction for a while.
+    /// Indices that are compared with a bound are made 0 behind the comparison where they are
+    /// beyond it: the processor may go on in the wrong direction for a while.
     pub masks_indices: bool,
 }
 
@@ -17,7 +18,8 @@ pub struct CodeSettings {
 pub struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
-    /// The engine-wide id of each of them: equal types have equal ids. Whoever has the module keeps them in use.
+    /// The engine-wide id of each of them: equal types have equal ids. Whoever has the module keeps
+    /// them in use.
     pub type_ids: Vec<u32>,
     /// Type index of every function.
     pub functions: Vec<u32>,

@@ -1,4 +1,5 @@
-//! What compiled code and the runtime share: the layout of memory that both touch, and the calling convention.
+//! What compiled code and the runtime share: the layout of memory that both touch, and the calling
+//! convention.
 //!
 //! # Registers
 //! | register | role |
@@ -11,18 +12,21 @@
 //! | all others | the caller's to save |
 //!
 //! # A call
-//! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the first floats in
-//! `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference is 64 bits wide. The other arguments are on the
-//! stack, eight bytes each, the first at the lowest address, at `[rsp]` when CALL is executed; their whole size is rounded up
-//! to 16 bytes. **The callee removes them** (`ret n`), so that a tail call may have more of them than its caller had. The stack
-//! is aligned to 16 bytes at every CALL.
+//! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the
+//! first floats in `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference is 64 bits
+//! wide. The other arguments are on the stack, eight bytes each, the first at the lowest address,
+//! at `[rsp]` when CALL is executed; their whole size is rounded up to 16 bytes. **The callee
+//! removes them** (`ret n`), so that a tail call may have more of them than its caller had. The
+//! stack is aligned to 16 bytes at every CALL.
 //!
-//! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`. All others are in
-//! [`VmStoreContext::results`], the n-th result of the function at index n, from where the caller takes them at once.
+//! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`.
+//! All others are in [`VmStoreContext::results`], the n-th result of the function at index n, from
+//! where the caller takes them at once.
 //!
-//! A call of a function of the same instance is a direct CALL. All other calls go through a [`VmFuncRef`]: the caller sets
-//! `rax` to its own context, `r14` to the callee's, `r15` to `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its
-//! frame and then `r15`. A host function looks the same: its code is a trampoline, its context a [`VmContext`] head.
+//! A call of a function of the same instance is a direct CALL. All other calls go through a
+//! [`VmFuncRef`]: the caller sets `rax` to its own context, `r14` to the callee's, `r15` to
+//! `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its frame and then `r15`. A
+//! host function looks the same: its code is a trampoline, its context a [`VmContext`] head.
 //!
 //! # A frame
 //! ```text
@@ -34,8 +38,8 @@
 //! [rbp - 40 ...]  one slot of eight bytes for each local, then for each operand
 //! [rsp]           arguments of calls
 //! ```
-//! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline ends the walk: its `rbp`
-//! is [`VmStoreContext::activation_fp`].
+//! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline
+//! ends the walk: its `rbp` is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
 
@@ -44,7 +48,8 @@ use crate::module::ModuleInfo;
 /// Most results that a function may have (the limit that wasmparser validates).
 pub const MAX_RESULTS: usize = 1000;
 
-/// What all instances of a store share with compiled code. It is the head of what the runtime keeps of a running store.
+/// What all instances of a store share with compiled code. It is the head of what the runtime keeps
+/// of a running store.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmStoreContext {
@@ -52,7 +57,8 @@ pub struct VmStoreContext {
     pub stack_limit: usize,
     /// Frame pointer of the innermost entry trampoline, or 0.
     pub activation_fp: usize,
-    /// Frame pointer of the host trampoline that the thread left compiled code by; set by that trampoline.
+    /// Frame pointer of the host trampoline that the thread left compiled code by; set by that
+    /// trampoline.
     pub exit_fp: usize,
     /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
     pub raised_pc: usize,
@@ -66,12 +72,13 @@ pub struct VmStoreContext {
     pub raised_address: usize,
     /// The signal, or 0.
     pub raised_signal: i32,
-    /// An exception that a host function throws, or 0: set before the host function fails, and reset by whoever takes it.
+    /// An exception that a host function throws, or 0: set before the host function fails, and
+    /// reset by whoever takes it.
     pub thrown: usize,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
-    /// Stack pointer of the host trampoline that the thread left compiled code by: the frames of the activation lie from here up to `activation_fp`, whatever stack the host
-    /// goes on with.
+    /// Stack pointer of the host trampoline that the thread left compiled code by: the frames of
+    /// the activation lie from here up to `activation_fp`, whatever stack the host goes on with.
     pub exit_sp: usize,
 }
 
@@ -106,8 +113,8 @@ pub const EXIT_SP: i32 = offset_of!(VmStoreContext, exit_sp) as i32;
 /// Offset of [`VmStoreContext::results`].
 pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
-/// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a host function has the
-/// head only.
+/// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a
+/// host function has the head only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmContext {
@@ -162,8 +169,8 @@ pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
 pub const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
 const _: () = assert!(FUNC_REF_SIZE == 32);
 
-/// A memory as an instance sees it. The base never moves: the whole range that an access can name is reserved (8 GiB for the
-/// index and the offset, and a guard).
+/// A memory as an instance sees it. The base never moves: the whole range that an access can name
+/// is reserved (8 GiB for the index and the offset, and a guard).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VmMemory {
@@ -178,8 +185,8 @@ pub const MEMORY_BASE: i32 = offset_of!(VmMemory, base) as i32;
 /// Offset of [`VmMemory::length`].
 pub const MEMORY_LENGTH: i32 = offset_of!(VmMemory, length) as i32;
 
-/// A table; an instance has its address. An element is a reference of eight bytes: the address of a [`VmFuncRef`], an
-/// `externref` or an `exnref` as the runtime represents them; null is 0.
+/// A table; an instance has its address. An element is a reference of eight bytes: the address of a
+/// [`VmFuncRef`], an `externref` or an `exnref` as the runtime represents them; null is 0.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmTable {
@@ -241,13 +248,14 @@ impl VmLayout {
         (self.tables + 8 * index) as i32
     }
 
-    /// For an imported global, the address of its value; for one of the module's own, the value itself (eight bytes, an
-    /// `i32` or `f32` in the lower four, the upper four zero).
+    /// For an imported global, the address of its value; for one of the module's own, the value
+    /// itself (eight bytes, an `i32` or `f32` in the lower four, the upper four zero).
     pub fn global(&self, index: u32) -> i32 {
         (self.globals + 8 * index) as i32
     }
 
-    /// The identity of a tag: the same number for the same tag, in every instance of the store that has it. Not 0.
+    /// The identity of a tag: the same number for the same tag, in every instance of the store that
+    /// has it. Not 0.
     pub fn tag(&self, index: u32) -> i32 {
         (self.tags + 8 * index) as i32
     }
@@ -259,14 +267,15 @@ impl VmLayout {
 pub struct Answer {
     /// What it gives.
     pub value: u64,
-    /// 0; or 1 when it failed: the reason is noted in the store, and compiled code calls [`Libcall::Raise`].
+    /// 0; or 1 when it failed: the reason is noted in the store, and compiled code calls
+    /// [`Libcall::Raise`].
     pub failed: u64,
 }
 
 /// Routines of the runtime that compiled code calls through the table in its context.
 ///
-/// Except for the last three they are `extern "sysv64"` functions of integers of 64 bits (an `i32` is zero-extended). The
-/// first argument is the context, `two(a, b)` is `a | b << 32`.
+/// Except for the last three they are `extern "sysv64"` functions of integers of 64 bits (an `i32`
+/// is zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Libcall {
@@ -290,22 +299,26 @@ pub enum Libcall {
     TableInit,
     /// `(context, segment)`
     ElemDrop,
-    /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address has the offset added; it may be
-    /// beyond the memory, and misaligned.
+    /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address has
+    /// the offset added; it may be beyond the memory, and misaligned.
     AtomicWait32,
     /// The same, 64 bits.
     AtomicWait64,
     /// `(context, memory, address, count) -> Answer`
     AtomicNotify,
-    /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`], or 0 where there can be none: the
-    /// reason is noted in the store, and is what the trap that comes of throwing 0 gives.
+    /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`], or
+    /// 0 where there can be none: the reason is noted in the store, and is what the trap that comes
+    /// of throwing 0 gives.
     NewException,
-    /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null reference). Continues at its
-    /// handler, or leaves the activation. The frame is `rbp`, the place is the return address. Never returns.
+    /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null
+    /// reference). Continues at its handler, or leaves the activation. The frame is `rbp`, the
+    /// place is the return address. Never returns.
     Throw,
-    /// The same: leaves the activation for the reason that a failed libcall has noted. Never returns.
+    /// The same: leaves the activation for the reason that a failed libcall has noted. Never
+    /// returns.
     Raise,
-    /// The same: as `Raise` or `Throw`, whichever the host function's failure asks for. Called by host trampolines only.
+    /// The same: as `Raise` or `Throw`, whichever the host function's failure asks for. Called by
+    /// host trampolines only.
     RaiseFromHost,
 }
 
@@ -361,6 +374,7 @@ impl TrapCode {
 }
 
 // How the hardware tells traps that compiled code does not check for:
-// - SIGSEGV at an address below FUNC_REF_SIZE: a null element was called. Elsewhere: memory out of bounds.
+// - SIGSEGV at an address below FUNC_REF_SIZE: a null element was called. Elsewhere: memory out of
+//   bounds.
 // - SIGFPE (DIV and IDIV): division by zero if the divisor is zero, else integer overflow.
 // - SIGILL (UD2): the byte behind it is a TrapCode.

@@ -1,4 +1,5 @@
-//! The command `wasm-jit-fuzz-wasmtime`: compares wasm-jit with Wasmtime, also in exceptions and atomic accesses.
+//! The command `wasm-jit-fuzz-wasmtime`: compares wasm-jit with Wasmtime, also in exceptions and
+//! atomic accesses.
 //!
 //! ```text
 //! cargo run --release --manifest-path wasm-jit/fuzz-wasmtime/Cargo.toml -- --seconds 600 --seed 1

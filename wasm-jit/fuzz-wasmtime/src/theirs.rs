@@ -18,8 +18,9 @@ impl Wasmtime {
         let mut config = Config::new();
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
         config.wasm_simd(false).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
-        // Memories as Wasmtime has them by default: without reservations of 4 GiB, version 48 takes aligned addresses in an empty memory
-        // for misaligned ones, cannot grow shared memories, and looks at bounds before alignment.
+        // Memories as Wasmtime has them by default: without reservations of 4 GiB, version 48 takes
+        // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
+        // and looks at bounds before alignment.
         Self(WasmtimeEngine::new(&config).expect("the configuration is possible"))
     }
 }

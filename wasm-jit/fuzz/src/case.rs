@@ -43,7 +43,8 @@ pub struct Case {
     pub seed: u64,
     /// The module.
     pub wasm: Vec<u8>,
-    /// The same program for the engine under test, with the older form of exceptions, which the other one does not have.
+    /// The same program for the engine under test, with the older form of exceptions, which the
+    /// other one does not have.
     pub legacy: Option<Vec<u8>>,
     /// Whether all NaNs count as one.
     pub same_nans: bool,

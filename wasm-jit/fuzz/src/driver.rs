@@ -1,7 +1,8 @@
 //! The command: hands out seeds to worker processes, and reports what they find.
 //!
-//! A worker writes each seed to its standard output before it tries it. When it ends by a signal, by a panic, by a difference, or
-//! when nothing comes from it for `LONGEST`, the last seed is the finding: it is run again by `--case`, or shown as text.
+//! A worker writes each seed to its standard output before it tries it. When it ends by a signal,
+//! by a panic, by a difference, or when nothing comes from it for `LONGEST`, the last seed is the
+//! finding: it is run again by `--case`, or shown as text.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -25,7 +25,8 @@ impl Ours {
         Self::with_settings(false, false)
     }
 
-    /// The same, perhaps with accesses that are checked by instructions, and with code that is hardened against speculation.
+    /// The same, perhaps with accesses that are checked by instructions, and with code that is
+    /// hardened against speculation.
     ///
     /// # Panics
     /// When this processor is not supported.

@@ -1,14 +1,16 @@
 //! Programs of our own making, as text: what random bytes hardly ever give.
 //!
-//! A function has locals that live across loops, branches and calls, operands that wait below calls, conditions that become
-//! branches or selections, addresses with offsets: the work of a register allocator. Every program ends: a loop counts in a local that
-//! nothing else assigns, and functions call later ones only.
+//! A function has locals that live across loops, branches and calls, operands that wait below
+//! calls, conditions that become branches or selections, addresses with offsets: the work of a
+//! register allocator. Every program ends: a loop counts in a local that nothing else assigns, and
+//! functions call later ones only.
 //!
-//! Control flow that carries values is in `values.rs`, exceptions are in `exceptions.rs`; what is here are all other statements, and the
-//! expressions.
+//! Control flow that carries values is in `values.rs`, exceptions are in `exceptions.rs`; what is
+//! here are all other statements, and the expressions.
 //!
-//! The bits of a NaN are not the same in all engines, so none goes where they can be seen (memory, integers, signs), and
-//! [`Case::same_nans`](crate::Case::same_nans) tells that those of results do not count.
+//! The bits of a NaN are not the same in all engines, so none goes where they can be seen (memory,
+//! integers, signs), and [`Case::same_nans`](crate::Case::same_nans) tells that those of results do
+//! not count.
 
 mod exceptions;
 mod values;

@@ -1,9 +1,10 @@
 //! What can be seen of a run from outside, and how two runs compare.
 //!
-//! Values are compared bit by bit: wasm-smith makes every module turn its NaNs into one. Three differences are allowed. Engines
-//! have different stacks, so nothing is compared from the call on that exhausted one of them. An index beyond the end of a table is
-//! one kind of trap, whether an access or a call was the reason. And an atomic access may be misaligned and out of bounds: which of the
-//! two an engine sees first is its own affair.
+//! Values are compared bit by bit: wasm-smith makes every module turn its NaNs into one. Three
+//! differences are allowed. Engines have different stacks, so nothing is compared from the call on
+//! that exhausted one of them. An index beyond the end of a table is one kind of trap, whether an
+//! access or a call was the reason. And an atomic access may be misaligned and out of bounds: which
+//! of the two an engine sees first is its own affair.
 
 use std::fmt;
 

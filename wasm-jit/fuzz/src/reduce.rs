@@ -1,8 +1,8 @@
 //! Makes a program smaller as long as the engines differ.
 //!
-//! The text is a tree of lists. In turn every list is left out, replaced by one of the lists in it, or by a zero; what is not
-//! a module any more, or on which the engines agree, is taken back. What counts loops and calls stays as it is, so that the
-//! programs still end.
+//! The text is a tree of lists. In turn every list is left out, replaced by one of the lists in it,
+//! or by a zero; what is not a module any more, or on which the engines agree, is taken back. What
+//! counts loops and calls stays as it is, so that the programs still end.
 
 use std::time::{Duration, Instant};
 
@@ -164,7 +164,8 @@ fn parse(text: &str) -> Option<Node> {
     open.pop()?.pop()
 }
 
-/// The smallest text found on which the engines differ, which `differs` tells; it is only asked about texts of modules.
+/// The smallest text found on which the engines differ, which `differs` tells; it is only asked
+/// about texts of modules.
 pub fn reduced(text: &str, differs: &mut dyn FnMut(&[u8]) -> bool) -> String {
     let end = Instant::now() + LONGEST;
     let Some(mut best) = parse(text) else { return text.to_owned() };

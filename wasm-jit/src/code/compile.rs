@@ -1,12 +1,14 @@
 //! Validates and compiles the functions of a module on several threads.
 //!
 //! # The algorithm
-//! 1. Functions that lie next to each other form jobs of some 128 KiB of Wasm. Threads take jobs in order.
+//! 1. Functions that lie next to each other form jobs of some 128 KiB of Wasm. Threads take jobs in
+//!    order.
 //! 2. A job's functions are validated and compiled into one chunk.
-//! 3. Chunks are linked in the order of the jobs, whoever has finished them: a thread that finishes the chunk whose turn it is
-//!    links it, and those behind it that wait. The image is therefore the same whatever the number of threads, and so is the error
-//!    of a module that has several.
-//! 4. A thread that is too far ahead waits, so that only a few chunks are held at any time. Linked chunks are used again.
+//! 3. Chunks are linked in the order of the jobs, whoever has finished them: a thread that finishes
+//!    the chunk whose turn it is links it, and those behind it that wait. The image is therefore
+//!    the same whatever the number of threads, and so is the error of a module that has several.
+//! 4. A thread that is too far ahead waits, so that only a few chunks are held at any time. Linked
+//!    chunks are used again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +21,8 @@ use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, Validat
 use super::CodeImage;
 use super::link::Linker;
 
-/// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are shared among the threads.
+/// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are
+/// shared among the threads.
 const JOB: u64 = 128 << 10;
 
 /// Finished chunks that may wait for their turn, for each thread.
@@ -31,8 +34,8 @@ const LEAST_CODE: u64 = 16 << 20;
 /// The most code that an image can have: a call reaches 2 GiB.
 const MOST_CODE: usize = (1 << 31) - (1 << 16);
 
-/// What room for code is likely to be enough: so many times the module, and some in any case. Real programs have less than ten bytes of
-/// code for one of WebAssembly.
+/// What room for code is likely to be enough: so many times the module, and some in any case. Real
+/// programs have less than ten bytes of code for one of WebAssembly.
 const LIKELY_GROWTH: usize = 12;
 const LIKELY_LEAST: usize = 1 << 20;
 
@@ -51,7 +54,8 @@ pub(crate) enum CompileError {
     /// More code than a call can reach over.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
-    /// The system refused the addresses for all of the code that there may be, and there is more than is likely.
+    /// The system refused the addresses for all of the code that there may be, and there is more
+    /// than is likely.
     #[error("no addresses for so much machine code")]
     NoAddresses,
     /// The system refused memory for code.
@@ -59,7 +63,8 @@ pub(crate) enum CompileError {
     Memory(#[from] wordpatch::Error),
 }
 
-/// Compiles all functions that are not imported, in ascending order of their indices. `bytes` is the binary module.
+/// Compiles all functions that are not imported, in ascending order of their indices. `bytes` is
+/// the binary module.
 pub(crate) fn compile_all(
     module: Arc<ModuleInfo>,
     bytes: Arc<Vec<u8>>,

@@ -1,13 +1,16 @@
-//! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation Interface").
+//! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation
+//! Interface").
 //!
-//! gdb reads a list of object files from a variable of the process, whenever the process calls a function that does nothing;
-//! it finds both by their names. Each image gets an object file in memory, with a symbol for each function and trampoline, and no code: gdb
-//! takes that from the process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
+//! gdb reads a list of object files from a variable of the process, whenever the process calls a
+//! function that does nothing; it finds both by their names. Each image gets an object file in
+//! memory, with a symbol for each function and trampoline, and no code: gdb takes that from the
+//! process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
 //!
-//! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into it: `hbreak`, which uses the
-//! processor's, works.
+//! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into
+//! it: `hbreak`, which uses the processor's, works.
 //!
-//! The two names are hidden: they are for the linker and for gdb, and no library that contains this one exports them.
+//! The two names are hidden: they are for the linker and for gdb, and no library that contains this
+//! one exports them.
 
 use std::arch::global_asm;
 use std::ptr::NonNull;
@@ -98,7 +101,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     };
     let entry = NonNull::from(Box::leak(Box::new(entry)));
     let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: list and entries are touched under the lock only; gdb reads them while the process is stopped.
+    // SAFETY: list and entries are touched under the lock only; gdb reads them while the process is
+    // stopped.
     unsafe {
         let first = DESCRIPTOR.first;
         (*entry.as_ptr()).next = first;
@@ -116,7 +120,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
 impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is out.
+        // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is
+        // out.
         unsafe {
             let Entry { next, previous, .. } = *self.entry.as_ptr();
             match previous.as_mut() {
@@ -134,7 +139,8 @@ impl Drop for GdbRegistration {
     }
 }
 
-/// An ELF file with the image's code as a section without contents, and a symbol for each function and trampoline.
+/// An ELF file with the image's code as a section without contents, and a symbol for each function
+/// and trampoline.
 fn object_file(image: &CodeImage) -> Vec<u8> {
     let sections = Sections::of(&image.bytes);
     let module = sections.module_name.unwrap_or("wasm");

@@ -1,7 +1,8 @@
 //! Puts chunks of code in their places: one after the other, the calls between them resolved.
 //!
-//! A call to a function that has its place already is written when its chunk comes; the others are kept until the end, eight
-//! bytes each. Chunks must come in the order of their functions, so the image does not depend on who compiled what when.
+//! A call to a function that has its place already is written when its chunk comes; the others are
+//! kept until the end, eight bytes each. Chunks must come in the order of their functions, so the
+//! image does not depend on who compiled what when.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ pub(crate) struct Linker {
 }
 
 impl Linker {
-    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther. Where the system refuses so many addresses, with
-    /// room for `likely` bytes.
+    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther. Where the
+    /// system refuses so many addresses, with room for `likely` bytes.
     pub(crate) fn new(limit: usize, likely: usize) -> Result<Self, CompileError> {
         let (code, has_limit) = match CodeBuffer::new(limit) {
             Err(_) if likely < limit => (CodeBuffer::new(likely)?, false),
@@ -55,7 +56,8 @@ impl Linker {
         }
     }
 
-    /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary module.
+    /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary
+    /// module.
     pub(crate) fn add(
         &mut self,
         module: &ModuleInfo,
@@ -111,7 +113,8 @@ impl Linker {
         self.code.bytes_mut()[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
     }
 
-    /// Resolves what is left, adds the trampolines for the types that `used` says, and makes the code executable.
+    /// Resolves what is left, adds the trampolines for the types that `used` says, and makes the
+    /// code executable.
     pub(crate) fn finish(
         mut self,
         module: Arc<ModuleInfo>,

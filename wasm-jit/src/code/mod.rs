@@ -1,14 +1,17 @@
 //! The machine code of a module, in its place.
 //!
-//! [`compile_all`] validates and compiles the functions of a module on several threads ([`compile`]), links them ([`link`]) and
-//! gives a [`CodeImage`], which is immutable but for patches and may be shared by any number of threads. From an address of
-//! code, the image and the function are found without a lock ([`registry`]), also in a signal handler.
+//! [`compile_all`] validates and compiles the functions of a module on several threads
+//! ([`compile`]), links them ([`link`]) and gives a [`CodeImage`], which is immutable but for
+//! patches and may be shared by any number of threads. From an address of code, the image and the
+//! function are found without a lock ([`registry`]), also in a signal handler.
 //!
-//! Where the code lies is wordpatch's affair (`wordpatch::code_memory`): two mappings of the same pages, one to write, one to execute.
-//! An image lives as long as anybody has a reference: modules, the instances of stores, host functions, backtraces. A
-//! call borrows its store, which owns the instances whose code runs, so no code goes away under a thread.
+//! Where the code lies is wordpatch's affair (`wordpatch::code_memory`): two mappings of the same
+//! pages, one to write, one to execute. An image lives as long as anybody has a reference: modules,
+//! the instances of stores, host functions, backtraces. A call borrows its store, which owns the
+//! instances whose code runs, so no code goes away under a thread.
 //!
-//! Kept for each function are its place, the size of its frame, and the places of its try regions; not where its instructions are.
+//! Kept for each function are its place, the size of its frame, and the places of its try regions;
+//! not where its instructions are.
 
 pub(crate) mod compile;
 pub(crate) mod gdb;
@@ -106,17 +109,20 @@ impl CodeImage {
         self.at(self.function(function).entry)
     }
 
-    /// The trampoline that enters functions of this type; none for a type that no function of the module has.
+    /// The trampoline that enters functions of this type; none for a type that no function of the
+    /// module has.
     pub(crate) fn entry_trampoline(&self, type_index: u32) -> Option<*const u8> {
         self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.entry))
     }
 
-    /// The trampoline that host functions of this type are called by; as [`CodeImage::entry_trampoline`].
+    /// The trampoline that host functions of this type are called by; as
+    /// [`CodeImage::entry_trampoline`].
     pub(crate) fn host_trampoline(&self, type_index: u32) -> Option<*const u8> {
         self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.host))
     }
 
-    /// Where the trampolines are, which enter compiled code or leave it for the host, in ascending order.
+    /// Where the trampolines are, which enter compiled code or leave it for the host, in ascending
+    /// order.
     pub(crate) fn trampolines(&self) -> Vec<(&'static str, std::ops::Range<u32>)> {
         let both = |trampolines: &Trampolines| [(trampolines.entry, "enter"), (trampolines.host, "leave")];
         let mut starts: Vec<_> = self.trampolines.iter().flatten().flat_map(both).collect();
@@ -187,10 +193,12 @@ impl CodeImage {
         Ok(positions.in_function(&compiled))
     }
 
-    /// Compiles a function again, in the sight of an observer. Offsets of code are in a chunk of its own.
+    /// Compiles a function again, in the sight of an observer. Offsets of code are in a chunk of
+    /// its own.
     ///
     /// # Errors
-    /// The outcome is not what it was, which is a defect of the compiler: what the observer has seen is not what runs.
+    /// The outcome is not what it was, which is a defect of the compiler: what the observer has
+    /// seen is not what runs.
     pub(crate) fn observe(
         &self,
         function: u32,
@@ -207,7 +215,8 @@ impl CodeImage {
         if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
     }
 
-    /// The catches that an exception meets on its way out, innermost first, where the call of `function` returned to `pc` raised it.
+    /// The catches that an exception meets on its way out, innermost first, where the call of
+    /// `function` returned to `pc` raised it.
     pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = &Catch> {
         let offset = (pc - self.memory.address()) as u32;
         let number = (function - self.module.imported_functions) as usize;

@@ -1,11 +1,13 @@
-//! Names of generated code for `perf`: a line for each function, as `perf report` reads them from `/tmp/perf-PID.map`.
+//! Names of generated code for `perf`: a line for each function, as `perf report` reads them from
+//! `/tmp/perf-PID.map`.
 
 use std::io::{self, Write};
 
 use super::CodeImage;
 use super::sections::{Sections, printable};
 
-/// Writes the module's functions and trampolines. Maps of several modules of a process go into the same file, one after the other.
+/// Writes the module's functions and trampolines. Maps of several modules of a process go into the
+/// same file, one after the other.
 ///
 /// # Errors
 /// Those of `out`.

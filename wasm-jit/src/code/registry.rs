@@ -1,9 +1,11 @@
-//! Which image an address of code belongs to: a table that is read without locks, also by signal handlers.
+//! Which image an address of code belongs to: a table that is read without locks, also by signal
+//! handlers.
 //!
-//! An entry is one word, the pages of the image, which is zero while the entry is free; and the image's address, which is
-//! written before the word. Entries of images that went are used again. A reader asks for an address that a thread is
-//! executing, or will return to. Its image is therefore alive, and its entry does not change while it is read; of the other entries,
-//! only the word is looked at.
+//! An entry is one word, the pages of the image, which is zero while the entry is free; and the
+//! image's address, which is written before the word. Entries of images that went are used again. A
+//! reader asks for an address that a thread is executing, or will return to. Its image is therefore
+//! alive, and its entry does not change while it is read; of the other entries, only the word is
+//! looked at.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -86,8 +88,8 @@ pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Regis
 /// The image that an address of code is in. Atomics only.
 ///
 /// # Safety
-/// If the address is in an image, a thread must be executing it, or have it as a return address, for as long as the reference is
-/// used.
+/// If the address is in an image, a thread must be executing it, or have it as a return address,
+/// for as long as the reference is used.
 pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     let page = (pc >> PAGE_BITS) as u64;
     for number in 0..USED.load(Ordering::Acquire) {
@@ -95,7 +97,8 @@ pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
         let pages = entry.pages.load(Ordering::Acquire);
         let (first, count) = (pages >> LENGTH_BITS, pages & ((1 << LENGTH_BITS) - 1));
         if page.wrapping_sub(first) < count {
-            // SAFETY: the entry's image is alive by the caller's obligation, and was written before the pages.
+            // SAFETY: the entry's image is alive by the caller's obligation, and was written before
+            // the pages.
             return Some(unsafe { &*entry.image.load(Ordering::Relaxed) });
         }
     }

@@ -1,5 +1,5 @@
-//! What a binary module says about itself that is no part of its execution: names, and DWARF. Looked at only when somebody
-//! asks where a program is; what is malformed counts as absent.
+//! What a binary module says about itself that is no part of its execution: names, and DWARF.
+//! Looked at only when somebody asks where a program is; what is malformed counts as absent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -84,10 +84,12 @@ fn acts_on_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The longest name that is shown. Short symbols may stand for very long names: each part may repeat those before it.
+/// The longest name that is shown. Short symbols may stand for very long names: each part may
+/// repeat those before it.
 const LONGEST_NAME: usize = 64 << 10;
 
-/// A symbol of Rust or C++ as its author would write it; any other unchanged, and one whose name is too long.
+/// A symbol of Rust or C++ as its author would write it; any other unchanged, and one whose name is
+/// too long.
 pub(crate) fn demangle(symbol: &str) -> String {
     let mut name = Bounded(String::new());
     let demangled = if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {

@@ -1,4 +1,5 @@
-//! Images are the same whoever compiles them, and are found by addresses, whatever images come and go.
+//! Images are the same whoever compiles them, and are found by addresses, whatever images come and
+//! go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

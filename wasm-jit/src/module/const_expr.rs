@@ -1,4 +1,5 @@
-//! Constant expressions: the initial values of globals, the offsets of segments, the elements of tables.
+//! Constant expressions: the initial values of globals, the offsets of segments, the elements of
+//! tables.
 
 use wasmparser::{BinaryReaderError, ConstExpr as WasmExpr, Operator};
 

@@ -13,8 +13,8 @@ impl Module {
         self.code().code_length()
     }
 
-    /// Writes functions as text: each instruction of WebAssembly, and beneath it the machine code that it became. `wanted` gets a
-    /// function's index and its name in the name section.
+    /// Writes functions as text: each instruction of WebAssembly, and beneath it the machine code
+    /// that it became. `wanted` gets a function's index and its name in the name section.
     ///
     /// # Errors
     /// Those of `out`.
@@ -26,7 +26,8 @@ impl Module {
         objdump::write(self.code(), wanted, out)
     }
 
-    /// Writes where the functions' code is, in the format of `/tmp/perf-PID.map`, by which perf names them.
+    /// Writes where the functions' code is, in the format of `/tmp/perf-PID.map`, by which perf
+    /// names them.
     ///
     /// # Errors
     /// Those of `out`.
@@ -34,7 +35,8 @@ impl Module {
         perf::write_map(self.code(), out)
     }
 
-    /// Tells gdb the names of the functions, by its JIT interface. Costs some 60 bytes for each of them.
+    /// Tells gdb the names of the functions, by its JIT interface. Costs some 60 bytes for each of
+    /// them.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

@@ -1,11 +1,13 @@
 //! Modules: decoded, validated, compiled.
 //!
 //! 1. Text becomes a binary module (the crate wat).
-//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a [`ModuleInfo`], all that the compiler
-//!    knows of a module, and segments, exports and constant expressions (`const_expr.rs`), which instantiation uses.
+//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a
+//!    [`ModuleInfo`], all that the compiler knows of a module, and segments, exports and constant
+//!    expressions (`const_expr.rs`), which instantiation uses.
 //! 3. [`compile_all`] validates and compiles the bodies.
 //!
-//! The binary module is kept: names, lines and the places of instructions are looked up in it when somebody asks.
+//! The binary module is kept: names, lines and the places of instructions are looked up in it when
+//! somebody asks.
 
 mod const_expr;
 mod functions;
@@ -30,7 +32,8 @@ use crate::types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
 };
 
-/// A compiled module. A clone is the same module; threads may share it, and instantiate it in any number of stores.
+/// A compiled module. A clone is the same module; threads may share it, and instantiate it in any
+/// number of stores.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<ModuleInner>);
 
@@ -50,8 +53,9 @@ impl Module {
     /// Compiles a module, binary or in text form.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Text`] tell what is wrong with the module, [`Error::Limit`] and
-    /// [`Error::TooMuchCode`] which limit of the compiler it exceeds; [`Error::Code`] is the system's refusal.
+    /// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Text`] tell what is wrong with the
+    /// module, [`Error::Limit`] and [`Error::TooMuchCode`] which limit of the compiler it exceeds;
+    /// [`Error::Code`] is the system's refusal.
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
         let bytes = bytes.as_ref();
         match bytes.starts_with(MAGIC) {

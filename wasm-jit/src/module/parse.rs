@@ -1,6 +1,7 @@
 //! Decoding and validation of everything but function bodies.
 //!
-//! The bodies are handed on together with what validates them, so that threads can validate and compile them side by side.
+//! The bodies are handed on together with what validates them, so that threads can validate and
+//! compile them side by side.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -106,7 +107,8 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     })
 }
 
-/// Refuses a module whose limits of 64 bits cannot be decoded without the feature that they belong to, by the feature's name.
+/// Refuses a module whose limits of 64 bits cannot be decoded without the feature that they belong
+/// to, by the feature's name.
 fn wide_limits(bytes: &[u8]) -> Option<Error> {
     let mut validator = Validator::new_with_features(FEATURES);
     let mut parser = Parser::new(0);

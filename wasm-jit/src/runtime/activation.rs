@@ -15,7 +15,8 @@ use crate::vmctx::{VmContext, VmFuncRef};
 /// The code of an entry trampoline.
 pub(crate) type Entry = unsafe extern "sysv64" fn(*mut VmContext, *const u8, *mut u64) -> u64;
 
-/// Lends the store to what runs in it: as long as this lives, [`StoreArea::store`] is a pointer made from the caller's borrow.
+/// Lends the store to what runs in it: as long as this lives, [`StoreArea::store`] is a pointer
+/// made from the caller's borrow.
 pub(crate) struct Lent {
     area: *mut StoreArea,
     before: *mut StoreOpaque,
@@ -46,8 +47,8 @@ impl Drop for Lent {
 /// Whatever stops the program. A panic of a host function goes on from here.
 ///
 /// # Safety
-/// The function is of this store; the values are as many as the larger of the numbers of its parameters and results, and are
-/// arguments of its types as this store lowers them.
+/// The function is of this store; the values are as many as the larger of the numbers of its
+/// parameters and results, and are arguments of its types as this store lowers them.
 pub(crate) unsafe fn invoke<T: 'static>(
     store: &mut StoreInner<T>,
     func: Func,
@@ -121,7 +122,8 @@ impl StoreOpaque {
             Raised::Trap { trap, backtrace } => (Some(trap), backtrace),
             Raised::Noted { backtrace } => (None, backtrace),
         };
-        // A trap may have a noted reason too: an exception that could not be made is thrown as null.
+        // A trap may have a noted reason too: an exception that could not be made is thrown as
+        // null.
         match self.failure.take() {
             Some(Failure::Panic(panic)) => resume_unwind(panic),
             Some(Failure::Error(error)) => with_backtrace(error, backtrace),

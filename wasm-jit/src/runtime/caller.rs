@@ -14,7 +14,8 @@ use crate::error::Error;
 use crate::trap;
 use crate::types::{FuncType, ValType};
 
-/// What a host function gets of whoever called it: the store, and the exports of the calling instance.
+/// What a host function gets of whoever called it: the store, and the exports of the calling
+/// instance.
 #[derive(Debug)]
 pub struct Caller<'a, T: 'static> {
     store: StoreContextMut<'a, T>,
@@ -23,7 +24,8 @@ pub struct Caller<'a, T: 'static> {
 
 impl<'a, T: 'static> Caller<'a, T> {
     /// # Safety
-    /// The call's store is one whose data are of type `T`, and it is lent to the host function for `'a`.
+    /// The call's store is one whose data are of type `T`, and it is lent to the host function for
+    /// `'a`.
     pub(crate) unsafe fn new(call: HostCall) -> Self {
         let store: *mut StoreInner<T> = call.store.cast();
         // SAFETY: the caller's obligation.
@@ -32,14 +34,16 @@ impl<'a, T: 'static> Caller<'a, T> {
 
     /// The export of this name of the instance that called; `None` if the host called, too.
     pub fn get_export(&mut self, name: &str) -> Option<Extern> {
-        // SAFETY: instances live as long as their store, which is borrowed: nothing runs meanwhile that could change this one.
+        // SAFETY: instances live as long as their store, which is borrowed: nothing runs meanwhile
+        // that could change this one.
         let instance = unsafe { self.instance?.as_ref() };
         let item = instance.module.export(name)?;
         Some(instance.item(&self.store.as_context().0.opaque, item))
     }
 
-    /// Whether the program is being stopped: the call that runs it gives [`Trap::Interrupt`](crate::Trap::Interrupt), whatever this
-    /// host function returns. One that waits in a system call asks when the call fails with `EINTR`.
+    /// Whether the program is being stopped: the call that runs it gives
+    /// [`Trap::Interrupt`](crate::Trap::Interrupt), whatever this host function returns. One that
+    /// waits in a system call asks when the call fails with `EINTR`.
     pub fn is_interrupted(&self) -> bool {
         let execution = self.store.as_context().0.opaque.execution();
         // SAFETY: the store's state, on the thread that runs it.

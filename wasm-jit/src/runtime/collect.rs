@@ -1,17 +1,20 @@
-//! The collector: frees exceptions and references to host values that WebAssembly can no longer reach.
+//! The collector: frees exceptions and references to host values that WebAssembly can no longer
+//! reach.
 //!
 //! It runs when there are twice as many as the last run left. It marks, then sweeps:
-//! 1. The roots are the frames of all activations, the registers that a callee keeps, results on their way, globals, tables and
-//!    element segments that hold such references, and the exceptions that the host has handles of.
-//! 2. Frames are scanned conservatively: every word that looks like a reference is one. So compiled code keeps no maps of its
-//!    frames. Nothing moves, so a word that only looks like one does no harm but keeping something alive.
-//!    The frames of an activation lie between its entry trampoline and the host trampoline that it was left by, which saves the
-//!    registers too. What the host has on the stack is not looked at: a host function may run on a stack of its own.
+//! 1. The roots are the frames of all activations, the registers that a callee keeps, results on
+//!    their way, globals, tables and element segments that hold such references, and the exceptions
+//!    that the host has handles of.
+//! 2. Frames are scanned conservatively: every word that looks like a reference is one. So compiled
+//!    code keeps no maps of its frames. Nothing moves, so a word that only looks like one does no
+//!    harm but keeping something alive. The frames of an activation lie between its entry
+//!    trampoline and the host trampoline that it was left by, which saves the registers too. What
+//!    the host has on the stack is not looked at: a host function may run on a stack of its own.
 //! 3. The values of a marked exception are roots too.
 //!
-//! It may only run where every reference that is alive is in one of these places: in [`Libcall::NewException`](
-//! crate::vmctx::Libcall::NewException), and in host calls before the arguments or results have been turned into what WebAssembly
-//! sees.
+//! It may only run where every reference that is alive is in one of these places: in
+//! [`Libcall::NewException`]( crate::vmctx::Libcall::NewException), and in host calls before the
+//! arguments or results have been turned into what WebAssembly sees.
 
 use std::arch::asm;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -147,7 +150,8 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
     match from {
         From::Host => mark_frames(marks, vm.exit_sp, vm.activation_fp),
         From::Libcall => {
-            // What a callee keeps is still in its register, or saved in a frame between compiled code and here.
+            // What a callee keeps is still in its register, or saved in a frame between compiled
+            // code and here.
             let mut kept = [0_u64; 5];
             let stack_pointer: usize;
             // SAFETY: writes five words to where `kept` is, and reads registers only.
@@ -176,12 +180,14 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
     }
 }
 
-/// Scans the words of a stack from one address up to another; there are none if an activation is none.
+/// Scans the words of a stack from one address up to another; there are none if an activation is
+/// none.
 fn mark_frames(marks: &mut Marks<'_>, from: usize, activation_fp: usize) {
     let words = (activation_fp & !7).saturating_sub(from) / 8;
     for index in 0..words {
-        // SAFETY: between the frame that an activation was left by and its first one, its stack is mapped. The words of the runtime's
-        // own frames may change with every call, so they are read one by one.
+        // SAFETY: between the frame that an activation was left by and its first one, its stack is
+        // mapped. The words of the runtime's own frames may change with every call, so they are
+        // read one by one.
         marks.word(unsafe { std::ptr::with_exposed_provenance::<u64>(from).add(index).read_volatile() });
     }
 }

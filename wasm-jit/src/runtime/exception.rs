@@ -1,7 +1,7 @@
 //! Exceptions, as objects and as handles.
 //!
-//! An `exnref` is the address of a [`VmException`], whose memory the store owns until the collector finds no reference to it
-//! (`collect`). A handle of the host, [`ExnRef`], keeps it alive too.
+//! An `exnref` is the address of a [`VmException`], whose memory the store owns until the collector
+//! finds no reference to it (`collect`). A handle of the host, [`ExnRef`], keeps it alive too.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -29,8 +29,8 @@ impl ExnRef {
     /// An exception of this tag that carries these values, as if it had been thrown.
     ///
     /// # Errors
-    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are not what the tag asks for;
-    /// [`Error::StoreLimit`].
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are
+    /// not what the tag asks for; [`Error::StoreLimit`].
     ///
     /// # Panics
     /// If the tag belongs to another store.
@@ -88,7 +88,8 @@ impl ExnRef {
 }
 
 impl StoreOpaque {
-    /// A new exception, within the limits; returns its address. Nothing keeps it alive beyond the next collection yet.
+    /// A new exception, within the limits; returns its address. Nothing keeps it alive beyond the
+    /// next collection yet.
     pub(crate) fn create_exception(
         &mut self,
         from: collect::From,
@@ -139,7 +140,8 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box in `allocate`; whoever drops an object knows that nobody refers to it.
+        // SAFETY: leaked from a box in `allocate`; whoever drops an object knows that nobody refers
+        // to it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -161,7 +163,8 @@ impl Exceptions {
         address
     }
 
-    /// Forgets handles that are gone, sorts the exceptions by address, and gives the addresses of those that have handles.
+    /// Forgets handles that are gone, sorts the exceptions by address, and gives the addresses of
+    /// those that have handles.
     pub(crate) fn prepare(&mut self) -> Vec<u64> {
         self.rooted.retain(|(_, root)| root.strong_count() > 0);
         self.objects.sort_unstable_by_key(Object::address);
@@ -173,7 +176,8 @@ impl Exceptions {
         self.objects.len()
     }
 
-    /// The place of the exception that a word is the address of, if it is one. To be asked after [`Exceptions::prepare`].
+    /// The place of the exception that a word is the address of, if it is one. To be asked after
+    /// [`Exceptions::prepare`].
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
         // Most words are far from all of them.
         let (first, last) = (self.objects.first()?, self.objects.last()?);

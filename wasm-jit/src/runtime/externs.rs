@@ -130,7 +130,8 @@ fn memory_matches(found: MemoryType, wanted: MemoryType) -> bool {
         && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
 }
 
-/// Whether something of the first limits, minimum and maximum, can stand for something of the second.
+/// Whether something of the first limits, minimum and maximum, can stand for something of the
+/// second.
 fn limits_match(found: (u32, Option<u32>), wanted: (u32, Option<u32>)) -> bool {
     let maximum_fits = match (found.1, wanted.1) {
         (_, None) => true,

@@ -13,7 +13,8 @@ use crate::error::{Error, Mismatch};
 use crate::types::FuncType;
 use crate::vmctx::VmFuncRef;
 
-/// A handle of a function. It is used with the store it belongs to; with another, its functions panic.
+/// A handle of a function. It is used with the store it belongs to; with another, its functions
+/// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Func {
     store: StoreId,
@@ -26,11 +27,12 @@ unsafe impl Send for Func {}
 unsafe impl Sync for Func {}
 
 impl Func {
-    /// A host function of any type. The closure gets the arguments, and zeros or nulls to replace by the results.
+    /// A host function of any type. The closure gets the arguments, and zeros or nulls to replace
+    /// by the results.
     ///
     /// # Errors
-    /// [`Error::Code`] if there is no memory for the code that calls it; [`Error::InvalidType`] for more than 1000 parameters or
-    /// results.
+    /// [`Error::Code`] if there is no memory for the code that calls it; [`Error::InvalidType`] for
+    /// more than 1000 parameters or results.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,
@@ -40,8 +42,8 @@ impl Func {
         HostFunc::untyped(ty, closure).insert(store)
     }
 
-    /// A host function whose type is that of the closure: with or without a [`Caller`], then up to 16 parameters; its result
-    /// is one or several values, or a `Result` of that.
+    /// A host function whose type is that of the closure: with or without a [`Caller`], then up to
+    /// 16 parameters; its result is one or several values, or a `Result` of that.
     ///
     /// # Errors
     /// As [`Func::new`].
@@ -60,8 +62,8 @@ impl Func {
     /// Calls it. `results` are replaced; there must be as many as the function has.
     ///
     /// # Errors
-    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] are about the arguments; anything else is what
-    /// stopped the program.
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] are about the
+    /// arguments; anything else is what stopped the program.
     ///
     /// # Panics
     /// When a host function does.
@@ -108,8 +110,8 @@ impl Func {
     /// Calls it with lowered arguments, which the results replace.
     ///
     /// # Safety
-    /// The values are as many as the larger of the numbers of parameters and results, and are arguments of its types as this store
-    /// lowers them.
+    /// The values are as many as the larger of the numbers of parameters and results, and are
+    /// arguments of its types as this store lowers them.
     #[track_caller]
     pub(crate) unsafe fn call_raw<T: 'static>(
         &self,

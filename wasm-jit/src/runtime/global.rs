@@ -25,7 +25,8 @@ impl GlobalData {
     }
 
     pub(crate) fn raw(&self) -> u64 {
-        // SAFETY: the cell lives as long as the store; compiled code that could write it does not run meanwhile.
+        // SAFETY: the cell lives as long as the store; compiled code that could write it does not
+        // run meanwhile.
         unsafe { self.cell.read() }
     }
 
@@ -48,7 +49,8 @@ impl Drop for GlobalData {
     }
 }
 
-/// A handle of a global. It is used with the store it belongs to; with another, its functions panic.
+/// A handle of a global. It is used with the store it belongs to; with another, its functions
+/// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Global(pub(crate) Handle);
 
@@ -56,7 +58,8 @@ impl Global {
     /// A new global with this value.
     ///
     /// # Errors
-    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is not of the type, or of another store.
+    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is not of the type, or of
+    /// another store.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -82,7 +85,8 @@ impl Global {
     /// Gives it a value.
     ///
     /// # Errors
-    /// [`Error::ConstantGlobal`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    /// [`Error::ConstantGlobal`], [`Error::ValueType`], or [`Error::WrongStore`] when the value
+    /// belongs to another store.
     pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let ty = self.data(store).ty;

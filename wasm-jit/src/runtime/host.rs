@@ -1,8 +1,9 @@
 //! Host functions: Rust closures that WebAssembly calls.
 //!
-//! Compiled code reaches one by way of its context and the host trampoline of its type, which calls [`call_host`] with the
-//! arguments in memory. That finds the store and the closure, and catches what must not unwind through compiled code: a failure,
-//! or a panic, is noted in the store, and taken up again where the activation was entered (`activation`).
+//! Compiled code reaches one by way of its context and the host trampoline of its type, which calls
+//! [`call_host`] with the arguments in memory. That finds the store and the closure, and catches
+//! what must not unwind through compiled code: a failure, or a panic, is noted in the store, and
+//! taken up again where the activation was entered (`activation`).
 
 use std::any::Any;
 use std::fmt;
@@ -25,17 +26,19 @@ use crate::vmctx::{MAX_RESULTS, VmContext, VmFuncRef};
 /// Who calls a host function, in which store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCall {
-    /// By the borrow that the call of WebAssembly took; nobody else uses it until the host function returns.
+    /// By the borrow that the call of WebAssembly took; nobody else uses it until the host function
+    /// returns.
     pub store: *mut StoreOpaque,
     /// The calling instance; none if the host calls it.
     pub caller: Option<NonNull<InstanceData>>,
 }
 
-/// The closure, wrapped: arguments are read from the values, eight bytes each, results are written there.
+/// The closure, wrapped: arguments are read from the values, eight bytes each, results are written
+/// there.
 ///
 /// # Safety
-/// The store is one whose data have the type that the closure was made for, and the values are as many as the larger of the numbers
-/// of parameters and results, of the types that the function has.
+/// The store is one whose data have the type that the closure was made for, and the values are as
+/// many as the larger of the numbers of parameters and results, of the types that the function has.
 pub(crate) type HostClosure = dyn Fn(HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
 
 /// A host function that is in no store yet.
@@ -68,7 +71,8 @@ pub(crate) struct HostFuncData {
 const _: () = assert!(offset_of!(HostFuncData, callee) == size_of::<VmContext>());
 
 impl HostFunc {
-    /// Makes it a function of a store, whose data must be of the type that the closure was made for.
+    /// Makes it a function of a store, whose data must be of the type that the closure was made
+    /// for.
     pub(crate) fn insert(&self, store: &mut StoreOpaque) -> Result<Func, Error> {
         // What modules are held to. Compiled code relies on it.
         if self.ty.params().len() > MAX_RESULTS || self.ty.results().len() > MAX_RESULTS {
@@ -136,8 +140,8 @@ impl fmt::Debug for HostFuncData {
 /// What host trampolines call. Returns 1 if the activation is to be left, or an exception thrown.
 ///
 /// # Safety
-/// `context` is that of a host function, `caller` that of whoever calls it, in the store that runs; the values are as
-/// [`HostClosure`] asks for.
+/// `context` is that of a host function, `caller` that of whoever calls it, in the store that runs;
+/// the values are as [`HostClosure`] asks for.
 unsafe extern "sysv64" fn call_host(
     context: *mut VmContext,
     caller: *mut VmContext,
@@ -150,8 +154,8 @@ unsafe extern "sysv64" fn call_host(
         ((*context).owner as *const HostFuncData, (*area).store, instance)
     };
     let call = HostCall { store, caller: instance };
-    // A panic goes on where the activation was entered; until then nothing looks at what the closure may have left half done.
-    // SAFETY: as above.
+    // A panic goes on where the activation was entered; until then nothing looks at what the
+    // closure may have left half done. SAFETY: as above.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { HostFuncData::call(host, call, values) }));
     // SAFETY: the closure has given the store back.
     let store = unsafe { &mut *store };
@@ -170,7 +174,8 @@ unsafe extern "sysv64" fn call_host(
 fn note(store: &mut StoreOpaque, error: Error) {
     match error {
         Error::Exception(exception) => match exception.lower(store) {
-            // SAFETY: the context lives as long as the store. Nothing is collected until the exception is taken from there.
+            // SAFETY: the context lives as long as the store. Nothing is collected until the
+            // exception is taken from there.
             Ok(address) => unsafe { (*store.vm()).thrown = address as usize },
             Err(error) => store.fail(error),
         },
@@ -183,11 +188,12 @@ fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
     store.failure = Some(Failure::Panic(panic));
 }
 
-/// Calls a host function from the host, or as the start function of `caller`: no compiled code is between, so a panic just goes on.
+/// Calls a host function from the host, or as the start function of `caller`: no compiled code is
+/// between, so a panic just goes on.
 ///
 /// # Safety
-/// `func` is the context of a host function of the store, which the caller has borrowed exclusively; the values are as
-/// [`HostClosure`] asks for.
+/// `func` is the context of a host function of the store, which the caller has borrowed
+/// exclusively; the values are as [`HostClosure`] asks for.
 pub(crate) unsafe fn call_directly(
     store: *mut StoreOpaque,
     context: *mut VmContext,

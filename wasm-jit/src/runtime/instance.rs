@@ -18,7 +18,8 @@ use crate::module::{Item, Module};
 use crate::types::RefType;
 use crate::vmctx::{VmContext, VmFuncRef, VmLayout};
 
-/// The block of memory that `r14` points to: a [`VmContext`] and what [`VmLayout`] places behind it.
+/// The block of memory that `r14` points to: a [`VmContext`] and what [`VmLayout`] places behind
+/// it.
 #[derive(Debug)]
 pub(crate) struct ContextBlock {
     start: NonNull<u8>,
@@ -59,7 +60,8 @@ impl Drop for ContextBlock {
     }
 }
 
-/// An instance of a store. The lists say where in the store's vectors its items are, by their indices in the module.
+/// An instance of a store. The lists say where in the store's vectors its items are, by their
+/// indices in the module.
 #[derive(Debug)]
 pub(crate) struct InstanceData {
     pub module: Module,
@@ -96,7 +98,8 @@ impl InstanceData {
         let type_index = image.module.functions[function as usize];
         let code =
             image.entry_trampoline(type_index).expect("the image has trampolines for all its functions");
-        // SAFETY: the code of an entry trampoline is such a function, for as long as the image; the instance holds its module.
+        // SAFETY: the code of an entry trampoline is such a function, for as long as the image; the
+        // instance holds its module.
         unsafe { std::mem::transmute::<*const u8, Entry>(code) }
     }
 
@@ -131,22 +134,25 @@ impl InstanceData {
 
 impl Drop for InstanceData {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box when the instance was made; an instance is dropped with its store.
+        // SAFETY: leaked from a box when the instance was made; an instance is dropped with its
+        // store.
         drop(unsafe { Box::from_raw(self.func_refs.as_ptr()) });
     }
 }
 
-/// A handle of an instance of a module. It is used with the store it belongs to; with another, its functions panic.
+/// A handle of an instance of a module. It is used with the store it belongs to; with another, its
+/// functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance(pub(crate) Handle);
 
 impl Instance {
-    /// Instantiates a module: links the imports, initializes memories and tables, and calls the start function.
+    /// Instantiates a module: links the imports, initializes memories and tables, and calls the
+    /// start function.
     ///
     /// # Errors
-    /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] are about the imports; [`Error::Memory`] and
-    /// [`Error::StoreLimit`] about what it needs. A trap, in the start function or where a segment does not fit, leaves
-    /// what was written before.
+    /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] are about
+    /// the imports; [`Error::Memory`] and [`Error::StoreLimit`] about what it needs. A trap, in the
+    /// start function or where a segment does not fit, leaves what was written before.
     ///
     /// # Panics
     /// If store and module are of different engines; when a host function panics.
@@ -222,7 +228,8 @@ impl Instance {
 
     #[track_caller]
     pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a InstanceData {
-        // SAFETY: instances live as long as their store. What changes in them changes while the store is borrowed exclusively.
+        // SAFETY: instances live as long as their store. What changes in them changes while the
+        // store is borrowed exclusively.
         unsafe { store.instances[self.0.index_in(store)].as_ref() }
     }
 }

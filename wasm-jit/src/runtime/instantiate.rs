@@ -1,9 +1,11 @@
 //! Instantiation.
 //!
 //! 1. *Link*: every import gets what is given for it, if that has a matching type.
-//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's, or none does; the context is filled in.
-//! 3. *Initialize*: globals in their order, element segments get their values, then active ones are copied to their tables,
-//!    active data segments to their memories. A segment that does not fit traps; what was written before stays.
+//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's, or none
+//!    does; the context is filled in.
+//! 3. *Initialize*: globals in their order, element segments get their values, then active ones are
+//!    copied to their tables, active data segments to their memories. A segment that does not fit
+//!    traps; what was written before stays.
 //! 4. *Start*: the start function is called.
 
 use std::io;
@@ -47,7 +49,8 @@ pub(crate) fn instantiate<T: 'static>(
     initialize(opaque, data)?;
     if let Some(start) = module.parsed().start {
         let func = Func::at(opaque, instance.inner(opaque).func_ref(start));
-        // SAFETY: the function is of this store; a start function has neither parameters nor results.
+        // SAFETY: the function is of this store; a start function has neither parameters nor
+        // results.
         unsafe { activation::start(store, func, data) }?;
     }
     Ok(instance)
@@ -157,7 +160,8 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
         owner: instance.as_ptr().cast(),
         is_host: 0,
     };
-    // SAFETY: `at` gives places in the block, which the instance owns; they are aligned as the layout is.
+    // SAFETY: `at` gives places in the block, which the instance owns; they are aligned as the
+    // layout is.
     unsafe {
         block.at::<VmContext>(0).write(head);
         for (number, index) in data.memories.iter().enumerate() {
@@ -219,7 +223,8 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             }
         }
     };
-    // Where one does not fit, functions that are in an imported table already may still ask for those that were not used up.
+    // Where one does not fit, functions that are in an imported table already may still ask for
+    // those that were not used up.
     for (number, segment) in parsed.elements.iter().enumerate() {
         if !matches!(segment.mode, SegmentMode::Declared) {
             let values = segment_values(store, &segment.items);

@@ -1,7 +1,9 @@
-//! What compiled code calls for instructions that are too much for it: growing, bulk operations, waiting, making exceptions.
+//! What compiled code calls for instructions that are too much for it: growing, bulk operations,
+//! waiting, making exceptions.
 //!
-//! All run on the stack of the program, called with the convention of C, in the middle of an activation; none unwinds. Those that
-//! can trap note the trap in the store and answer so; compiled code then leaves by `Raise`.
+//! All run on the stack of the program, called with the convention of C, in the middle of an
+//! activation; none unwinds. Those that can trap note the trap in the store and answer so; compiled
+//! code then leaves by `Raise`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -85,8 +87,9 @@ impl Running<'_> {
     /// # Safety
     /// The context is that of an instance whose code is running, and has called this libcall.
     unsafe fn new(context: *mut VmContext) -> Self {
-        // SAFETY: the store has been lent to what runs in it; the libcall is all that does. Instance and store are different objects,
-        // and no one else holds a reference to the instance.
+        // SAFETY: the store has been lent to what runs in it; the libcall is all that does.
+        // Instance and store are different objects, and no one else holds a reference to the
+        // instance.
         unsafe {
             let area: *mut StoreArea = (*context).store.cast();
             Self { store: &mut *(*area).store, instance: &mut *(*context).owner.cast() }
@@ -102,8 +105,8 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
-    /// What a bulk operation answers. A program may spend nearly all its time in them, where no signal can stop it; so it is
-    /// stopped here.
+    /// What a bulk operation answers. A program may spend nearly all its time in them, where no
+    /// signal can stop it; so it is stopped here.
     fn answer(self, outcome: Result<u64, Trap>) -> Answer {
         // SAFETY: this thread runs the store.
         let is_interrupted = || unsafe { trap::is_interrupted(self.store.execution()) };
@@ -154,7 +157,8 @@ fn copy(
     let from = from_memory.range(from, length).ok_or(Trap::MemoryOutOfBounds)?;
     let to = to_memory.range(to, length).ok_or(Trap::MemoryOutOfBounds)?;
     let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
-    // SAFETY: both ranges have access. Memories that are not shared belong to the store, which does nothing else meanwhile.
+    // SAFETY: both ranges have access. Memories that are not shared belong to the store, which does
+    // nothing else meanwhile.
     unsafe {
         match shared {
             true => copy_atomically(from, to, length as usize),
@@ -399,7 +403,8 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         true => Err(Trap::Interrupt.into()),
         false => {
             let tag = tag.identity(running.store);
-            // The collector drops values of the embedder's, which may panic: nothing may unwind through compiled code.
+            // The collector drops values of the embedder's, which may panic: nothing may unwind
+            // through compiled code.
             let create = || {
                 collect::if_due(running.store, collect::From::Libcall, values);
                 running.store.create_exception(collect::From::Libcall, tag, values)

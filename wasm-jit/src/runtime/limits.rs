@@ -29,8 +29,9 @@ impl StoreLimits {
         self
     }
 
-    /// The exceptions that are still reached have at most so many bytes, all together; each has some twenty, and eight for
-    /// each value. To throw one more ends the call with [`Error::StoreLimit`].
+    /// The exceptions that are still reached have at most so many bytes, all together; each has
+    /// some twenty, and eight for each value. To throw one more ends the call with
+    /// [`Error::StoreLimit`].
     pub fn exceptions_size(mut self, bytes: u64) -> Self {
         self.exceptions_size = Some(bytes);
         self

@@ -1,14 +1,17 @@
 //! A linear memory's pages.
 //!
-//! Compiled code does not compare addresses with the memory's length. The whole range that an access can name is reserved, without
-//! access: 4 GiB for the address, 4 GiB for the offset in the instruction, and a guard for the width of the access. To grow
-//! is to give access to the first pages that have none, so the base never moves.
+//! Compiled code does not compare addresses with the memory's length. The whole range that an
+//! access can name is reserved, without access: 4 GiB for the address, 4 GiB for the offset in the
+//! instruction, and a guard for the width of the access. To grow is to give access to the first
+//! pages that have none, so the base never moves.
 //!
-//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a
-//! memory has no more addresses than bytes. Its base does not move either: it lies in a range of addresses where the kernel puts nothing
-//! by itself, 8 GiB from the next one, and grows into them.
+//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare
+//! ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory has no more addresses than
+//! bytes. Its base does not move either: it lies in a range of addresses where the kernel puts
+//! nothing by itself, 8 GiB from the next one, and grows into them.
 //!
-//! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets one of them grow it at a time.
+//! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets
+//! one of them grow it at a time.
 
 use std::ffi::c_void;
 use std::hash::{BuildHasher, RandomState};
@@ -32,7 +35,8 @@ const RESERVED: usize = (8 << 30) + GUARD;
 /// As many memories the system must let a process reserve addresses for.
 const MEMORIES: usize = 8;
 
-/// Where memories without a reservation lie: far from executables, which are above, and from what the kernel places, above those.
+/// Where memories without a reservation lie: far from executables, which are above, and from what
+/// the kernel places, above those.
 const FIRST_SLOT: usize = 0x1000_0000_0000;
 const SLOT: usize = 8 << 30;
 const SLOTS: usize = 8192;
@@ -78,8 +82,9 @@ pub(crate) struct LinearMemory {
     growing: Mutex<()>,
 }
 
-// SAFETY: the mapping belongs to this value until it is dropped. Its contents are reached through raw pointers only; who may
-// do so is for the owners to say: one store for a memory of its own, and atomic accesses for a shared one.
+// SAFETY: the mapping belongs to this value until it is dropped. Its contents are reached through
+// raw pointers only; who may do so is for the owners to say: one store for a memory of its own, and
+// atomic accesses for a shared one.
 unsafe impl Send for LinearMemory {}
 // SAFETY: as above.
 unsafe impl Sync for LinearMemory {}
@@ -105,10 +110,12 @@ impl LinearMemory {
         Ok(memory)
     }
 
-    /// Lets the pages at `from..to`, in bytes, be read and written. They are zero: nobody could write there before.
+    /// Lets the pages at `from..to`, in bytes, be read and written. They are zero: nobody could
+    /// write there before.
     ///
-    /// New pages mapped over reserved ones would be the same, but where the kernel refuses that, it may have unmapped the old ones
-    /// already: compiled code would reach whatever comes to lie there. Where none are reserved, the new ones replace nothing.
+    /// New pages mapped over reserved ones would be the same, but where the kernel refuses that, it
+    /// may have unmapped the old ones already: compiled code would reach whatever comes to lie
+    /// there. Where none are reserved, the new ones replace nothing.
     fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
         if from == to {
             return Ok(());
@@ -119,7 +126,8 @@ impl LinearMemory {
         match self.extent {
             Extent::Reserved => {
                 let access = MprotectFlags::READ | MprotectFlags::WRITE;
-                // SAFETY: the range lies in this value's reservation, behind the memory's length, where nobody reads or writes.
+                // SAFETY: the range lies in this value's reservation, behind the memory's length,
+                // where nobody reads or writes.
                 unsafe { mprotect(start, length, access) }
             }
             Extent::Exact => map_at(start, length, ProtFlags::READ | ProtFlags::WRITE),
@@ -162,7 +170,8 @@ impl LinearMemory {
         self.length() / PAGE
     }
 
-    /// Adds pages; returns how many there were. `None` if there cannot be so many, or `allow(new size in bytes)` refuses.
+    /// Adds pages; returns how many there were. `None` if there cannot be so many, or
+    /// `allow(new size in bytes)` refuses.
     pub(crate) fn grow(&self, pages: u64, allow: impl FnOnce(u64) -> bool) -> Option<u64> {
         let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.length();
@@ -190,7 +199,8 @@ impl Drop for LinearMemory {
             Extent::Reserved => (self.base(), RESERVED),
             Extent::Exact => (self.base().wrapping_sub(GUARD), GUARD + self.length() as usize),
         };
-        // SAFETY: the mapping is this value's own, and nobody is left who knows its address. Unmapping what is mapped succeeds.
+        // SAFETY: the mapping is this value's own, and nobody is left who knows its address.
+        // Unmapping what is mapped succeeds.
         let unmapped = unsafe { munmap(start.cast(), length) };
         debug_assert!(unmapped.is_ok());
     }
@@ -232,10 +242,12 @@ fn no_memory(errno: rustix::io::Errno) -> Error {
 
 /// Copies bytes that other threads may be writing or reading, to where they may be too.
 ///
-/// The ranges may overlap. Each byte is copied atomically, eight at a time where both ends are aligned alike.
+/// The ranges may overlap. Each byte is copied atomically, eight at a time where both ends are
+/// aligned alike.
 ///
 /// # Safety
-/// Both ranges are mapped with access, and are used otherwise by atomic accesses or compiled code only.
+/// Both ranges are mapped with access, and are used otherwise by atomic accesses or compiled code
+/// only.
 pub(crate) unsafe fn copy_atomically(from: *const u8, to: *mut u8, length: usize) {
     // Words can be copied from the first place on that is aligned at both ends.
     let alike = from.addr() % 8 == to.addr() % 8;

@@ -17,14 +17,15 @@ use crate::error::{Error, Mismatch};
 use crate::module::{Import, Item, Module};
 use crate::types::{ExternType, FuncType};
 
-/// Definitions by the two names of imports. Host functions belong to no store, so one linker can serve many stores whose data
-/// are of type `T`.
+/// Definitions by the two names of imports. Host functions belong to no store, so one linker can
+/// serve many stores whose data are of type `T`.
 #[derive(Clone)]
 pub struct Linker<T: 'static> {
     engine: Engine,
     definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
     allow_shadowing: bool,
-    /// The closures of the definitions are made for stores with such data, which they read and write: invariant in `T`.
+    /// The closures of the definitions are made for stores with such data, which they read and
+    /// write: invariant in `T`.
     data: std::marker::PhantomData<fn(T) -> T>,
 }
 
@@ -50,7 +51,8 @@ impl<T: 'static> Linker<T> {
         &self.engine
     }
 
-    /// Whether a definition may replace an earlier one of the same names; by default that is an error.
+    /// Whether a definition may replace an earlier one of the same names; by default that is an
+    /// error.
     pub fn allow_shadowing(&mut self, allow: bool) -> &mut Self {
         self.allow_shadowing = allow;
         self

@@ -7,7 +7,8 @@ use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMu
 use crate::error::Error;
 use crate::types::MemoryType;
 
-/// A handle of a memory that belongs to one store. It is used with that store; with another, its functions panic.
+/// A handle of a memory that belongs to one store. It is used with that store; with another, its
+/// functions panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(pub(crate) Handle);
 
@@ -15,8 +16,8 @@ impl Memory {
     /// A new memory, zeroed.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for a shared memory (see [`SharedMemory`]) and for impossible limits, [`Error::StoreLimit`],
-    /// [`Error::Memory`].
+    /// [`Error::InvalidType`] for a shared memory (see [`SharedMemory`]) and for impossible limits,
+    /// [`Error::StoreLimit`], [`Error::Memory`].
     pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self, Error> {
         if ty.is_shared() {
             return Err(Error::InvalidType { of: "memory" });
@@ -49,7 +50,8 @@ impl Memory {
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.opaque;
         let memory = self.inner(store);
-        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed: nothing writes there.
+        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed:
+        // nothing writes there.
         unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) }
     }
 
@@ -65,8 +67,9 @@ impl Memory {
     ) -> (&'a mut [u8], &'a mut T) {
         let store = store.into().into_inner();
         let memory = self.inner(&store.opaque);
-        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed exclusively: nothing else reads or
-        // writes there. Neither does whoever has the embedder's data.
+        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed
+        // exclusively: nothing else reads or writes there. Neither does whoever has the embedder's
+        // data.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.length() as usize) };
         (bytes, &mut store.data)
     }
@@ -154,7 +157,8 @@ impl SharedMemory {
     /// A new memory, zeroed.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for a memory that is not shared and for impossible limits, [`Error::Memory`].
+    /// [`Error::InvalidType`] for a memory that is not shared and for impossible limits,
+    /// [`Error::Memory`].
     pub fn new(ty: MemoryType) -> Result<Self, Error> {
         if !ty.is_shared() {
             return Err(Error::InvalidType { of: "memory" });
@@ -182,7 +186,8 @@ impl SharedMemory {
         self.0.length() as usize
     }
 
-    /// Where it is; it never moves. Other threads may read and write there at any time: use atomic accesses.
+    /// Where it is; it never moves. Other threads may read and write there at any time: use atomic
+    /// accesses.
     pub fn data_ptr(&self) -> *mut u8 {
         self.0.base()
     }
@@ -195,13 +200,15 @@ impl SharedMemory {
         self.0.grow(pages, |_| true).ok_or(Error::Grow { of: "memory", size: self.size(), by: pages })
     }
 
-    /// Copies bytes out of it. Where other threads write meanwhile, each byte is an old one or a new one.
+    /// Copies bytes out of it. Where other threads write meanwhile, each byte is an old one or a
+    /// new one.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
         let from = self.range(offset, buffer.len())?;
-        // SAFETY: so many bytes have access, and no reference to them exists; the buffer is borrowed exclusively.
+        // SAFETY: so many bytes have access, and no reference to them exists; the buffer is
+        // borrowed exclusively.
         unsafe { copy_atomically(from, buffer.as_mut_ptr(), buffer.len()) };
         Ok(())
     }

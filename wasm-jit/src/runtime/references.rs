@@ -1,13 +1,15 @@
 //! References to values of the host.
 //!
-//! To WebAssembly an `externref` is a number: the place of the host's value in the store's table of them, marked so that no small
-//! number looks like one. A place is free again when the collector finds no reference to it (`collect`).
+//! To WebAssembly an `externref` is a number: the place of the host's value in the store's table of
+//! them, marked so that no small number looks like one. A place is free again when the collector
+//! finds no reference to it (`collect`).
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A value of the host that WebAssembly can hold and pass on, but not look into. A clone is the same value.
+/// A value of the host that WebAssembly can hold and pass on, but not look into. A clone is the
+/// same value.
 #[derive(Clone)]
 pub struct ExternRef(Arc<dyn Any + Send + Sync>);
 
@@ -77,7 +79,8 @@ impl ExternRefs {
         (place < self.values.len()).then_some(place)
     }
 
-    /// Frees the places that are not marked. Gives the values that were there: to drop one runs code of the embedder's, which may panic.
+    /// Frees the places that are not marked. Gives the values that were there: to drop one runs
+    /// code of the embedder's, which may panic.
     #[must_use]
     pub(crate) fn sweep(&mut self, marked: &[bool]) -> Vec<ExternRef> {
         let mut unreachable = Vec::new();

@@ -1,12 +1,14 @@
 //! How far down compiled code may use the stack.
 //!
-//! A thread may run on a stack that is not its own, that of a coroutine or a segment; the host may change to one between two
-//! activations. How large it is, nobody says: the embedder must give it what the setting allows the program, and [`RESERVE`] besides.
+//! A thread may run on a stack that is not its own, that of a coroutine or a segment; the host may
+//! change to one between two activations. How large it is, nobody says: the embedder must give it
+//! what the setting allows the program, and [`RESERVE`] besides.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-/// What compiled code leaves of a thread's stack to host functions, to the runtime, and to signal handlers.
+/// What compiled code leaves of a thread's stack to host functions, to the runtime, and to signal
+/// handlers.
 const RESERVE: usize = 256 << 10;
 
 /// An address in the caller's stack, near its end.
@@ -16,7 +18,8 @@ pub(crate) fn pointer() -> usize {
     std::hint::black_box(&raw const local).addr()
 }
 
-/// Whether this is the stack on which compiled code was entered at `top` and may go down to `limit`. `top` is 0 if there was none.
+/// Whether this is the stack on which compiled code was entered at `top` and may go down to
+/// `limit`. `top` is 0 if there was none.
 pub(crate) fn is_current(top: usize, limit: usize) -> bool {
     let here = pointer();
     match range() {

@@ -1,13 +1,14 @@
 //! [`Store`]: what running programs own.
 //!
-//! Everything that an instance is made of lives in vectors of its store, for as long as the store: handles such as
-//! [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address there, and the store's id, which is compared at
-//! each use.
+//! Everything that an instance is made of lives in vectors of its store, for as long as the store:
+//! handles such as [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address
+//! there, and the store's id, which is compared at each use.
 //!
 //! # Who may touch it when
-//! A call of WebAssembly borrows the store exclusively until it returns. While compiled code runs, the borrow is lent to
-//! whatever that code calls: [`StoreArea::store`] is a pointer made from it, by which libcalls and host functions have the store for
-//! the time that they run. [`StoreContextMut`] is not `Send`, so that all nested activations are on one thread's stack.
+//! A call of WebAssembly borrows the store exclusively until it returns. While compiled code runs,
+//! the borrow is lent to whatever that code calls: [`StoreArea::store`] is a pointer made from it,
+//! by which libcalls and host functions have the store for the time that they run.
+//! [`StoreContextMut`] is not `Send`, so that all nested activations are on one thread's stack.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -68,21 +69,24 @@ impl Handle {
     }
 }
 
-/// Why a libcall or host function failed: noted when it fails, taken when its activation has been left.
+/// Why a libcall or host function failed: noted when it fails, taken when its activation has been
+/// left.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Error(Error),
     Panic(Box<dyn std::any::Any + Send>),
 }
 
-/// What contexts point to: the state of what runs, whose head compiled code knows, and the way from there to the store.
+/// What contexts point to: the state of what runs, whose head compiled code knows, and the way from
+/// there to the store.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct StoreArea {
     pub execution: ExecutionState,
     /// The store, by the borrow of the innermost activation; null when nothing runs.
     pub store: *mut StoreOpaque,
-    /// An address above the frames that `stack_limit` is for, on the same stack; 0 when nothing runs.
+    /// An address above the frames that `stack_limit` is for, on the same stack; 0 when nothing
+    /// runs.
     pub stack_top: usize,
 }
 
@@ -164,7 +168,8 @@ impl StoreOpaque {
 
 impl Drop for StoreOpaque {
     fn drop(&mut self) {
-        // SAFETY: each was leaked from a box by this store, and nothing runs any more that could reach it.
+        // SAFETY: each was leaked from a box by this store, and nothing runs any more that could
+        // reach it.
         unsafe {
             self.instances.drain(..).for_each(|instance| drop(Box::from_raw(instance.as_ptr())));
             self.hosts.drain(..).for_each(|host| drop(Box::from_raw(host.as_ptr())));
@@ -173,7 +178,8 @@ impl Drop for StoreOpaque {
     }
 }
 
-/// A store and the embedder's data. The first comes first, so that a pointer to it is a pointer to both.
+/// A store and the embedder's data. The first comes first, so that a pointer to it is a pointer to
+/// both.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct StoreInner<T> {
@@ -181,10 +187,11 @@ pub(crate) struct StoreInner<T> {
     pub data: T,
 }
 
-/// Owns instances and all they are made of, and some data of the embedder, which host functions reach through their
-/// [`Caller`](super::Caller).
+/// Owns instances and all they are made of, and some data of the embedder, which host functions
+/// reach through their [`Caller`](super::Caller).
 ///
-/// What a store owns is freed with the store. One thread at a time can use a store; different stores are independent.
+/// What a store owns is freed with the store. One thread at a time can use a store; different
+/// stores are independent.
 #[derive(Debug)]
 pub struct Store<T: 'static> {
     inner: NonNull<StoreInner<T>>,
@@ -192,9 +199,9 @@ pub struct Store<T: 'static> {
     data: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for what is made to be shared
-// (modules, engines, shared memories, host functions, which are all `Send` and `Sync`). Its thread can change only between two
-// activations, which borrow it.
+// SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for
+// what is made to be shared (modules, engines, shared memories, host functions, which are all
+// `Send` and `Sync`). Its thread can change only between two activations, which borrow it.
 unsafe impl<T: Send> Send for Store<T> {}
 // SAFETY: through a shared reference a store can only be read.
 unsafe impl<T: Sync> Sync for Store<T> {}
@@ -238,7 +245,8 @@ impl<T: 'static> Store<T> {
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
     }
 
-    /// Frees exceptions and references to host values that nothing reaches. It happens by itself, too, when there are many.
+    /// Frees exceptions and references to host values that nothing reaches. It happens by itself,
+    /// too, when there are many.
     pub fn gc(&mut self) {
         collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
     }
@@ -320,7 +328,8 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
     }
 }
 
-/// What a store can be borrowed from: a [`Store`], a [`Caller`](super::Caller), or a borrow of either.
+/// What a store can be borrowed from: a [`Store`], a [`Caller`](super::Caller), or a borrow of
+/// either.
 pub trait AsContext {
     /// The embedder's data.
     type Data: 'static;

@@ -60,7 +60,8 @@ impl TableData {
     /// Tells compiled code where the elements are.
     fn publish(&mut self) {
         let vm = VmTable { elements: self.elements.as_mut_ptr(), length: self.length() };
-        // SAFETY: the box is this table's own; compiled code that could read it does not run meanwhile.
+        // SAFETY: the box is this table's own; compiled code that could read it does not run
+        // meanwhile.
         unsafe { self.vm.write(vm) };
     }
 
@@ -93,7 +94,8 @@ impl TableData {
     }
 }
 
-/// Null elements in memory that the system zeroes when it is touched: a module may ask for many tables that it never uses.
+/// Null elements in memory that the system zeroes when it is touched: a module may ask for many
+/// tables that it never uses.
 fn zeroed(length: usize) -> Option<Vec<u64>> {
     if length == 0 {
         return Some(Vec::new());
@@ -120,8 +122,9 @@ impl Table {
     /// A new table, all of whose elements are `init`.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for impossible limits, [`Error::StoreLimit`], [`Error::Memory`] when there is none left,
-    /// [`Error::ValueType`] and [`Error::WrongStore`] if `init` is not of the type, or of another store.
+    /// [`Error::InvalidType`] for impossible limits, [`Error::StoreLimit`], [`Error::Memory`] when
+    /// there is none left, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is not of the
+    /// type, or of another store.
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -151,7 +154,8 @@ impl Table {
     /// Replaces the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    /// [`Error::OutOfBounds`], [`Error::ValueType`], or [`Error::WrongStore`] when the value
+    /// belongs to another store.
     pub fn set(&self, store: impl AsContextMut, index: u64, value: Val) -> Result<(), Error> {
         self.fill(store, index, value, 1)
     }
@@ -180,7 +184,8 @@ impl Table {
     /// Adds `by` elements; returns how many there were.
     ///
     /// # Errors
-    /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to another store.
+    /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to
+    /// another store.
     pub fn grow(&self, mut store: impl AsContextMut, by: u64, init: Val) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());

@@ -32,7 +32,8 @@ pub unsafe trait WasmTy: Sized + 'static {
     /// The value of this type that compiled code sees so.
     ///
     /// # Safety
-    /// `raw` is a value of this type that compiled code of this store has, or had when nothing was collected since.
+    /// `raw` is a value of this type that compiled code of this store has, or had when nothing was
+    /// collected since.
     #[doc(hidden)]
     unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
 }
@@ -180,8 +181,8 @@ impl<R: WasmResults> WasmRet for Result<R, Error> {
 
 /// A closure that can be a host function of a store whose data are of type `T`.
 ///
-/// Implemented for closures and functions of up to 16 parameters of the types that implement [`WasmTy`], before which there may be a
-/// [`Caller`].
+/// Implemented for closures and functions of up to 16 parameters of the types that implement
+/// [`WasmTy`], before which there may be a [`Caller`].
 ///
 /// # Safety
 /// The wrapped closure takes the store for one whose data are of type `T`.
@@ -303,9 +304,11 @@ macro_rules! tuple {
             #[allow(unused_mut, reason = "without parameters")]
             fn into_host_func(self) -> HostFunc {
                 let closure = move |call: HostCall, values: *mut u64| {
-                    // SAFETY: the store's data are of this type, and the store is lent to this call.
+                    // SAFETY: the store's data are of this type, and the store is lent to this
+                    // call.
                     let mut caller = unsafe { Caller::<T>::new(call) };
-                    // SAFETY: there is a value of its type for each parameter; nothing is collected before all are read.
+                    // SAFETY: there is a value of its type for each parameter; nothing is collected
+                    // before all are read.
                     $(let $a = unsafe { $A::lift(values.add($at).read(), &mut caller.as_context_mut()) };)*
                     let results = self(caller $(, $a)*).into_result()?;
                     // SAFETY: as above; the closure has given its own back.
@@ -369,7 +372,8 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
     /// Calls it.
     ///
     /// # Errors
-    /// [`Error::WrongStore`] for an argument of another store; anything else is what stopped the program.
+    /// [`Error::WrongStore`] for an argument of another store; anything else is what stopped the
+    /// program.
     ///
     /// # Panics
     /// If the function belongs to another store, and when a host function panics.

@@ -1,7 +1,8 @@
 //! [`Val`], and what compiled code sees of it.
 //!
-//! To compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero above; a reference as the table of
-//! references has it, null as 0. To *lower* is to turn a value into that, to *lift* is the way back.
+//! To compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero above; a
+//! reference as the table of references has it, null as 0. To *lower* is to turn a value into that,
+//! to *lift* is the way back.
 
 use std::ptr::NonNull;
 
@@ -132,7 +133,8 @@ conversions! {
 }
 
 impl StoreOpaque {
-    /// What compiled code sees of a value, which must be of this type and belong to this store. Never runs the collector.
+    /// What compiled code sees of a value, which must be of this type and belong to this store.
+    /// Never runs the collector.
     pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u64, Error> {
         if value.ty() != ty {
             return Err(Error::ValueType(Mismatch { expected: ty, found: value.ty() }));

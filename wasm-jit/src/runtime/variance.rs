@@ -1,8 +1,8 @@
 //! Stores and linkers are invariant in the type of the embedder's data.
 //!
-//! The closures of a [`Linker<T>`](crate::Linker) write to and read from the data of stores. If a store or a linker for one
-//! function pointer type could be used as one for its subtype or supertype, a closure that takes `&'static str` would be called with
-//! shorter-lived strings.
+//! The closures of a [`Linker<T>`](crate::Linker) write to and read from the data of stores. If a
+//! store or a linker for one function pointer type could be used as one for its subtype or
+//! supertype, a closure that takes `&'static str` would be called with shorter-lived strings.
 //!
 //! With the same type on both sides, this compiles:
 //! ```

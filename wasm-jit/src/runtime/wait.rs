@@ -1,8 +1,9 @@
 //! `memory.atomic.wait` and `notify`.
 //!
-//! Waiters queue up by the address that they wait at. A waiter compares the value and joins the queue under the lock that a
-//! notifier takes, so none misses a notification that comes after its comparison. It stays in its queue until it is notified
-//! or gives up, also while it looks, now and then, whether its store is to be interrupted.
+//! Waiters queue up by the address that they wait at. A waiter compares the value and joins the
+//! queue under the lock that a notifier takes, so none misses a notification that comes after its
+//! comparison. It stays in its queue until it is notified or gives up, also while it looks, now and
+//! then, whether its store is to be interrupted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 /// How often a waiter asks whether it is interrupted.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Queues by address. Several, each with a lock, so that threads at different addresses seldom meet.
+/// Queues by address. Several, each with a lock, so that threads at different addresses seldom
+/// meet.
 const SHARDS: usize = 64;
 
 type Queues = HashMap<usize, VecDeque<Arc<Waiter>>>;
@@ -37,8 +39,8 @@ fn queues(address: usize) -> MutexGuard<'static, Queues> {
     QUEUES[(address >> 2) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits at an address unless the value there is not the expected one, which `is_expected` tells. `is_interrupted` is asked now and
-/// then, if there is anything to ask.
+/// Waits at an address unless the value there is not the expected one, which `is_expected` tells.
+/// `is_interrupted` is asked now and then, if there is anything to ask.
 pub(crate) fn wait(
     address: usize,
     is_expected: impl FnOnce() -> bool,

@@ -1,9 +1,10 @@
 //! The frames of a program that was left.
 //!
-//! What is captured is addresses of code. Everything else is looked up when somebody asks: the function by the image, its name in
-//! the name section, the instruction by compiling the function once more (the compiler gives the same code every time, and
-//! tells this time which instruction made which), and the source line in the DWARF sections. So nothing of it costs
-//! anything while the program runs, nor a program that traps often and shows none of it.
+//! What is captured is addresses of code. Everything else is looked up when somebody asks: the
+//! function by the image, its name in the name section, the instruction by compiling the function
+//! once more (the compiler gives the same code every time, and tells this time which instruction
+//! made which), and the source line in the DWARF sections. So nothing of it costs anything while
+//! the program runs, nor a program that traps often and shows none of it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,7 +47,8 @@ pub struct FrameSymbol {
 }
 
 impl WasmBacktrace {
-    /// The frames, innermost first. Looked up by the first call, which may take a while for large modules.
+    /// The frames, innermost first. Looked up by the first call, which may take a while for large
+    /// modules.
     pub fn frames(&self) -> &[FrameInfo] {
         self.frames.get_or_init(|| resolve(&self.places))
     }
@@ -96,7 +98,8 @@ impl FrameInfo {
         self.func_name.as_deref()
     }
 
-    /// The instruction's offset in the binary module. `None` only after a defect of the compiler, which the text of the frame tells.
+    /// The instruction's offset in the binary module. `None` only after a defect of the compiler,
+    /// which the text of the frame tells.
     pub fn module_offset(&self) -> Option<usize> {
         self.instruction
     }
@@ -106,7 +109,8 @@ impl FrameInfo {
         self.instruction?.checked_sub(self.func_start)
     }
 
-    /// Where in the source the frame is, innermost first: more than one where calls were inlined; empty without DWARF.
+    /// Where in the source the frame is, innermost first: more than one where calls were inlined;
+    /// empty without DWARF.
     pub fn symbols(&self) -> &[FrameSymbol] {
         &self.symbols
     }

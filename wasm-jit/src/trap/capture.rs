@@ -1,5 +1,5 @@
-//! Why an activation is left, and where: found out on the thread's own stack, below the frames that are about to go, with
-//! the help of what was noted in the store.
+//! Why an activation is left, and where: found out on the thread's own stack, below the frames that
+//! are about to go, with the help of what was noted in the store.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
@@ -13,7 +13,8 @@ use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
 /// The most frames that are kept; the outer ones are counted only.
 const MOST_FRAMES: usize = 256;
 
-/// Captures why and where, for [`enter`](super::enter). A place `without_frame` is farther in than `frame`.
+/// Captures why and where, for [`enter`](super::enter). A place `without_frame` is farther in than
+/// `frame`.
 ///
 /// # Safety
 /// As [`Frames::new`].
@@ -99,7 +100,8 @@ unsafe fn classify(store: &VmStoreContext) -> Trap {
 /// # Safety
 /// It must be in a function of an image that is alive.
 unsafe fn instruction_at(pc: usize) -> Instruction {
-    // SAFETY: the image has this place; behind the code of its functions there is more of it, or the rest of a page.
+    // SAFETY: the image has this place; behind the code of its functions there is more of it, or
+    // the rest of a page.
     unsafe {
         let length = image_at(pc).map_or(0, |image: &CodeImage| (image.memory().pages().end - pc).min(15));
         let code = std::slice::from_raw_parts(std::ptr::with_exposed_provenance(pc), length);
@@ -141,8 +143,9 @@ unsafe fn first_operand(instruction: &Instruction, store: &VmStoreContext) -> Op
     }
 }
 
-/// The frame that a signal came in. In a function's prologue, and at its RET, there is none of its own: `rbp` is the caller's, and
-/// the return address is found by the stack pointer. Then the place is given apart.
+/// The frame that a signal came in. In a function's prologue, and at its RET, there is none of its
+/// own: `rbp` is the caller's, and the return address is found by the stack pointer. Then the place
+/// is given apart.
 ///
 /// # Safety
 /// As [`capture_signal`].

@@ -1,22 +1,26 @@
 //! Stopping a program from another thread, at no cost to the program.
 //!
-//! Compiled code has no check for it: neither loops nor calls ask a flag or count fuel. A check would be code that runs while nobody
-//! interrupts, in the hottest places there are; this engine's rule is that what is off costs nothing, and whoever wants to
-//! count or look in a loop puts a probe there. Instead, the thread is sent a signal:
+//! Compiled code has no check for it: neither loops nor calls ask a flag or count fuel. A check
+//! would be code that runs while nobody interrupts, in the hottest places there are; this engine's
+//! rule is that what is off costs nothing, and whoever wants to count or look in a loop puts a
+//! probe there. Instead, the thread is sent a signal:
 //!
-//! - Its handler finds the thread in compiled code, in a function: the thread leaves its activation at this very instruction.
-//!   That is always possible, since `r14` leads to the store at every instruction of a function, and everything that the
-//!   activation needs to be left is in the frame of its entry trampoline.
-//! - Else it finds the thread in the runtime or in a host function, which must not be left in the middle. The request stays. It is
-//!   met where the host function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)), or by the next signal, which
-//!   comes after a few milliseconds: a thread of its own repeats it until the request is met or withdrawn.
+//! - Its handler finds the thread in compiled code, in a function: the thread leaves its activation
+//!   at this very instruction. That is always possible, since `r14` leads to the store at every
+//!   instruction of a function, and everything that the activation needs to be left is in the frame
+//!   of its entry trampoline.
+//! - Else it finds the thread in the runtime or in a host function, which must not be left in the
+//!   middle. The request stays. It is met where the host function or the bulk operation returns
+//!   ([`is_interrupted`](super::is_interrupted)), or by the next signal, which comes after a few
+//!   milliseconds: a thread of its own repeats it until the request is met or withdrawn.
 //!
-//! A request stays until the outermost call has returned, so a host function that calls the program and goes on after an interrupt
-//! does not hide it from its own caller. Only the activation of that outermost call ends the request. A request that finds nothing
-//! running is met by the next call into the store.
+//! A request stays until the outermost call has returned, so a host function that calls the program
+//! and goes on after an interrupt does not hide it from its own caller. Only the activation of that
+//! outermost call ends the request. A request that finds nothing running is met by the next call
+//! into the store.
 //!
-//! The handler is installed without SA_RESTART: a system call in which a host function waits fails with `EINTR`. The signal may come just
-//! before that call; then the next one ends it.
+//! The handler is installed without SA_RESTART: a system call in which a host function waits fails
+//! with `EINTR`. The signal may come just before that call; then the next one ends it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -25,7 +29,8 @@ use std::time::{Duration, Instant};
 
 use super::signals;
 
-/// The signal by default: ignored by programs that do not know of it, and sent by the kernel for out-of-band data only.
+/// The signal by default: ignored by programs that do not know of it, and sent by the kernel for
+/// out-of-band data only.
 pub(crate) const DEFAULT_SIGNAL: i32 = libc::SIGURG;
 
 /// The time from one signal to the next: doubled each time.
@@ -34,8 +39,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who asks for an interrupt that was not met yet.
 ///
-/// The lowest bit: a handle. The rest of the lower half: twice the number of timeouts. The upper half numbers the rounds, which end
-/// when what was asked for is met or withdrawn: so a timeout knows whether its request is still there, and withdraws no other's.
+/// The lowest bit: a handle. The rest of the lower half: twice the number of timeouts. The upper
+/// half numbers the rounds, which end when what was asked for is met or withdrawn: so a timeout
+/// knows whether its request is still there, and withdraws no other's.
 #[derive(Debug, Default)]
 struct Requests(AtomicU64);
 
@@ -100,8 +106,8 @@ impl Interruption {
         Running(self)
     }
 
-    /// Whether there is a request; then the innermost activation must be left for it. Async-signal-safe, on the thread that runs
-    /// the store.
+    /// Whether there is a request; then the innermost activation must be left for it.
+    /// Async-signal-safe, on the thread that runs the store.
     pub(super) fn acknowledge(&self) -> bool {
         let requested = self.requests.is_any();
         if requested && self.depth.load(Ordering::Relaxed) <= 1 {
@@ -124,8 +130,9 @@ impl Interruption {
     fn poke(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
-            // A thread that has left the store meanwhile takes a signal that means nothing to it; one that has ended takes none.
-            // SAFETY: sends a signal for which a handler is installed.
+            // A thread that has left the store meanwhile takes a signal that means nothing to it;
+            // one that has ended takes none. SAFETY: sends a signal for which a handler is
+            // installed.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, self.signal) };
         }
     }
@@ -156,10 +163,13 @@ impl InterruptHandle {
         Self { interruption: interruption.clone() }
     }
 
-    /// Asks for the store's program to be stopped: the call that runs it gives the trap [`Trap::Interrupt`](super::Trap::Interrupt), and
-    /// so do the calls around it, if host functions have called the program in turn. The request is met when the outermost one has returned.
-    /// Returns at once. Compiled code stops within some ten microseconds; a host function goes on, but a system call that it
-    /// waits in fails with `EINTR`, and the program stops where it returns. If nothing runs in the store, the next call is stopped before it begins. Not for signal handlers.
+    /// Asks for the store's program to be stopped: the call that runs it gives the trap
+    /// [`Trap::Interrupt`](super::Trap::Interrupt), and so do the calls around it, if host
+    /// functions have called the program in turn. The request is met when the outermost one has
+    /// returned. Returns at once. Compiled code stops within some ten microseconds; a host function
+    /// goes on, but a system call that it waits in fails with `EINTR`, and the program stops where
+    /// it returns. If nothing runs in the store, the next call is stopped before it begins. Not for
+    /// signal handlers.
     pub fn interrupt(&self) {
         self.interruption.requests.by_handle();
         self.interruption.poke();
@@ -167,7 +177,8 @@ impl InterruptHandle {
         let _ = repeater().map(|repeater| repeater.add(Due::again(&self.interruption, FIRST_PAUSE)));
     }
 
-    /// [`InterruptHandle::interrupt`] when so much time has passed, unless the guard is dropped before.
+    /// [`InterruptHandle::interrupt`] when so much time has passed, unless the guard is dropped
+    /// before.
     ///
     /// # Errors
     /// When the thread that watches the time cannot be started.
@@ -187,8 +198,8 @@ impl InterruptHandle {
     }
 }
 
-/// An interrupt that is to come; none comes once it is dropped, and if it has come and was not met, it is withdrawn. In a forked
-/// child, those of its parent do not come.
+/// An interrupt that is to come; none comes once it is dropped, and if it has come and was not met,
+/// it is withdrawn. In a forked child, those of its parent do not come.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the timeout"]
 pub struct Timeout {
@@ -309,7 +320,8 @@ fn started() -> Option<&'static Repeater> {
     of_this_process(*REPEATER.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// The process's repeating thread, started when it is first needed. The program's signals do not come to it.
+/// The process's repeating thread, started when it is first needed. The program's signals do not
+/// come to it.
 fn repeater() -> io::Result<&'static Repeater> {
     let mut current = REPEATER.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(repeater) = of_this_process(*current) {

@@ -1,10 +1,12 @@
 //! Source lines from the DWARF sections of a module.
 //!
-//! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's contents. Units are read when one of
-//! their addresses is asked about, so a large module costs a look at each entry, its list of units, and one of them.
+//! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
+//! contents. Units are read when one of their addresses is asked about, so a large module costs a
+//! look at each entry, its list of units, and one of them.
 //!
-//! A module may come from anybody, and so does its DWARF. What it may cost is bounded: in time and memory by a budget of bytes read
-//! ([`Metered`]), in stack by the depth of its inlined functions, which addr2line reads recursively.
+//! A module may come from anybody, and so does its DWARF. What it may cost is bounded: in time and
+//! memory by a budget of bytes read ([`Metered`]), in stack by the depth of its inlined functions,
+//! which addr2line reads recursively.
 
 use std::cell::Cell;
 
@@ -14,8 +16,9 @@ use super::FrameSymbol;
 use super::metered::{Budget, Metered};
 use crate::code::sections::{Sections, demangle};
 
-/// The most functions that were inlined into each other at one place. They are read with a frame of less than 1 KiB for each, by a
-/// thread that may have no more than what compiled code leaves to host functions.
+/// The most functions that were inlined into each other at one place. They are read with a frame of
+/// less than 1 KiB for each, by a thread that may have no more than what compiled code leaves to
+/// host functions.
 const MOST_INLINED: usize = 100;
 
 /// What may be read of DWARF: so many times its size, and so many bytes in any case.
@@ -49,7 +52,8 @@ impl<'a> Lines<'a> {
         Some(Self { context, code_start: sections.code_start })
     }
 
-    /// The functions whose source an instruction comes from, innermost first: more than one where calls were inlined.
+    /// The functions whose source an instruction comes from, innermost first: more than one where
+    /// calls were inlined.
     pub(super) fn symbols(&self, module_offset: u64) -> Vec<FrameSymbol> {
         let mut symbols = Vec::new();
         let Some(address) = module_offset.checked_sub(self.code_start) else { return symbols };

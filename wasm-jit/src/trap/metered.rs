@@ -1,8 +1,9 @@
 //! DWARF that is read with a budget.
 //!
-//! Lists in DWARF may be shared: a thousand units may name the same line program, each function the same list of ranges. Whoever
-//! reads a small section may so be made to read, and to keep, gigabytes. Here every read costs what it reads. When the budget is
-//! spent, reads fail as they do at a section's end, and whoever reads gives up.
+//! Lists in DWARF may be shared: a thousand units may name the same line program, each function the
+//! same list of ranges. Whoever reads a small section may so be made to read, and to keep,
+//! gigabytes. Here every read costs what it reads. When the budget is spent, reads fail as they do
+//! at a section's end, and whoever reads gives up.
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -1,25 +1,33 @@
-//! Leaving compiled code other than by a return: traps, exceptions, failures of the host, interrupts.
+//! Leaving compiled code other than by a return: traps, exceptions, failures of the host,
+//! interrupts.
 //!
 //! # For the rest of the runtime
-//! - [`enter`] runs compiled code. It takes care of the signal handlers, of `activation_fp` and of nested activations, and says why
-//!   an activation was left: [`Raised`]. `stack_limit` is the caller's to set.
+//! - [`enter`] runs compiled code. It takes care of the signal handlers, of `activation_fp` and of
+//!   nested activations, and says why an activation was left: [`Raised`]. `stack_limit` is the
+//!   caller's to set.
 //! - The last three libcalls are [`routine`]s of this module.
-//! - A libcall or host function that fails notes its reason with the store. Compiled code then calls `Raise` (a libcall's
-//!   failure) or `RaiseFromHost` (a host function's), and [`enter`] answers [`Raised::Noted`]. A host function that throws an
-//!   exception sets `thrown` in the store's [`VmStoreContext`](crate::vmctx::VmStoreContext) instead: the exception goes to its handler in the calling code, or comes out as
-//!   [`Raised::Exception`].
-//! - When a host function returns, the runtime asks [`is_interrupted`], and if so treats it as a failure whose reason is
-//!   [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does not ask: `interrupt` tells how it is stopped.
+//! - A libcall or host function that fails notes its reason with the store. Compiled code then
+//!   calls `Raise` (a libcall's failure) or `RaiseFromHost` (a host function's), and [`enter`]
+//!   answers [`Raised::Noted`]. A host function that throws an exception sets `thrown` in the
+//!   store's [`VmStoreContext`](crate::vmctx::VmStoreContext) instead: the exception goes to its
+//!   handler in the calling code, or comes out as [`Raised::Exception`].
+//! - When a host function returns, the runtime asks [`is_interrupted`], and if so treats it as a
+//!   failure whose reason is [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does
+//!   not ask: `interrupt` tells how it is stopped.
 //!
 //! # How an activation is left
-//! 1. *Noted*: the signal handler (`signals`), or one of the routines that compiled code calls (`routines`), writes place, frame
-//!    and registers into the store's [`ExecutionState`].
-//! 2. *Captured*, on the same stack, below the frames that are being left and while they are still whole: why it happened, and
-//!    the return addresses (`capture`). Nothing of this runs in the signal handler, so it may allocate.
-//! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the trampoline returns 1.
-//! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when somebody asks (`backtrace`).
+//! 1. *Noted*: the signal handler (`signals`), or one of the routines that compiled code calls
+//!    (`routines`), writes place, frame and registers into the store's [`ExecutionState`].
+//! 2. *Captured*, on the same stack, below the frames that are being left and while they are still
+//!    whole: why it happened, and the return addresses (`capture`). Nothing of this runs in the
+//!    signal handler, so it may allocate.
+//! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the
+//!    trampoline returns 1.
+//! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when
+//!    somebody asks (`backtrace`).
 //!
-//! To read it: `state` (what a store keeps of this), `unwind` (frames, and the handlers of exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
+//! To read it: `state` (what a store keeps of this), `unwind` (frames, and the handlers of
+//! exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
 
 mod backtrace;
 mod capture;
@@ -57,7 +65,8 @@ pub enum Trap {
     IndirectCallToNull,
     /// `call_indirect` of a function of another type.
     BadSignature,
-    /// The quotient of an integer division has no representation, or a float is too large for the integer type.
+    /// The quotient of an integer division has no representation, or a float is too large for the
+    /// integer type.
     IntegerOverflow,
     /// An integer was divided by zero.
     IntegerDivisionByZero,
@@ -120,21 +129,24 @@ impl From<TrapCode> for Trap {
 pub(crate) enum Raised {
     /// Compiled code trapped, or was interrupted.
     Trap { trap: Trap, backtrace: WasmBacktrace },
-    /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler in the activation.
+    /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler
+    /// in the activation.
     Exception { exception: usize },
     /// A libcall or a host function failed, and noted the reason with the store.
     Noted { backtrace: WasmBacktrace },
 }
 
-/// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned. Nested calls, from host functions,
-/// are told apart. A request to interrupt the store that is waiting is met before anything runs.
+/// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned.
+/// Nested calls, from host functions, are told apart. A request to interrupt the store that is
+/// waiting is met before anything runs.
 ///
 /// # Safety
-/// `store` must be the state of the store that the code runs in, which nobody else uses meanwhile. Nothing may unwind out
-/// of the call, and the code images must outlive it.
+/// `store` must be the state of the store that the code runs in, which nobody else uses meanwhile.
+/// Nothing may unwind out of the call, and the code images must outlive it.
 pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u64) -> Result<(), Raised> {
     signals::install();
-    // SAFETY: the caller's obligation. No reference into the context is kept while compiled code runs.
+    // SAFETY: the caller's obligation. No reference into the context is kept while compiled code
+    // runs.
     let outer = unsafe {
         let vm = &(*store).vm;
         Activation {
@@ -183,8 +195,8 @@ pub(crate) unsafe fn is_requested(store: *mut ExecutionState) -> bool {
     interruption.is_some_and(|interruption| interruption.is_requested())
 }
 
-/// Whether somebody has asked for the store's program to be stopped: to be asked where a host function returns, and where the
-/// runtime waits. Whoever asks must then leave the activation.
+/// Whether somebody has asked for the store's program to be stopped: to be asked where a host
+/// function returns, and where the runtime waits. Whoever asks must then leave the activation.
 ///
 /// # Safety
 /// As [`enter`].

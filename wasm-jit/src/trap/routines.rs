@@ -1,8 +1,9 @@
 //! The machine code by which activations are left, and exceptions reach their handlers.
 //!
-//! Every routine is jumped to or called with `rbp` as compiled code had it, and none returns. The stack pointer may be anywhere
-//! below the frames; the routines go on below it. No callee-saved register is kept: an activation that is left takes
-//! its caller's from the frame of its entry trampoline, and a function that has handlers has all of its own in its frame.
+//! Every routine is jumped to or called with `rbp` as compiled code had it, and none returns. The
+//! stack pointer may be anywhere below the frames; the routines go on below it. No callee-saved
+//! register is kept: an activation that is left takes its caller's from the frame of its entry
+//! trampoline, and a function that has handlers has all of its own in its frame.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -21,7 +22,8 @@ pub(crate) fn routine(libcall: Libcall) -> Option<usize> {
     }
 }
 
-/// Where the signal handler sends a thread: `rdi` is the store, what happened is noted there, the stack is aligned to 16 bytes.
+/// Where the signal handler sends a thread: `rdi` is the store, what happened is noted there, the
+/// stack is aligned to 16 bytes.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn raise_by_signal() {
     naked_asm!(

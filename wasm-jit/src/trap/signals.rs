@@ -1,21 +1,27 @@
 //! The signals by which the hardware reports traps, and the one by which a thread is interrupted.
 //!
-//! Runs in signal context, on any thread, at any instruction: atomics and fixed memory only; no locks, no allocation, no formatting.
+//! Runs in signal context, on any thread, at any instruction: atomics and fixed memory only; no
+//! locks, no allocation, no formatting.
 //!
 //! # A signal is
-//! 1. of a thread that executes a function in a code image: `r14` is its context. For a fault, place and registers are
-//!    noted in the store and the thread is sent to [`raise_by_signal`]; for an interrupt, too, if the store's interrupt was asked for;
-//! 2. else an interrupt of ours that came at the wrong moment: nothing is done, it will be repeated;
-//! 3. else not ours: the previous handler gets it. Where the previous action was the default one, it is put back and the
-//!    handler returns, so that the instruction faults again and the process ends as it would have without us.
+//! 1. of a thread that executes a function in a code image: `r14` is its context. For a fault,
+//!    place and registers are noted in the store and the thread is sent to [`raise_by_signal`]; for
+//!    an interrupt, too, if the store's interrupt was asked for;
+//! 2. else an interrupt of ours that came at the wrong moment: nothing is done, it will be
+//!    repeated;
+//! 3. else not ours: the previous handler gets it. Where the previous action was the default one,
+//!    it is put back and the handler returns, so that the instruction faults again and the process
+//!    ends as it would have without us.
 //!
 //! # The signal stack
-//! A frame of a signal takes more than 3 KiB, and threads of Rust have a signal stack of 8 KiB. So while one of these handlers runs, all
-//! other signals wait, but for faults and SIGTRAP, which the previous handler may cause and handle.
+//! A frame of a signal takes more than 3 KiB, and threads of Rust have a signal stack of 8 KiB. So
+//! while one of these handlers runs, all other signals wait, but for faults and SIGTRAP, which the
+//! previous handler may cause and handle.
 //!
 //! # Traps
-//! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the instance's memories, or at
-//! a null function reference. Any other address is a defect of the program or of this engine, and is not ours.
+//! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the
+//! instance's memories, or at a null function reference. Any other address is a defect of the
+//! program or of this engine, and is not ours.
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
@@ -32,7 +38,8 @@ use crate::vmctx::{FUNC_REF_SIZE, TrapCode, VmContext, VmMemory};
 /// By what the hardware reports traps.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// The first address behind everything that an access can name, from a memory's base on: index, offset, and eight bytes.
+/// The first address behind everything that an access can name, from a memory's base on: index,
+/// offset, and eight bytes.
 const REACH: usize = 2 * u32::MAX as usize + 8;
 
 /// `si_code` of a signal that one thread sent to another (sigaction(2)).
@@ -93,8 +100,8 @@ fn install_one(signal: i32, restart: i32) {
     // SAFETY: all zero is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handle as *const () as usize;
-    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up. RESTART for faults only: an
-    // interrupt ends the system call that a host function waits in.
+    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up.
+    // RESTART for faults only: an interrupt ends the system call that a host function waits in.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restart;
     // SAFETY: changes the mask of the action.
     unsafe {
@@ -142,7 +149,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         if is_ours {
             // SAFETY: as above.
             unsafe { note(store, signal, info_ref, registers) };
-            // The routine's own frames go below what the interrupted code may use, with the alignment that a call expects.
+            // The routine's own frames go below what the interrupted code may use, with the
+            // alignment that a call expects.
             registers[libc::REG_RSP as usize] = (registers[libc::REG_RSP as usize] - 128) & !15;
             registers[libc::REG_RDI as usize] = store as i64;
             registers[libc::REG_RIP as usize] = raise_by_signal as *const () as i64;
@@ -167,7 +175,8 @@ fn was_sent(info: &libc::siginfo_t) -> bool {
 /// A thread must have executed the instruction at `pc`, which must be in a function.
 pub(super) unsafe fn trap_code(pc: usize) -> Option<TrapCode> {
     let code = std::ptr::with_exposed_provenance::<[u8; 2]>(pc);
-    // SAFETY: the instruction raised SIGILL, so its two bytes are mapped or it is none; UD2 has its code behind it.
+    // SAFETY: the instruction raised SIGILL, so its two bytes are mapped or it is none; UD2 has its
+    // code behind it.
     let code = unsafe { (code.read_unaligned() == UD2).then(|| code.add(1).cast::<u8>().read())? };
     TrapCode::ALL.get(usize::from(code)).copied()
 }
@@ -191,7 +200,8 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
         return false;
     }
     (0..image.module.memories.len() as u32).any(|memory| {
-        // SAFETY: the instance is of this image's module while one of its functions runs, so the layout is its.
+        // SAFETY: the instance is of this image's module while one of its functions runs, so the
+        // layout is its.
         let base = unsafe {
             let memory = context.byte_offset(image.layout.memory(memory) as isize).cast::<VmMemory>();
             (*memory).base as usize
@@ -211,7 +221,8 @@ unsafe fn note(
     registers: &[libc::greg_t; 23],
 ) {
     let register = |number: i32| registers[number as usize] as u64;
-    // SAFETY: the caller's obligation; a fault's signal has an address, and any other's is not looked at.
+    // SAFETY: the caller's obligation; a fault's signal has an address, and any other's is not
+    // looked at.
     unsafe {
         (*store).vm.raised_signal = signal;
         (*store).vm.raised_address = info.si_addr() as usize;
@@ -253,8 +264,8 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL if IGNORED.contains(&signal) => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: both are async-signal-safe. A fault happens again when this handler has returned; any other signal has to be
-            // sent again.
+            // SAFETY: both are async-signal-safe. A fault happens again when this handler has
+            // returned; any other signal has to be sent again.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {

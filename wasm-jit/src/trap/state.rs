@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{Interruption, Raised};
 use crate::vmctx::{VmContext, VmStoreContext};
 
-/// The state of what runs in a store. A [`VmContext`] of the store points to it, and compiled code knows its head.
+/// The state of what runs in a store. A [`VmContext`] of the store points to it, and compiled code
+/// knows its head.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct ExecutionState {
@@ -29,7 +30,8 @@ impl ExecutionState {
     /// # Safety
     /// The context must be one that the runtime has made for a store that is alive.
     pub(crate) unsafe fn of(context: *const VmContext) -> *mut Self {
-        // SAFETY: the caller's obligation. The store's part that compiled code knows is the head of its state.
+        // SAFETY: the caller's obligation. The store's part that compiled code knows is the head of
+        // its state.
         unsafe { (*context).store.cast() }
     }
 }
@@ -52,8 +54,8 @@ impl Activation {
         self.outer
     }
 
-    /// Where its frames are: from the stack pointer that it was left with up to its entry trampoline's frame pointer. The latter is 0
-    /// if there was none.
+    /// Where its frames are: from the stack pointer that it was left with up to its entry
+    /// trampoline's frame pointer. The latter is 0 if there was none.
     pub(crate) fn frames(&self) -> (usize, usize) {
         (self.exit_sp, self.activation_fp)
     }

@@ -1,7 +1,8 @@
 //! Frames of compiled code, from the innermost outwards.
 //!
-//! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table is needed. An activation's frames
-//! end at its entry trampoline. The frames of the activation around it begin at the host trampoline that it was left by.
+//! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table
+//! is needed. An activation's frames end at its entry trampoline. The frames of the activation
+//! around it begin at the host trampoline that it was left by.
 
 use super::{Activation, ExecutionState, Raised, capture};
 use crate::code::CodeImage;
@@ -38,14 +39,16 @@ impl Frames {
     /// From `frame` outwards.
     ///
     /// # Safety
-    /// The frame must be one of the store's innermost activation, and no frame may be left while they are walked.
+    /// The frame must be one of the store's innermost activation, and no frame may be left while
+    /// they are walked.
     pub(super) unsafe fn new(store: *const ExecutionState, frame: Frame) -> Self {
         // SAFETY: the caller's obligation.
         let (activation_fp, outer) = unsafe { ((*store).vm.activation_fp, (*store).outer) };
         Self { next: Some(frame), activation_fp, outer }
     }
 
-    /// The frame behind one whose caller is in no activation, if there is an activation farther out.
+    /// The frame behind one whose caller is in no activation, if there is an activation farther
+    /// out.
     fn outer(&mut self) -> Option<Frame> {
         // SAFETY: an activation is on the stack of the `enter` that waits for the one inside it.
         let outer = unsafe { self.outer.as_ref()? };
@@ -70,11 +73,13 @@ impl Iterator for Frames {
     }
 }
 
-/// Finds the handler of an exception, or notes that there is none. Writes the handler's place, frame and stack pointer where
-/// `raised_pc` and its neighbours are. Whether there is one. Called by [`throw`](super::routines).
+/// Finds the handler of an exception, or notes that there is none. Writes the handler's place,
+/// frame and stack pointer where `raised_pc` and its neighbours are. Whether there is one. Called
+/// by [`throw`](super::routines).
 ///
 /// # Safety
-/// `pc` and `fp` must be the place and the frame that throw, in the store's innermost activation; `exception` null or an exception.
+/// `pc` and `fp` must be the place and the frame that throw, in the store's innermost activation;
+/// `exception` null or an exception.
 pub(super) unsafe extern "sysv64" fn find_handler(
     store: *mut ExecutionState,
     exception: usize,
@@ -124,14 +129,16 @@ pub(super) unsafe extern "sysv64" fn find_handler(
 /// # Safety
 /// The frame must be one of the image's code, or of its trampolines.
 unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*const u8, u32)> {
-    // A return address may be that behind the last instruction of a function: the call is in front of it.
+    // A return address may be that behind the last instruction of a function: the call is in front
+    // of it.
     let function = image.function_at(frame.pc - 1)?;
     let mut catches = image.catches(function, frame.pc).peekable();
     catches.peek()?;
     // SAFETY: a function's frame has its context below the frame pointer.
     let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
     let catch = catches.find(|catch| {
-        // SAFETY: the context is of an instance of the image's module, which has a place for each of its tags.
+        // SAFETY: the context is of an instance of the image's module, which has a place for each
+        // of its tags.
         let identity =
             |tag| unsafe { context.byte_offset(image.layout.tag(tag) as isize).cast::<usize>().read() };
         catch.tag.is_none_or(|index| identity(index) == tag)

@@ -18,7 +18,8 @@ impl Drop for Panics {
     }
 }
 
-/// Makes `count` references that panic when they are dropped, and throws so many exceptions that they are collected.
+/// Makes `count` references that panic when they are dropped, and throws so many exceptions that
+/// they are collected.
 const PROGRAM: &str = r#"(module
     (import "host" "make" (func $make (result externref)))
     (tag $tag)

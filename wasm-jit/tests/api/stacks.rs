@@ -63,7 +63,8 @@ fn on_stack<R>(size: usize, run: impl FnOnce() -> R) -> R {
     let act: &mut dyn FnMut() = &mut act;
     // SAFETY: only the lifetime changes. The closure is called before this function returns.
     NEXT.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(act) }));
-    // SAFETY: the contexts live on this stack, to which the other one returns; its memory is mapped until then.
+    // SAFETY: the contexts live on this stack, to which the other one returns; its memory is mapped
+    // until then.
     unsafe {
         let (mut here, mut there): (libc::ucontext_t, libc::ucontext_t) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -183,7 +184,8 @@ const RECURSION: &str = r#"(module
     (func (export "run") (param $there i32) (param $here i32) (result i32)
         (i32.add (call $elsewhere (local.get $there)) (call $deep (local.get $here)))))"#;
 
-/// An instance whose `elsewhere` calls `deep` on another stack, and gives -1 if that overflows the stack.
+/// An instance whose `elsewhere` calls `deep` on another stack, and gives -1 if that overflows the
+/// stack.
 fn recursion() -> (Store<()>, Instance) {
     let engine = Engine::default();
     let module = Module::new(&engine, RECURSION).unwrap();

@@ -10,7 +10,8 @@ use wasm_jit::{
     TypedFunc,
 };
 
-/// Where the threads' common counter is; each has one of its own behind it, eight bytes from one to the next.
+/// Where the threads' common counter is; each has one of its own behind it, eight bytes from one to
+/// the next.
 const COMMON: usize = 0;
 const OWN: usize = 64;
 /// How often a thread is to be interrupted.
@@ -51,7 +52,8 @@ fn counter(memory: &SharedMemory, at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// A program that runs on in one store however often it is interrupted, until it is told to stop. Returns how often it was.
+/// A program that runs on in one store however often it is interrupted, until it is told to stop.
+/// Returns how often it was.
 fn count_until(stop: &AtomicBool, store: &mut Store<u64>, run: TypedFunc<i32, ()>, own: usize) -> u64 {
     let mut interrupts = 0;
     while !stop.load(Ordering::Relaxed) {

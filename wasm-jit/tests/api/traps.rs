@@ -183,7 +183,8 @@ fn stack_overflow_comes_earlier_with_a_smaller_stack() {
     assert!(small * 8 < large && small > 100, "{small} and {large} calls");
 }
 
-/// Recurses through the host until the stack is used up, in a thread with at least so large a stack; returns the depth.
+/// Recurses through the host until the stack is used up, in a thread with at least so large a
+/// stack; returns the depth.
 fn depth_of_recursion_through_the_host(stack_size: usize) -> u32 {
     let recurse = move || {
         // What bounds it is the thread's stack.

@@ -1,4 +1,5 @@
-//! Executes the instructions that the random programs are made of, and tells the state in front of each.
+//! Executes the instructions that the random programs are made of, and tells the state in front of
+//! each.
 
 use wasm_jit::wasmparser::{BlockType, MemArg, Operator as O};
 use wasm_jit::{Instruction, Module};

@@ -1,9 +1,10 @@
-//! What the compiler tells of its frames is so: random programs are executed instruction by instruction of the processor, beside
-//! an interpreter of WebAssembly.
+//! What the compiler tells of its frames is so: random programs are executed instruction by
+//! instruction of the processor, beside an interpreter of WebAssembly.
 //!
-//! In front of each WebAssembly instruction, every local and operand is read from where its [`FrameMap`] says, and compared with the
-//! interpreter's. Then every register that the map calls free is overwritten, and so are the flags. The program goes on, and
-//! has to give what it should: so nothing that matters is missing in the map.
+//! In front of each WebAssembly instruction, every local and operand is read from where its
+//! [`FrameMap`] says, and compared with the interpreter's. Then every register that the map calls
+//! free is overwritten, and so are the flags. The program goes on, and has to give what it should:
+//! so nothing that matters is missing in the map.
 //!
 //! This process has tests of such maps only: one of them owns SIGTRAP.
 
@@ -126,9 +127,11 @@ struct Watcher {
 
 static WATCHER: AtomicPtr<Watcher> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Called between any two instructions. In WebAssembly code it may allocate: the thread is not inside the allocator then.
+/// Called between any two instructions. In WebAssembly code it may allocate: the thread is not
+/// inside the allocator then.
 extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's pointer; nobody else uses the thread's registers, and the watcher is used here only meanwhile.
+    // SAFETY: the kernel's pointer; nobody else uses the thread's registers, and the watcher is
+    // used here only meanwhile.
     let (context, watcher) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         (context, &mut *WATCHER.load(Ordering::Relaxed))
@@ -193,7 +196,8 @@ impl Thread<'_> {
     /// Eight bytes; for a value of four the others are whatever lies there.
     fn memory(&self, address: u64) -> u64 {
         let place = std::ptr::with_exposed_provenance::<u64>(address as usize);
-        // SAFETY: a slot of the frame, or inside the memory, which has room behind what the programs use.
+        // SAFETY: a slot of the frame, or inside the memory, which has room behind what the
+        // programs use.
         unsafe { place.read_unaligned() }
     }
 
@@ -444,7 +448,8 @@ fn maps_have_the_operands_that_validation_knows() {
 
 #[test]
 fn values_are_where_the_maps_say_and_nowhere_else() {
-    // SAFETY: the handler has the signature that SA_SIGINFO asks for, and nothing else of this process traps.
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for, and nothing else of this
+    // process traps.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;

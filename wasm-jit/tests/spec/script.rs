@@ -1,7 +1,7 @@
 //! Runs one script, directive by directive.
 //!
-//! A module that cannot be had leaves a gap: what is about it later fails for the same reason, and is skipped for the same
-//! reason if the module is.
+//! A module that cannot be had leaves a gap: what is about it later fails for the same reason, and
+//! is skipped for the same reason if the module is.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

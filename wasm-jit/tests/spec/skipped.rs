@@ -1,8 +1,8 @@
 //! What is known not to pass, and why: the file `skipped.txt`.
 //!
-//! A line that is not indented is a reason; below it, indented, are the places it holds for: `folder/*`, `folder/file`, or
-//! `folder/file:line`, where the line is that of a directive. `#` starts a comment. A place has to be needed: at least one
-//! directive of it fails.
+//! A line that is not indented is a reason; below it, indented, are the places it holds for:
+//! `folder/*`, `folder/file`, or `folder/file:line`, where the line is that of a directive. `#`
+//! starts a comment. A place has to be needed: at least one directive of it fails.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::context::{Descriptor, Directory, Table, WasiCtx};
 use super::stream::{Input, Output};
 
-/// Makes a [`WasiCtx`]. Without further calls the program has no arguments (not even its name), no environment, an empty
-/// input, outputs that go nowhere, and no directory.
+/// Makes a [`WasiCtx`]. Without further calls the program has no arguments (not even its name), no
+/// environment, an empty input, outputs that go nowhere, and no directory.
 ///
 /// ```
 /// use wasm_jit_wasi::{OutputPipe, WasiCtxBuilder};
@@ -50,7 +50,8 @@ impl WasiCtxBuilder {
         }
     }
 
-    /// Adds an argument; the first is the program's name. A program sees it end at its first NUL byte.
+    /// Adds an argument; the first is the program's name. A program sees it end at its first NUL
+    /// byte.
     pub fn arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
         self.args.push(arg.into());
         self
@@ -112,8 +113,8 @@ impl WasiCtxBuilder {
         self
     }
 
-    /// Opens a directory of the host, which the program sees as `guest`: it may do there what this process may, and reaches
-    /// nothing outside of it.
+    /// Opens a directory of the host, which the program sees as `guest`: it may do there what this
+    /// process may, and reaches nothing outside of it.
     ///
     /// # Errors
     /// It cannot be opened, or it is no directory.
@@ -122,7 +123,8 @@ impl WasiCtxBuilder {
         host: impl AsRef<Path>,
         guest: impl Into<String>,
     ) -> io::Result<&mut Self> {
-        // Opened for reading, not with O_PATH: entries are read, and times and contents synchronized, through it.
+        // Opened for reading, not with O_PATH: entries are read, and times and contents
+        // synchronized, through it.
         let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(host)?;
         let dir = Directory::new(cap_std::fs::Dir::from_std_file(dir), Some(guest.into()));
         self.preopens.push(Arc::new(dir));

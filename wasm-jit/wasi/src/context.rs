@@ -45,8 +45,9 @@ impl Directory {
     }
 }
 
-/// Descriptors by number. A new one gets the highest number that was freed, as in Wasmtime: WASI promises no order, and there are
-/// programs (yosys) that print on after they have closed their standard output, into whichever file has got its number.
+/// Descriptors by number. A new one gets the highest number that was freed, as in Wasmtime: WASI
+/// promises no order, and there are programs (yosys) that print on after they have closed their
+/// standard output, into whichever file has got its number.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     used: Vec<Option<Arc<Descriptor>>>,

@@ -1,7 +1,8 @@
 //! `fd_prestat_*`, `fd_readdir`.
 //!
-//! A cookie of `fd_readdir` is the host's own position behind an entry, as `getdents64` reports it: the program can go on from
-//! any entry that it has seen, at no cost, and nothing is kept between two calls.
+//! A cookie of `fd_readdir` is the host's own position behind an entry, as `getdents64` reports it:
+//! the program can go on from any entry that it has seen, at no cost, and nothing is kept between
+//! two calls.
 
 use std::mem::MaybeUninit;
 use std::sync::PoisonError;
@@ -42,7 +43,8 @@ impl WasiCtx {
         memory.write_bytes(path, name.as_bytes())
     }
 
-    /// Writes entries until the buffer is full: the last one may be cut. Less than a full buffer is the end.
+    /// Writes entries until the buffer is full: the last one may be cut. Less than a full buffer is
+    /// the end.
     pub(crate) fn fd_readdir(
         &self,
         memory: &GuestMemory<'_>,
@@ -109,7 +111,8 @@ mod tests {
         check_errno(wasi.fd_prestat_get(&memory, sub, 8), Errno::Badf);
     }
 
-    /// All names and kinds, read through a buffer of this size as a C library does: a cut entry is asked for again.
+    /// All names and kinds, read through a buffer of this size as a C library does: a cut entry is
+    /// asked for again.
     fn entries(sandbox: &Sandbox, fd: u32, length: u32) -> BTreeMap<Vec<u8>, u8> {
         let mut found = BTreeMap::new();
         let mut cookie = 0;

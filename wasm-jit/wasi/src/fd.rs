@@ -42,8 +42,8 @@ fn seek_from(abi: Abi, offset: i64, whence: u32) -> Result<SeekFrom, Errno> {
     }
 }
 
-/// What `fd_fdstat_get` says about a stream. A program takes it for a terminal if it is a character device that has no
-/// position.
+/// What `fd_fdstat_get` says about a stream. A program takes it for a terminal if it is a character
+/// device that has no position.
 fn stream_stat(is_terminal: bool, right: u64) -> Fdstat {
     let filetype = if is_terminal { Filetype::CharacterDevice } else { Filetype::Unknown };
     Fdstat { filetype, flags: 0, rights: right, inheriting: right }

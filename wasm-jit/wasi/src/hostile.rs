@@ -1,4 +1,5 @@
-//! A program that calls everything with whatever arguments. No call may panic, hang, or reach outside of its directory.
+//! A program that calls everything with whatever arguments. No call may panic, hang, or reach
+//! outside of its directory.
 
 use super::errno::Outcome;
 use super::testing::{Program, Sandbox};
@@ -117,7 +118,8 @@ fn call(sandbox: &Sandbox, n: &mut Numbers) -> Outcome {
         38 => wasi.path_symlink(memory, one, one_length, n.fd(), two, two_length),
         39 => wasi.path_unlink_file(memory, n.fd(), one, one_length),
         40 => {
-            // Of a clock or a descriptor; whatever else the record holds is due at once, or is a mistake.
+            // Of a clock or a descriptor; whatever else the record holds is due at once, or is a
+            // mistake.
             sandbox.program.put(4096, [0; 56]);
             sandbox.program.put(4096 + 8, [n.next() as u8 % 4]);
             sandbox.program.put(4096 + 16, n.fd().to_le_bytes());

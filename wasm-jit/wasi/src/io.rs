@@ -1,6 +1,7 @@
 //! `fd_read`, `fd_write`, `fd_pread`, `fd_pwrite`.
 //!
-//! Files are read and written at the host descriptor's own position, by one system call for all buffers.
+//! Files are read and written at the host descriptor's own position, by one system call for all
+//! buffers.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +11,8 @@ use super::context::{Descriptor, WasiCtx};
 use super::errno::{Errno, Outcome};
 use super::memory::{GuestMemory, Iovecs};
 
-/// What a system call of libc has done. `EINTR` is an error like any other: `linker` makes the call again, unless the program is to
-/// be stopped.
+/// What a system call of libc has done. `EINTR` is an error like any other: `linker` makes the call
+/// again, unless the program is to be stopped.
 fn done(answer: isize) -> io::Result<usize> {
     usize::try_from(answer).map_err(|_| io::Error::last_os_error())
 }

@@ -7,11 +7,11 @@ use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
 use super::types::Abi;
 
-/// Defines the calls of WASI preview 1 in a linker, as `wasi_snapshot_preview1` and `wasi_unstable`. `get` finds the
-/// program's context in the store's data, at every call.
+/// Defines the calls of WASI preview 1 in a linker, as `wasi_snapshot_preview1` and
+/// `wasi_unstable`. `get` finds the program's context in the store's data, at every call.
 ///
-/// The instance must export its memory as `memory`. A program that ends itself makes the call that runs it fail with
-/// [`Error::Host`], which holds an [`Exit`](super::Exit).
+/// The instance must export its memory as `memory`. A program that ends itself makes the call that
+/// runs it fail with [`Error::Host`], which holds an [`Exit`](super::Exit).
 ///
 /// # Errors
 /// [`Error::DuplicateDefinition`] if the linker has one of them already.
@@ -133,7 +133,8 @@ fn add<T: 'static>(
     Ok(())
 }
 
-/// Whether a call that a signal has ended is made again: the signal was not for this program. The deadline of `poll_oneoff` would begin again.
+/// Whether a call that a signal has ended is made again: the signal was not for this program. The
+/// deadline of `poll_oneoff` would begin again.
 fn is_made_again<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
     outcome == Err(Failure::Errno(Errno::Intr)) && name != "poll_oneoff" && !caller.is_interrupted()
 }
@@ -145,8 +146,9 @@ fn memory<'a, T>(caller: &mut Caller<'a, T>) -> GuestMemory<'a> {
         Some(Extern::SharedMemory(memory)) => (memory.data_ptr(), memory.data_size()),
         _ => (std::ptr::dangling_mut(), 0),
     };
-    // SAFETY: the memory is mapped as long as the store lives, longer than the caller, and never shrinks; while the call runs,
-    // the store is borrowed by the caller, from which nobody asks for its bytes.
+    // SAFETY: the memory is mapped as long as the store lives, longer than the caller, and never
+    // shrinks; while the call runs, the store is borrowed by the caller, from which nobody asks for
+    // its bytes.
     unsafe { GuestMemory::new(base, length) }
 }
 

@@ -1,17 +1,18 @@
 //! The program's memory as the calls see it.
 //!
-//! An address and a length from the program are checked once, here. Values are copied in and out byte by byte with relaxed
-//! atomic accesses, because another thread of the program may write to a shared memory meanwhile: what is read then is
-//! any mixture, and harmless, since every value is copied before it is looked at. Bulk data is not touched by Rust at all: the
-//! kernel gets the addresses of the buffers ([`Iovecs`]).
+//! An address and a length from the program are checked once, here. Values are copied in and out
+//! byte by byte with relaxed atomic accesses, because another thread of the program may write to a
+//! shared memory meanwhile: what is read then is any mixture, and harmless, since every value is
+//! copied before it is looked at. Bulk data is not touched by Rust at all: the kernel gets the
+//! addresses of the buffers ([`Iovecs`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::errno::{Errno, Failure, Outcome};
 
-/// Most buffers that one call looks at (what Linux accepts too); a longer list is cut, which a program sees as a partial
-/// read or write.
+/// Most buffers that one call looks at (what Linux accepts too); a longer list is cut, which a
+/// program sees as a partial read or write.
 const MOST_IOVECS: u32 = 1024;
 
 /// Most bytes that one call moves (as in Linux).
@@ -30,8 +31,8 @@ pub(crate) struct GuestMemory<'a> {
 
 impl<'a> GuestMemory<'a> {
     /// # Safety
-    /// For the lifetime, `length` bytes from `base` on are mapped readable and writable, and no Rust reference to any
-    /// of them is used.
+    /// For the lifetime, `length` bytes from `base` on are mapped readable and writable, and no
+    /// Rust reference to any of them is used.
     pub(crate) unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { base: base.cast(), length, lifetime: PhantomData }
     }
@@ -42,7 +43,8 @@ impl<'a> GuestMemory<'a> {
         if !inside {
             return Err(Failure::OutOfBounds { address, length });
         }
-        // SAFETY: the range is inside of the memory, which `new`'s caller vouches for; an `AtomicU8` has no alignment.
+        // SAFETY: the range is inside of the memory, which `new`'s caller vouches for; an
+        // `AtomicU8` has no alignment.
         Ok(unsafe { std::slice::from_raw_parts(self.base.add(address as usize), length as usize) })
     }
 
@@ -75,8 +77,8 @@ impl<'a> GuestMemory<'a> {
         self.write_bytes(address, &value.to_le_bytes())
     }
 
-    /// Copies a path. It is bytes without a NUL: the interface asks for UTF-8, but a program that got a name from
-    /// `fd_readdir` can open it whatever its encoding is.
+    /// Copies a path. It is bytes without a NUL: the interface asks for UTF-8, but a program that
+    /// got a name from `fd_readdir` can open it whatever its encoding is.
     pub(crate) fn read_path(&self, address: u32, length: u32) -> Outcome<Vec<u8>> {
         let from = self.range(address, length.into())?;
         if length > LONGEST_PATH {
@@ -147,7 +149,8 @@ impl Iovecs<'_> {
     fn parts(&self) -> impl Iterator<Item = &[AtomicU8]> {
         self.list.iter().map(|iovec| {
             let offset = iovec.iov_base as usize - self.memory.base as usize;
-            // SAFETY: `iovecs` found the buffer inside of the memory, and `part` takes a part of it.
+            // SAFETY: `iovecs` found the buffer inside of the memory, and `part` takes a part of
+            // it.
             unsafe { std::slice::from_raw_parts(self.memory.base.add(offset), iovec.iov_len) }
         })
     }

@@ -1,6 +1,7 @@
 //! `path_*`: what is done by name, below an open directory.
 //!
-//! cap-std resolves every path; one that leads out of the directory is answered with `EPERM`, as by wasmtime.
+//! cap-std resolves every path; one that leads out of the directory is answered with `EPERM`, as by
+//! wasmtime.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -68,7 +69,8 @@ fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags:
     }
     let mut options = OpenOptions::new();
     let writes = rights & rights::FD_WRITE != 0;
-    // Something must be said to the host; and a file cannot be created or cut without the right to write.
+    // Something must be said to the host; and a file cannot be created or cut without the right to
+    // write.
     options.read(rights & rights::FD_READ != 0 || !writes);
     options.write(writes || creates || has(oflags::TRUNC));
     options.truncate(has(oflags::TRUNC));

@@ -1,9 +1,11 @@
 //! `poll_oneoff`: waits until a clock has a certain time, or a descriptor can be read or written.
 //!
-//! 1. Clocks become one deadline of the host's monotonic clock, the earliest; streams of the host become a list for `poll(2)`.
-//!    Files, and streams in memory, are always ready.
-//! 2. If anything is ready, or is a mistake, there is no waiting. Otherwise `poll(2)` waits until the deadline.
-//! 3. Every subscription that is ready now becomes an event. A mistake in a subscription is its event's error.
+//! 1. Clocks become one deadline of the host's monotonic clock, the earliest; streams of the host
+//!    become a list for `poll(2)`. Files, and streams in memory, are always ready.
+//! 2. If anything is ready, or is a mistake, there is no waiting. Otherwise `poll(2)` waits until
+//!    the deadline.
+//! 3. Every subscription that is ready now becomes an event. A mistake in a subscription is its
+//!    event's error.
 
 use std::os::fd::BorrowedFd;
 

@@ -6,7 +6,8 @@ use super::context::WasiCtx;
 use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 
-/// Most bytes of one call, as in Wasmtime: so many take a fraction of a second, in which the program cannot be interrupted.
+/// Most bytes of one call, as in Wasmtime: so many take a fraction of a second, in which the
+/// program cannot be interrupted.
 const MOST_RANDOM_BYTES: usize = 64 << 20;
 
 impl WasiCtx {
@@ -17,7 +18,8 @@ impl WasiCtx {
         }
         let mut done = 0;
         while done < length {
-            // SAFETY: `buffer` found `length` bytes from `to` on inside of the memory, and `done` is less.
+            // SAFETY: `buffer` found `length` bytes from `to` on inside of the memory, and `done`
+            // is less.
             let count = unsafe { libc::getrandom(to.add(done).cast(), length - done, 0) };
             match usize::try_from(count) {
                 Ok(count) => done += count,

@@ -39,8 +39,8 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`: that is how a program that waits is
-/// interrupted.
+/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`: that
+/// is how a program that waits is interrupted.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, what)], None)?;
     Ok(())

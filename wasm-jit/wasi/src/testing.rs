@@ -59,7 +59,8 @@ pub(crate) fn check_errno<T: std::fmt::Debug>(outcome: Outcome<T>, expected: Err
     assert_eq!(outcome.unwrap_err(), Failure::Errno(expected));
 }
 
-/// A program with one directory, [`Sandbox::ROOT`], inside of a temporary one that it must not reach.
+/// A program with one directory, [`Sandbox::ROOT`], inside of a temporary one that it must not
+/// reach.
 pub(crate) struct Sandbox {
     pub(crate) wasi: WasiCtx,
     pub(crate) program: Program,

@@ -2,8 +2,9 @@
 
 use rustix::fs::Stat;
 
-/// Which of the two interfaces a call came through. The older one, `wasi_unstable`, has a narrower link count in
-/// `filestat`, an identifier in clock subscriptions, and other numbers for the origins of `fd_seek`.
+/// Which of the two interfaces a call came through. The older one, `wasi_unstable`, has a narrower
+/// link count in `filestat`, an identifier in clock subscriptions, and other numbers for the
+/// origins of `fd_seek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abi {
     Unstable,

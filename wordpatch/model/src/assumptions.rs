@@ -1,15 +1,16 @@
 //! What the proofs of the exploration rest on, in one list.
 //!
-//! Each can be [dropped](crate::Scenario::without) from a scenario, and there is a test that shows what breaks then
-//! (`each_assumption_is_needed` in `wordpatch/src/exploration/assumptions.rs`, and in `callpatch/src/exploration.rs` for the one
-//! that only callpatch makes).
+//! Each can be [dropped](crate::Scenario::without) from a scenario, and there is a test that shows
+//! what breaks then (`each_assumption_is_needed` in `wordpatch/src/exploration/assumptions.rs`, and
+//! in `callpatch/src/exploration.rs` for the one that only callpatch makes).
 
 /// Where an assumption comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// A manual promises it.
     Architectural,
-    /// `tmax-probe` tries to refute it on the machine at hand; the vendors' promise is used until it has.
+    /// `tmax-probe` tries to refute it on the machine at hand; the vendors' promise is used until
+    /// it has.
     Measured,
     /// Nobody promises it, and nothing here measures it.
     Assumed,

@@ -1,8 +1,10 @@
-//! Cores one by one, to check what [`crate::memory`] says: that one set of versions stands for all cores.
+//! Cores one by one, to check what [`crate::memory`] says: that one set of versions stands for all
+//! cores.
 //!
-//! Each executor has a core of its own, which reads windows, keeps versions of them, elides reads, executes or abandons what it
-//! has fetched, and forgets. It keeps any number of versions of each window, and an elided read may use any of them. This has many
-//! more states; tests compare the verdicts.
+//! Each executor has a core of its own, which reads windows, keeps versions of them, elides reads,
+//! executes or abandons what it has fetched, and forgets. It keeps any number of versions of each
+//! window, and an elided read may use any of them. This has many more states; tests compare the
+//! verdicts.
 
 use crate::code::Code;
 use crate::executor::{INT3, Position};

@@ -1,12 +1,15 @@
-//! What the library under exploration calls instead of the machine: reads and stores of text, the table of sites, waits.
+//! What the library under exploration calls instead of the machine: reads and stores of text, the
+//! table of sites, waits.
 //!
-//! A driver is a deterministic function of the answers to its [operations](Operation). So it needs no coroutine: to find out what
-//! it does after some answers, it is run from its beginning in a *replay*, which gives it these answers again, and is
-//! unwound at the first operation that has none. Each function here returns `None` on a thread that replays nothing; the library
-//! then does what it always does.
+//! A driver is a deterministic function of the answers to its [operations](Operation). So it needs
+//! no coroutine: to find out what it does after some answers, it is run from its beginning in a
+//! *replay*, which gives it these answers again, and is unwound at the first operation that has
+//! none. Each function here returns `None` on a thread that replays nothing; the library then does
+//! what it always does.
 //!
-//! While the driver is unwound, its guards are dropped and may ask for more. These operations never happened: they get answers that
-//! end whatever asks for them (nothing matches, every wait is refused), and leave no trace.
+//! While the driver is unwound, its guards are dropped and may ask for more. These operations never
+//! happened: they get answers that end whatever asks for them (nothing matches, every wait is
+//! refused), and leave no trace.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -67,7 +70,8 @@ pub enum Operation {
         /// What the clock gave.
         since: u64,
     },
-    /// Wait for as long as staleness is assumed to last at most, counted from when the clock was read. Cannot be refused.
+    /// Wait for as long as staleness is assumed to last at most, counted from when the clock was
+    /// read. Cannot be refused.
     WaitForBound {
         /// What the clock gave.
         since: u64,
@@ -235,7 +239,8 @@ pub fn take(site: usize) -> Option<bool> {
     Some(ask(Operation::Take { site })? == Answer::Yes)
 }
 
-/// Notes in the record that INT3 may stand there instead of `old`, and that threads go on in `copy` (of [`copy_of`]).
+/// Notes in the record that INT3 may stand there instead of `old`, and that threads go on in `copy`
+/// (of [`copy_of`]).
 pub fn lock(site: usize, copy: usize, old: &[u8]) -> Option<()> {
     let copy = COPIES.with_borrow(|copies| copies.get(copy).copied())?;
     ask(Operation::Lock { site, old: Code::new(old), copy }).map(drop)
@@ -328,7 +333,8 @@ impl<T> PerReplay<T> {
 impl<T: 'static> Deref for PerReplay<T> {
     type Target = T;
 
-    /// Values are never freed: who has a guard of one may keep it beyond the replay. There are few, and replays are short.
+    /// Values are never freed: who has a guard of one may keep it beyond the replay. There are few,
+    /// and replays are short.
     fn deref(&self) -> &T {
         type Values = HashMap<usize, (u64, &'static dyn Any)>;
         thread_local! {

@@ -1,14 +1,15 @@
 //! A thread that executes the instruction of one site again and again.
 //!
-//! At the site, it executes any combination of the versions that a core may still have of the windows which the instruction
-//! touches: see [`crate::memory`].
+//! At the site, it executes any combination of the versions that a core may still have of the
+//! windows which the instruction touches: see [`crate::memory`].
 //!
 //! # The trap
-//! A thread that runs INT3 does what the trap handler does, one access of the site table at a time. It looks at the site's
-//! record, and goes on in the copy if the site is locked; else it reads the site's byte, and runs the site again if that is no
-//! INT3; else it looks at the record again, and takes the INT3 for somebody else's if nothing has changed. The copy runs
-//! whenever the thread gets to it, which no wait of a patcher bounds. (The library's own handler and table are run in every order
-//! of their memory accesses by its `interleavings`.)
+//! A thread that runs INT3 does what the trap handler does, one access of the site table at a time.
+//! It looks at the site's record, and goes on in the copy if the site is locked; else it reads the
+//! site's byte, and runs the site again if that is no INT3; else it looks at the record again, and
+//! takes the INT3 for somebody else's if nothing has changed. The copy runs whenever the thread
+//! gets to it, which no wait of a patcher bounds. (The library's own handler and table are run in
+//! every order of their memory accesses by its `interleavings`.)
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -48,7 +49,8 @@ impl Position {
 pub enum Handler {
     /// As the library's.
     OutOfLine,
-    /// As the paper has it: "these threads will go into a signal handler and spin until the patch has been completely applied".
+    /// As the paper has it: "these threads will go into a signal handler and spin until the patch
+    /// has been completely applied".
     Spin,
     /// As the library's, but an INT3 whose site is not locked is taken for somebody else's at once.
     Hasty,

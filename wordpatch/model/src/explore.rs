@@ -1,12 +1,15 @@
-//! Visits every state that a model can reach, breadth first, and tells the shortest way to one that is wrong.
+//! Visits every state that a model can reach, breadth first, and tells the shortest way to one that
+//! is wrong.
 //!
 //! What can be wrong:
 //! 1. a transition, or a state, that the model itself calls a violation;
-//! 2. a state from which no end can be reached any more: a deadlock, or a livelock that nothing leads out of;
-//! 3. a state in which a thread that must depend on nobody cannot do what it came for by its own transitions, all other
-//!    threads standing still.
+//! 2. a state from which no end can be reached any more: a deadlock, or a livelock that nothing
+//!    leads out of;
+//! 3. a state in which a thread that must depend on nobody cannot do what it came for by its own
+//!    transitions, all other threads standing still.
 //!
-//! States are kept whole and compared whole; the hash only finds them, so no state is ever taken for another.
+//! States are kept whole and compared whole; the hash only finds them, so no state is ever taken
+//! for another.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,7 +1,8 @@
 //! Calls of the library, as drivers that the exploration can stop at each operation.
 //!
-//! A call's states are the nodes of a tree: each stands for the answers that led to it, and its children for the answers to its
-//! next operation. A node is made by one [replay](crate::environment::replay), the first time an exploration gets there.
+//! A call's states are the nodes of a tree: each stands for the answers that led to it, and its
+//! children for the answers to its next operation. A node is made by one
+//! [replay](crate::environment::replay), the first time an exploration gets there.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -36,7 +37,8 @@ impl Change {
     }
 }
 
-/// One or more calls of the library in a row, made by one thread. Copies share what was found out about it.
+/// One or more calls of the library in a row, made by one thread. Copies share what was found out
+/// about it.
 #[derive(Clone)]
 pub struct Job {
     shared: Rc<Shared>,
@@ -66,7 +68,8 @@ struct Node {
 }
 
 impl Job {
-    /// Calls in a library that assumes this fetch window. The driver says of each change whether it was made.
+    /// Calls in a library that assumes this fetch window. The driver says of each change whether it
+    /// was made.
     pub fn new(
         name: impl Into<String>,
         window: usize,
@@ -83,7 +86,8 @@ impl Job {
         Self { shared: Rc::new(shared), skipped_wait: None, owns_nothing: false }
     }
 
-    /// The same, with a wait (counted from 0 in the order in which waits begin) that is over at once.
+    /// The same, with a wait (counted from 0 in the order in which waits begin) that is over at
+    /// once.
     pub fn without_wait(self, which: usize) -> Self {
         Self { skipped_wait: Some(which), ..self }
     }

@@ -1,38 +1,45 @@
 //! The bytes of code, and what instruction fetch may still give of them.
 //!
 //! # The data side
-//! x86-TSO (Sewell et al., in the paper's section 3): one memory, a first-in-first-out store buffer for each processor, and a
-//! lock that keeps the others' reads and buffers out. To this the paper adds that "we can model a write that straddles cache
-//! lines as two write events", and an atomic one as "a pair of events bracketed by lock and unlock"; instruction fetch ignores
-//! the lock. So the unit here is a [`Write`]: never across a boundary of the true fetch window.
+//! x86-TSO (Sewell et al., in the paper's section 3): one memory, a first-in-first-out store buffer
+//! for each processor, and a lock that keeps the others' reads and buffers out. To this the paper
+//! adds that "we can model a write that straddles cache lines as two write events", and an atomic
+//! one as "a pair of events bracketed by lock and unlock"; instruction fetch ignores the lock. So
+//! the unit here is a [`Write`]: never across a boundary of the true fetch window.
 //!
 //! # Instruction fetch
-//! "Each processor logically issues an *instruction read* ... in a bounded time window before each time it executes the
-//! instruction", one for each window that the instruction touches, in any order; and "an adversarial micro-op cache marks a subset
-//! of read events as *elided*", which return what an earlier read returned (paper, section 3). Here a core keeps every version of a
-//! window that it has read, and an elided read returns any of them: not only the last, and not in the order in which they stood in
-//! memory.
+//! "Each processor logically issues an *instruction read* ... in a bounded time window before each
+//! time it executes the instruction", one for each window that the instruction touches, in any
+//! order; and "an adversarial micro-op cache marks a subset of read events as *elided*", which
+//! return what an earlier read returned (paper, section 3). Here a core keeps every version of a
+//! window that it has read, and an elided read returns any of them: not only the last, and not in
+//! the order in which they stood in memory.
 //!
 //! # Why no core is modelled one by one
-//! * A core may read each window whenever it likes, and nothing that it reads is seen by anybody. So a core that has read every
-//!   version of every window while it stood there can do all that any other core can do.
-//! * A core may forget versions at any time, but what it can execute only becomes less by it. So it forgets only what a wait forces
-//!   it to forget.
+//! * A core may read each window whenever it likes, and nothing that it reads is seen by anybody.
+//!   So a core that has read every version of every window while it stood there can do all that any
+//!   other core can do.
+//! * A core may forget versions at any time, but what it can execute only becomes less by it. So it
+//!   forgets only what a wait forces it to forget.
 //!
-//! What *some* core can still execute is thus one set of versions for each window: those that stood there since the last wait that
-//! removed them. All combinations of them are executed, so any number of cores for each site is covered. (What differs from one
-//! thread to the next is where it is in the trap handler: [`crate::executor`].) Tests compare this with [`crate::cores`], where
+//! What *some* core can still execute is thus one set of versions for each window: those that stood
+//! there since the last wait that removed them. All combinations of them are executed, so any
+//! number of cores for each site is covered. (What differs from one thread to the next is where it
+//! is in the trap handler: [`crate::executor`].) Tests compare this with [`crate::cores`], where
 //! each core is explored by itself.
 //!
 //! # A wait
-//! T_max bounds the age of what a core executes. So whoever waits for T_max after a moment `s` knows that every version which any
-//! core may still execute was read after `s`. This, and nothing else, is what a wait gives: reading the clock *marks* the
-//! versions that do not stand in memory then, the end of the wait removes them.
-//! * Nothing is missed: of any run in real time that keeps to T_max, each event is a transition here, in the same order. How long
-//!   T_max is, and whether it is the same on all cores, does not matter.
-//! * A version that stands in memory when the clock is read may be one that a core has read long ago. It is the same bytes.
-//! * `membarrier` gives the same: every core executes a serializing instruction between the call and its return, which ends its
-//!   versions from before the call, and the clock was read before.
+//! T_max bounds the age of what a core executes. So whoever waits for T_max after a moment `s`
+//! knows that every version which any core may still execute was read after `s`. This, and nothing
+//! else, is what a wait gives: reading the clock *marks* the versions that do not stand in memory
+//! then, the end of the wait removes them.
+//! * Nothing is missed: of any run in real time that keeps to T_max, each event is a transition
+//!   here, in the same order. How long T_max is, and whether it is the same on all cores, does not
+//!   matter.
+//! * A version that stands in memory when the clock is read may be one that a core has read long
+//!   ago. It is the same bytes.
+//! * `membarrier` gives the same: every core executes a serializing instruction between the call
+//!   and its return, which ends its versions from before the call, and the clock was read before.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -50,7 +57,8 @@ pub(crate) struct Write {
     pub(crate) bytes: Code,
 }
 
-/// The parts of `length` bytes at `address` that lie in different windows: address and length of each.
+/// The parts of `length` bytes at `address` that lie in different windows: address and length of
+/// each.
 pub(crate) fn parts(window: usize, address: usize, length: usize) -> Vec<(usize, usize)> {
     let mut parts = Vec::new();
     let (mut start, end) = (address, address + length);
@@ -107,8 +115,8 @@ impl Memory {
 pub(crate) struct Versions {
     pub(crate) address: usize,
     length: usize,
-    /// The version that stands in memory, and since then: each with the waits, one bit each, whose end removes it. In order of
-    /// their bytes.
+    /// The version that stands in memory, and since then: each with the waits, one bit each, whose
+    /// end removes it. In order of their bytes.
     known: Vec<(Code, u64)>,
     now: Code,
 }

@@ -1,17 +1,19 @@
 //! A processor that runs drivers of the library: [jobs](crate::job), one operation at a time.
 //!
 //! # Stores
-//! The library's stores are locked compare-exchanges: each begins when the store buffer is empty, reads, compares and writes at
-//! once. A store that crosses a boundary of the true window (which the library only makes when it assumes a larger one) is two
-//! events under the bus lock, in either order. [`Stores`] has others, for defects.
+//! The library's stores are locked compare-exchanges: each begins when the store buffer is empty,
+//! reads, compares and writes at once. A store that crosses a boundary of the true window (which
+//! the library only makes when it assumes a larger one) is two events under the bus lock, in either
+//! order. [`Stores`] has others, for defects.
 //!
 //! # The table of sites
-//! A record is acquired by one exchange; noting and releasing it are stores. A thread that traps reads it: see
-//! [`crate::executor`].
+//! A record is acquired by one exchange; noting and releasing it are stores. A thread that traps
+//! reads it: see [`crate::executor`].
 //!
 //! # Waits
-//! Reading the clock marks versions, a wait that counts from there removes them: see [`crate::memory`]. A wait may be answered at
-//! any time after the clock was read, since cores may forget at any time; what other patchers store in between is not covered.
+//! Reading the clock marks versions, a wait that counts from there removes them: see
+//! [`crate::memory`]. A wait may be answered at any time after the clock was read, since cores may
+//! forget at any time; what other patchers store in between is not covered.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -28,7 +30,8 @@ pub enum Stores {
     CompareExchange,
     /// A plain store of the bytes, through the store buffer; nothing is compared.
     Plain,
-    /// Without care for the neighbours: the aligned word is loaded, and stored back with the new bytes in it.
+    /// Without care for the neighbours: the aligned word is loaded, and stored back with the new
+    /// bytes in it.
     WholeWord,
 }
 
@@ -45,7 +48,8 @@ enum Buffered {
 pub(crate) struct Patcher {
     job: usize,
     node: usize,
-    /// The bytes that it has read of an operation that reads more, or the word that it will store back.
+    /// The bytes that it has read of an operation that reads more, or the word that it will store
+    /// back.
     loaded: Option<Code>,
     /// The oldest first.
     buffer: Vec<Buffered>,

@@ -1,22 +1,25 @@
 //! Who executes and who patches what, and what must never be.
 //!
 //! # Properties
-//! 1. *Safety.* What a thread executes, at the site or out of line, is a complete instruction that was meant to stand there at
-//!    some time ([`Violation::Mixture`]); no INT3 of ours is taken for somebody else's ([`Violation::ForeignTrap`]).
-//! 2. *Progress.* From every state, every patcher can still finish, and every executor can execute the instruction while all
-//!    others stand still (the [explorer](crate::explore) shows both). Of the patches of a site, at least one succeeds
-//!    ([`Violation::NobodySucceeded`]), unless waits are refused.
-//! 3. *Result.* In the end the memory holds what the successful patches make of it in some order, the failed ones having
-//!    changed nothing ([`Violation::Unexplained`]); a site that stays locked because a wait was refused counts as its old bytes.
-//!    Once every patcher has waited, no core fetches anything else ([`Violation::Stale`]). This says nothing of a thread that was
-//!    trapped before: it runs the old instruction's copy whenever it gets to it.
-//! 4. *Forks.* A child that is forked at any moment has a complete instruction at each site, once the old bytes of the sites that
-//!    were locked are put back ([`Violation::ForkedMixture`]).
+//! 1. *Safety.* What a thread executes, at the site or out of line, is a complete instruction that
+//!    was meant to stand there at some time ([`Violation::Mixture`]); no INT3 of ours is taken for
+//!    somebody else's ([`Violation::ForeignTrap`]).
+//! 2. *Progress.* From every state, every patcher can still finish, and every executor can execute
+//!    the instruction while all others stand still (the [explorer](crate::explore) shows both). Of
+//!    the patches of a site, at least one succeeds ([`Violation::NobodySucceeded`]), unless waits
+//!    are refused.
+//! 3. *Result.* In the end the memory holds what the successful patches make of it in some order,
+//!    the failed ones having changed nothing ([`Violation::Unexplained`]); a site that stays locked
+//!    because a wait was refused counts as its old bytes. Once every patcher has waited, no core
+//!    fetches anything else ([`Violation::Stale`]). This says nothing of a thread that was trapped
+//!    before: it runs the old instruction's copy whenever it gets to it.
+//! 4. *Forks.* A child that is forked at any moment has a complete instruction at each site, once
+//!    the old bytes of the sites that were locked are put back ([`Violation::ForkedMixture`]).
 //!
 //! # A fork
-//! As in `text/atfork.rs`: the forking thread waits until no patcher is in a step, and keeps them from the next one; it notes
-//! which sites are locked, with their old bytes; the child gets a copy of the memory. Between the last two, patchers may do
-//! everything except for steps.
+//! As in `text/atfork.rs`: the forking thread waits until no patcher is in a step, and keeps them
+//! from the next one; it notes which sites are locked, with their old bytes; the child gets a copy
+//! of the memory. Between the last two, patchers may do everything except for steps.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -33,7 +36,8 @@ use std::rc::Rc;
 pub enum Form {
     /// These bytes.
     Whole(Code),
-    /// These bytes, and any others after them: the rest is an operand that does not matter, or is jumped over.
+    /// These bytes, and any others after them: the rest is an operand that does not matter, or is
+    /// jumped over.
     Front(Code),
 }
 
@@ -101,7 +105,8 @@ pub struct Scenario {
     may_all_fail: bool,
 }
 
-/// A patcher that owns a site, and the lock if there is one: the old bytes, and the instruction of the out-of-line copy.
+/// A patcher that owns a site, and the lock if there is one: the old bytes, and the instruction of
+/// the out-of-line copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) patcher: u8,
@@ -118,7 +123,8 @@ pub struct State {
     versions: VersionsOfSites,
     /// The same for a core that waits do not reach.
     out_of_reach: Option<VersionsOfSites>,
-    /// The core of each executor, if they are explored one by one. The versions above are then not looked at.
+    /// The core of each executor, if they are explored one by one. The versions above are then not
+    /// looked at.
     pub(crate) cores: Vec<Core>,
     /// The record of each site in the table: who owns it, if anybody.
     pub(crate) owners: Vec<Option<Owner>>,
@@ -245,7 +251,8 @@ impl Scenario {
         Self { dropped: Some(assumption), ..self }
     }
 
-    /// Every core must have seen the result when the patchers have finished; as it must, too, if all of them wait at their end.
+    /// Every core must have seen the result when the patchers have finished; as it must, too, if
+    /// all of them wait at their end.
     pub fn seen_at_the_end(self) -> Self {
         Self { must_be_seen: true, ..self }
     }

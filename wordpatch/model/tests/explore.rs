@@ -2,7 +2,8 @@
 
 use wordpatch_model::explore::{Flaw, Model, Transitions, explore};
 
-/// States are numbers, from 0 to the end; a transition is a thread's if it names one, and arrives if it leads to a larger number.
+/// States are numbers, from 0 to the end; a transition is a thread's if it names one, and arrives
+/// if it leads to a larger number.
 struct Graph {
     edges: &'static [(u8, u8, Option<usize>)],
     end: u8,

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::host::Host;
 use crate::fetch_model::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};
 
-/// The version that is written, and the only one that is read. Version 1 counted tears instead of trials that tore, and could claim
-/// a window that was too large: its files are refused.
+/// The version that is written, and the only one that is read. Version 1 counted tears instead of
+/// trials that tore, and could claim a window that was too large: its files are refused.
 pub const VERSION: u32 = 2;
 
 /// No T_max beyond this is believed, in ticks: it would be no bound but a mistake.
@@ -90,27 +90,30 @@ pub struct Calibration {
 /// What is to be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The largest aligned block inside which a store is atomic for instruction fetch: 8, 16, 32 or 64 bytes.
+    /// The largest aligned block inside which a store is atomic for instruction fetch: 8, 16, 32 or
+    /// 64 bytes.
     pub window_bytes: usize,
-    /// The bound on staleness, in TSC ticks, with its safety margin. Absent when it could not be measured.
+    /// The bound on staleness, in TSC ticks, with its safety margin. Absent when it could not be
+    /// measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_max_ticks: Option<u32>,
     /// The way to wait that is cheaper in its worse situation.
     pub wait: WaitPolicy,
 }
 
-/// What a calibration is based on. Its unit is the trial, a stress of some 50 ms in a process of its own, because tears come in
-/// clusters: what counts is whether a trial tore, not how often.
+/// What a calibration is based on. Its unit is the trial, a stress of some 50 ms in a process of
+/// its own, because tears come in clusters: what counts is whether a trial tore, not how often.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Level of the bounds below, 0 to 1.
     pub confidence: f64,
-    /// Trials of stores that cross no window border, of the kind of place with the fewest. None tore.
+    /// Trials of stores that cross no window border, of the kind of place with the fewest. None
+    /// tore.
     pub trials_inside_window: u64,
     /// With this confidence, no larger share of such trials tears.
     pub torn_inside_at_most: f64,
-    /// With this confidence, no smaller share of equal trials tears at the window's own border. 0 where the window is what the
-    /// vendors promise, which needs no evidence.
+    /// With this confidence, no smaller share of equal trials tears at the window's own border. 0
+    /// where the window is what the vendors promise, which needs no evidence.
     pub torn_at_border_at_least: f64,
     /// The smallest wait with no torn trial at it or above, in ticks.
     pub clean_wait_ticks: u32,
@@ -123,8 +126,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Whether it supports a window that is larger than what the vendors promise: places inside the window tear surely more
-    /// rarely than its border does.
+    /// Whether it supports a window that is larger than what the vendors promise: places inside the
+    /// window tear surely more rarely than its border does.
     fn supports_window(&self) -> bool {
         self.trials_inside_window > 0 && self.torn_inside_at_most < self.torn_at_border_at_least
     }
@@ -183,7 +186,8 @@ impl Calibration {
         format!("{TITLE}{}\n{body}", checksum_line(&body))
     }
 
-    /// Writes a file, and its folder if it is missing: whoever reads it finds the old one or the new one, whole.
+    /// Writes a file, and its folder if it is missing: whoever reads it finds the old one or the
+    /// new one, whole.
     ///
     /// # Errors
     /// The failed system call.

@@ -31,7 +31,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// This machine. A few CPUID instructions and three small files; a hypervisor may take 10,000 ticks for each CPUID.
+    /// This machine. A few CPUID instructions and three small files; a hypervisor may take 10,000
+    /// ticks for each CPUID.
     pub fn here() -> Self {
         let cpuid = CpuId::new();
         let feature = cpuid.get_feature_info();

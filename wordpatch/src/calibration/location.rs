@@ -1,4 +1,5 @@
-//! Where the calibration file is. The one place where this workspace's libraries read the environment.
+//! Where the calibration file is. The one place where this workspace's libraries read the
+//! environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ const NAME: &str = "fastinst/calibration.toml";
 /// Where a file is looked for, the first that exists decides:
 ///
 /// 1. `FASTINST_CALIBRATION`, and then nowhere else;
-/// 2. `$XDG_CONFIG_HOME/fastinst/calibration.toml`, by default `~/.config/fastinst/calibration.toml`;
+/// 2. `$XDG_CONFIG_HOME/fastinst/calibration.toml`, by default
+///    `~/.config/fastinst/calibration.toml`;
 /// 3. `/etc/fastinst/calibration.toml`.
 ///
 /// A process with more rights than its user looks in the last place only.
@@ -24,7 +26,8 @@ pub fn candidates() -> Vec<PathBuf> {
     if has_more_rights { vec![SYSTEM_PATH.into()] } else { places(|name| std::env::var_os(name)) }
 }
 
-/// Where a new file belongs: the first candidate. `None` where the environment says that there shall be no file.
+/// Where a new file belongs: the first candidate. `None` where the environment says that there
+/// shall be no file.
 pub fn default_path() -> Option<PathBuf> {
     candidates().into_iter().next()
 }

@@ -1,14 +1,18 @@
-//! What `tmax-probe` has measured of this machine, kept in a file, and whether it may be believed here.
+//! What `tmax-probe` has measured of this machine, kept in a file, and whether it may be believed
+//! here.
 //!
 //! 1. `location`: the first of a few places that holds a file decides.
-//! 2. `file`: the file is TOML with a version and a checksum; one that was cut off or edited by hand is refused.
+//! 2. `file`: the file is TOML with a version and a checksum; one that was cut off or edited by
+//!    hand is refused.
 //! 3. `host`: it must have been made on this processor, microcode, hypervisor and kernel.
 //!
-//! A file that is refused, for whatever reason, leaves the vendors' guarantees in force, and [`status`] tells why: this
-//! crate prints nothing. Without a file the same holds, and nothing is wrong.
+//! A file that is refused, for whatever reason, leaves the vendors' guarantees in force, and
+//! [`status`] tells why: this crate prints nothing. Without a file the same holds, and nothing is
+//! wrong.
 //!
-//! The file is looked at once in a process, when the fetch model is first asked for ([`crate::FetchModel::in_force`]). A virtual
-//! machine that is moved to another processor while the process runs is not noticed.
+//! The file is looked at once in a process, when the fetch model is first asked for
+//! ([`crate::FetchModel::in_force`]). A virtual machine that is moved to another processor while
+//! the process runs is not noticed.
 
 mod file;
 mod host;

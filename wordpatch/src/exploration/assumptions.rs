@@ -5,7 +5,8 @@ use wordpatch_model::{Assumption, Program, Scenario, Violation};
 
 use super::{CALL, NOP, Straddler, wait};
 
-/// A straddler that is patched to and fro, and one inside a window: what the assumptions are dropped from.
+/// A straddler that is patched to and fro, and one inside a window: what the assumptions are
+/// dropped from.
 fn scenario(front: usize) -> Scenario {
     let site = Straddler { front, ..Straddler::ANY };
     site.scenario(&CALL, 2).patcher(site.to_and_fro(&CALL, &NOP))

@@ -39,7 +39,8 @@ fn two_straddlers_in_one_batch() {
     scenario.patcher(Program::new(jobs)).holds();
 }
 
-/// One that changes on one side only is done after the first wait, one that changes on both after the second.
+/// One that changes on one side only is done after the first wait, one that changes on both after
+/// the second.
 #[test]
 fn straddlers_with_one_store_and_with_three_in_one_batch() {
     let window = FetchWindow::Bytes8;

@@ -50,7 +50,8 @@ fn a_patcher_follows_another() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// The opcode alone is patched by one store, which compares the first byte and fails while that is INT3.
+/// The opcode alone is patched by one store, which compares the first byte and fails while that is
+/// INT3.
 #[test]
 fn a_single_store_against_the_protocol() {
     let site = Straddler::ANY;
@@ -60,7 +61,8 @@ fn a_single_store_against_the_protocol() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// Another window comes into force between the two calls: one thread locks the site, the other one stores at once.
+/// Another window comes into force between the two calls: one thread locks the site, the other one
+/// stores at once.
 #[test]
 fn patchers_that_assume_different_windows() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 3 };

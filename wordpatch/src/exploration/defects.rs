@@ -1,4 +1,5 @@
-//! Protocols and machines broken on purpose: each must be found out, and the same scenario without the defect must hold.
+//! Protocols and machines broken on purpose: each must be found out, and the same scenario without
+//! the defect must hold.
 
 use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Code, Handler, Job, Program, Scenario, Stores, Violation};
@@ -48,7 +49,8 @@ fn patched_back_without_the_first_wait() {
     check(&scenario(back()), &scenario(back().without_wait(0)), mixture(&NOP, &CALL, 3));
 }
 
-/// A store that is one for the patcher and two for the processor, wherever their ideas of the window differ; and nowhere else.
+/// A store that is one for the patcher and two for the processor, wherever their ideas of the
+/// window differ; and nowhere else.
 #[test]
 fn window_assumed_too_large_a_single_store_tears() {
     for (true_window, assumed) in windows().filter(|(true_window, assumed)| assumed > true_window) {
@@ -63,7 +65,8 @@ fn window_assumed_too_large_a_single_store_tears() {
     }
 }
 
-/// Two calls five bytes apart share a word; both patchers load it, each stores it with its own bytes new.
+/// Two calls five bytes apart share a word; both patchers load it, each stores it with its own
+/// bytes new.
 #[test]
 fn neighbours_written_without_care_lose_an_update() {
     let window = FetchWindow::Bytes32;
@@ -95,7 +98,8 @@ fn plain_stores_and_waits_that_do_not_drain_the_store_buffer() {
     check(&scenario(), &scenario().waits_do_not_drain(), is_mixture);
 }
 
-/// Plain stores compare nothing: of two patchers who own their site in turn, the second one undoes what it did not see.
+/// Plain stores compare nothing: of two patchers who own their site in turn, the second one undoes
+/// what it did not see.
 #[test]
 fn plain_stores_of_a_site_that_nobody_owns() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 5 };
@@ -119,8 +123,8 @@ fn site_not_owned_its_lock_is_taken_for_a_breakpoint() {
     });
 }
 
-/// A store to one side does not see what another patch makes of the other side meanwhile: both succeed, and nobody has asked for
-/// what they make together.
+/// A store to one side does not see what another patch makes of the other side meanwhile: both
+/// succeed, and nobody has asked for what they make together.
 #[test]
 fn site_not_owned_both_sides_are_patched_at_once() {
     let site = Straddler::ANY;
@@ -151,7 +155,8 @@ fn handler_that_does_not_count_takings_sees_a_breakpoint_in_the_next_lock() {
     });
 }
 
-/// `patch` returns before every executor has seen the end of it: that is what the wait afterwards is for.
+/// `patch` returns before every executor has seen the end of it: that is what the wait afterwards
+/// is for.
 #[test]
 fn no_wait_at_the_end_the_old_instruction_still_runs() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 5 };

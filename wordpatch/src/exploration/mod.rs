@@ -1,7 +1,8 @@
-//! Every execution of the drivers under the paper's memory model: patchers, fetches, trapped threads and forks in every order.
+//! Every execution of the drivers under the paper's memory model: patchers, fetches, trapped
+//! threads and forks in every order.
 //!
-//! The drivers are those of the crate. The bottom of the crate (text, table of sites, clock, waits) asks `wordpatch-model`, which
-//! tells what is modelled and what is assumed.
+//! The drivers are those of the crate. The bottom of the crate (text, table of sites, clock, waits)
+//! asks `wordpatch-model`, which tells what is modelled and what is assumed.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch --lib --target-dir target/model exploration -- --nocapture
@@ -33,7 +34,8 @@ const fn boundary(window: FetchWindow) -> usize {
     0x1000 + window.bytes()
 }
 
-/// `patch` of site `number` at `address`, which names the first `named` bytes of the instruction only.
+/// `patch` of site `number` at `address`, which names the first `named` bytes of the instruction
+/// only.
 fn patch_named(
     window: FetchWindow,
     number: usize,

@@ -1,4 +1,5 @@
-//! Patches that change one side of a straddler only, beside others of the same site: in a row, and at once.
+//! Patches that change one side of a straddler only, beside others of the same site: in a row, and
+//! at once.
 
 use wordpatch_model::{Program, Scenario};
 
@@ -23,8 +24,8 @@ fn at_once(site: &Straddler, one: &[u8], other: &[u8]) -> Scenario {
     site.scenario(&CALL, 1).patcher(patch(one)).patcher(patch(other))
 }
 
-/// Two single stores, one on either side. The wait behind the first one keeps an executor that has read one side before both from
-/// combining it with the other side after.
+/// Two single stores, one on either side. The wait behind the first one keeps an executor that has
+/// read one side before both from combining it with the other side after.
 #[test]
 fn the_front_then_the_back_patched_in_a_row() {
     in_a_row(&[CALL, OPCODE, OPCODE_AND_OPERAND]).holds();
@@ -43,8 +44,8 @@ fn the_back_then_the_front_patched_in_a_row() {
     in_a_row(&[CALL, OPERAND, OPCODE_AND_OPERAND]).holds();
 }
 
-/// A patch of the back alone owns the site without an out-of-line copy: a thread that met the INT3 of the patch before must not
-/// look for one.
+/// A patch of the back alone owns the site without an out-of-line copy: a thread that met the INT3
+/// of the patch before must not look for one.
 #[test]
 fn both_sides_then_the_back_patched_in_a_row() {
     in_a_row(&[NOP, CALL, OPERAND]).holds();
@@ -56,7 +57,8 @@ fn both_sides_and_the_back_patched_at_once() {
     at_once(&Straddler { front: 1, ..Straddler::ANY }, &NOP, &OTHER_CALL).holds();
 }
 
-/// The store to the front compares only the front, the store to the back only the back: one at a time owns the site.
+/// The store to the front compares only the front, the store to the back only the back: one at a
+/// time owns the site.
 #[test]
 fn the_front_and_the_back_patched_at_once() {
     at_once(&Straddler::ANY, &OPCODE, &OPERAND).holds();

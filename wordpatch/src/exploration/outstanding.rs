@@ -1,4 +1,5 @@
-//! Asynchronous patches: furthered by looking, by address, and by a finisher's rounds; several at once.
+//! Asynchronous patches: furthered by looking, by address, and by a finisher's rounds; several at
+//! once.
 
 use std::time::{Duration, Instant};
 

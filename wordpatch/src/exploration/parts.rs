@@ -5,7 +5,8 @@ use wordpatch_model::{Change, Code, Form, Job, Program, Scenario};
 use super::{CALL, NOP, Straddler, boundary, mixture_of, patch_named, wait};
 use crate::{FetchWindow, patch};
 
-/// The call with another front; named by its first three bytes, which lie in one window at a 3|2 split.
+/// The call with another front; named by its first three bytes, which lie in one window at a 3|2
+/// split.
 const FRONT: [u8; 5] = [0xe8, 0x99, 0x98, 0x33, 0x44];
 /// The call with another back.
 const BACK: [u8; 5] = [0xe8, 0x11, 0x22, 0x99, 0x88];
@@ -70,8 +71,8 @@ fn an_instruction_longer_than_a_patch() {
     }
 }
 
-/// `mov al, imm8; mov bl, imm8`: one store of both, each a site with its own executor. Where a window cuts them, the patch is
-/// refused and changes nothing.
+/// `mov al, imm8; mov bl, imm8`: one store of both, each a site with its own executor. Where a
+/// window cuts them, the patch is refused and changes nothing.
 #[test]
 fn two_instructions_in_one_patch() {
     let window = FetchWindow::Bytes8;

@@ -5,7 +5,8 @@ use wordpatch_model::{Program, Scenario};
 use super::{CALL, NOP, OTHER_CALL, Straddler, batch_of, boundary, wait};
 use crate::FetchWindow;
 
-/// Refused at the first wait, the lock is taken back; at the second, the site stays locked and runs the old instruction.
+/// Refused at the first wait, the lock is taken back; at the second, the site stays locked and runs
+/// the old instruction.
 #[test]
 fn a_straddler_patched_and_patched_again() {
     for front in 1..CALL.len() {

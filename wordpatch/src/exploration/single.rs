@@ -86,7 +86,8 @@ fn every_window_that_is_assumed_too_small() {
     }
 }
 
-/// The protocol needs its waits, not locked stores: plain ones do, when each wait begins with an empty store buffer.
+/// The protocol needs its waits, not locked stores: plain ones do, when each wait begins with an
+/// empty store buffer.
 #[test]
 fn plain_stores_whose_waits_drain_the_store_buffer() {
     let site = Straddler::ANY;

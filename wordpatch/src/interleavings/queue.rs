@@ -1,6 +1,8 @@
-//! Outstanding patches and the finisher, on real text that nobody executes: every patch is made once, by whoever comes first.
+//! Outstanding patches and the finisher, on real text that nobody executes: every patch is made
+//! once, by whoever comes first.
 //!
-//! Time passes by being looked at ([`crate::tsc`]), and a wait lasts for two looks, so that "not over yet" is met as well.
+//! Time passes by being looked at ([`crate::tsc`]), and a wait lasts for two looks, so that "not
+//! over yet" is met as well.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -60,8 +62,8 @@ fn write(number: usize, offset: usize, new: &[u8]) {
 fn on_text(preemptions: usize, executions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     static TEXT: Mutex<()> = Mutex::new(());
     let _text = TEXT.lock().unwrap_or_else(|e| e.into_inner());
-    // What a process does once (pages for text and copies, the signal's handler) would make the first execution another than
-    // the rest.
+    // What a process does once (pages for text and copies, the signal's handler) would make the
+    // first execution another than the rest.
     explore(0, 1, || {
         begin();
         for number in [0, 1] {
@@ -97,7 +99,8 @@ fn start(number: usize, old: &[u8], new: &[u8]) -> Result<Outstanding, Error> {
     unsafe { start_patch(site(number), old, new) }
 }
 
-/// What holds at the end: so many patches were made, the last bytes stand there, and the table is empty.
+/// What holds at the end: so many patches were made, the last bytes stand there, and the table is
+/// empty.
 fn check(number: usize, made: usize, last: &[u8]) {
     assert!(finish_patch(site(number)).unwrap(), "left undone");
     assert_eq!(*bytes(number), *last);

@@ -1,8 +1,9 @@
-//! The table of sites: threads that meet our INT3 look it up while others take, lock and release sites.
+//! The table of sites: threads that meet our INT3 look it up while others take, lock and release
+//! sites.
 //!
-//! A site is two bytes of text here, each an atomic; the processor's fetch and the handler's look are relaxed loads, so that
-//! the lookup must be right by its own orderings. A copy of an instruction is a byte that is filled before the site is
-//! locked.
+//! A site is two bytes of text here, each an atomic; the processor's fetch and the handler's look
+//! are relaxed loads, so that the lookup must be right by its own orderings. A copy of an
+//! instruction is a byte that is filled before the site is locked.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ struct Site {
     back: AtomicU8,
     /// 1 where the copy of that instruction is filled.
     copies: [AtomicU8; INSTRUCTIONS],
-    /// Instructions whose locks have begun. Not loom's: what has happened, not what a thread may know of it.
+    /// Instructions whose locks have begun. Not loom's: what has happened, not what a thread may
+    /// know of it.
     locked: [std::sync::atomic::AtomicBool; INSTRUCTIONS],
     /// Of whoever has taken the site: loom refuses two at once.
     owner: UnsafeCell<()>,
@@ -54,8 +56,8 @@ impl Site {
         self.address << 8 | usize::from(instruction)
     }
 
-    /// Makes the next instruction of the one that stands there, of both its bytes or the first alone; says whether the site
-    /// could be had.
+    /// Makes the next instruction of the one that stands there, of both its bytes or the first
+    /// alone; says whether the site could be had.
     fn patch(&self, length: usize) -> bool {
         let Ok(mut owned) = OwnedSite::take(self.address) else { return false };
         self.owner.with_mut(|_| ());
@@ -174,8 +176,8 @@ fn a_foreign_int3_stays_foreign_while_the_site_is_taken_and_given_back() {
     });
 }
 
-/// What a child gets that takes its own copy of the text meanwhile: the bytes of one instruction, before or after a patch.
-/// 2 preemptions: 3,860 executions.
+/// What a child gets that takes its own copy of the text meanwhile: the bytes of one instruction,
+/// before or after a patch. 2 preemptions: 3,860 executions.
 #[test]
 fn settled_bytes_are_those_of_one_instruction() {
     explore(2, 3_860, || {

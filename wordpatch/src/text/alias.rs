@@ -3,18 +3,21 @@
 //! # Write order of [`replace_by_memory_file`]
 //! 1. A memory file of the mapping's size is made and mapped read-write: the alias.
 //! 2. The text is copied into it.
-//! 3. The file is mapped *privately*, with the text's own protection, somewhere, and its pages are faulted in.
-//! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock for the whole step, so
-//!    a thread that faults in between waits and then finds the new pages, which hold the same bytes.
+//! 3. The file is mapped *privately*, with the text's own protection, somewhere, and its pages are
+//!    faulted in.
+//! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock for the
+//!    whole step, so a thread that faults in between waits and then finds the new pages, which hold
+//!    the same bytes.
 //!
 //! # Debuggers
-//! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses for a shared mapping of a file. In
-//! a private one, a page shows the stores through the alias until somebody copies it; `shown` has what is done then. A breakpoint
-//! that was set before step 1 is in a page that was copied already: it stays out of the file, which is what forked children and
-//! decoders see, and is put into the new text before step 4.
+//! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses
+//! for a shared mapping of a file. In a private one, a page shows the stores through the alias
+//! until somebody copies it; `shown` has what is done then. A breakpoint that was set before step 1
+//! is in a page that was copied already: it stays out of the file, which is what forked children
+//! and decoders see, and is put into the new text before step 4.
 //!
-//! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to writable without execute
-//! (executing threads would fault).
+//! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to
+//! writable without execute (executing threads would fault).
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -40,7 +43,8 @@ fn refused(address: usize, errno: Errno) -> Error {
 
 /// A memory file of `length` bytes that may be mapped executable.
 fn memory_file(length: usize) -> nix::Result<OwnedFd> {
-    // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the flag.
+    // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the
+    // flag.
     let file =
         memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
             .or_else(|_| memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC))?;
@@ -70,8 +74,8 @@ fn map_shared(
     map(file, offset, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE)
 }
 
-/// The text of `file` from `offset` on, read-execute; a private mapping with these breakpoints (distances from its start) in
-/// pages of its own.
+/// The text of `file` from `offset` on, read-execute; a private mapping with these breakpoints
+/// (distances from its start) in pages of its own.
 fn map_text(
     file: &OwnedFd,
     offset: usize,
@@ -99,9 +103,11 @@ fn map_text(
     Ok(text)
 }
 
-/// Read-write memory whose pages [`map_executable`] can map once more. Pages come when they are written.
+/// Read-write memory whose pages [`map_executable`] can map once more. Pages come when they are
+/// written.
 ///
-/// Shared anonymous memory, and not a memory file: profilers take names of generated code only for what looks anonymous.
+/// Shared anonymous memory, and not a memory file: profilers take names of generated code only for
+/// what looks anonymous.
 pub(crate) fn reserve_shared(length: usize) -> nix::Result<NonNull<u8>> {
     let length = length.try_into().map_err(|_| Errno::EINVAL)?;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
@@ -118,7 +124,8 @@ pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix
     unsafe { duplicate(writable.cast(), length, READ_EXECUTE) }
 }
 
-/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`, with a debugger's `breakpoints` (addresses).
+/// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`, with a
+/// debugger's `breakpoints` (addresses).
 ///
 /// # Safety
 /// `file` must hold the bytes that threads may execute at `range`.
@@ -132,7 +139,8 @@ unsafe fn map_over_text(
     let inside = breakpoints.iter().filter(|at| range.contains(at)).map(|at| at - range.start);
     let executable = map_text(file, offset, range.len(), is_private, &inside.collect::<Vec<_>>())?;
     let text = NonNull::new(std::ptr::with_exposed_provenance_mut(range.start));
-    // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's obligation.
+    // SAFETY: `executable` is ours; `range` gets pages with the same bytes by the caller's
+    // obligation.
     let moved = unsafe {
         mremap(
             executable,
@@ -149,8 +157,9 @@ unsafe fn map_over_text(
     moved.map(drop)
 }
 
-/// How many reads in a row must agree before bytes count as not being written: with two, a site that is toggled as fast as a
-/// processor can reads torn twice in the same way every few thousand times.
+/// How many reads in a row must agree before bytes count as not being written: with two, a site
+/// that is toggled as fast as a processor can reads torn twice in the same way every few thousand
+/// times.
 const AGREEING_READS: usize = 16;
 
 /// Reads until [`AGREEING_READS`] reads in a row give the same.
@@ -165,8 +174,8 @@ fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
     seen
 }
 
-/// Copies `length` bytes of text that another process may be patching through the same pages: each cache line is read
-/// until it is settled, so that no half of a store is copied.
+/// Copies `length` bytes of text that another process may be patching through the same pages: each
+/// cache line is read until it is settled, so that no half of a store is copied.
 ///
 /// # Safety
 /// Both ranges must be mapped, page-aligned, disjoint, `from` readable and `to` writable.
@@ -197,8 +206,8 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
     Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
 }
 
-/// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and returns the file's
-/// writable view.
+/// Replaces the private mapping at `range` by one of a new memory file with the same bytes, and
+/// returns the file's writable view.
 ///
 /// # Safety
 /// `range` must be a whole mapping, readable, that nobody else writes or remaps during the call.
@@ -209,7 +218,8 @@ pub(super) unsafe fn replace_by_memory_file(
     let refused = |errno| refused(range.start, errno);
     let file = memory_file(range.len()).map_err(refused)?;
     let writable = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
-    // SAFETY: `range` is readable by the caller's obligation, `writable` is new and as long; both begin at a page.
+    // SAFETY: `range` is readable by the caller's obligation, `writable` is new and as long; both
+    // begin at a page.
     unsafe {
         copy_lines(std::ptr::with_exposed_provenance(range.start), writable.as_ptr().cast(), range.len())
     };
@@ -228,11 +238,12 @@ pub(super) unsafe fn replace_by_memory_file(
     Ok(writable.cast())
 }
 
-/// In a forked child: puts a new memory file behind both views of a mapping, at their old addresses. Of the text, only the parts
-/// in `shown` are still there, and are replaced.
+/// In a forked child: puts a new memory file behind both views of a mapping, at their old
+/// addresses. Of the text, only the parts in `shown` are still there, and are replaced.
 ///
 /// # Safety
-/// The writable view and the parts must be mapped, and unused by other threads of this process, but for execution.
+/// The writable view and the parts must be mapped, and unused by other threads of this process, but
+/// for execution.
 pub(super) unsafe fn replace_in_child(
     range: &Range<usize>,
     writable: NonNull<u8>,
@@ -244,7 +255,8 @@ pub(super) unsafe fn replace_in_child(
     let copy = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
     // SAFETY: both are mapped and as long as `range`.
     unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
-    // The parent may have been patching while its text was copied: its INT3s, and the halves behind them, stay out.
+    // The parent may have been patching while its text was copied: its INT3s, and the halves behind
+    // them, stay out.
     let shared = |site: usize, length: usize| {
         let start = writable.as_ptr().cast_const().wrapping_add(site - range.start);
         // SAFETY: a patched site lies in its mapping as a whole.
@@ -315,7 +327,8 @@ impl Files {
         Some(Self(maps::mappings().ok()?))
     }
 
-    /// The parts of `range` that are of the file which the writable view shows, and not of something that was mapped there since.
+    /// The parts of `range` that are of the file which the writable view shows, and not of
+    /// something that was mapped there since.
     pub(super) fn shown(&self, range: &Range<usize>, writable: NonNull<u8>) -> Vec<Range<usize>> {
         let view = writable.addr().get();
         let mapped = |mapping: &&Mapping| mapping.range.contains(&view);
@@ -343,8 +356,8 @@ impl Files {
     }
 }
 
-/// Another writable view of text that is a private mapping of a memory file of ours, of which nobody knows the view any more. None where
-/// there is no view of it, to be duplicated.
+/// Another writable view of text that is a private mapping of a memory file of ours, of which
+/// nobody knows the view any more. None where there is no view of it, to be duplicated.
 ///
 /// # Safety
 /// Nobody unmaps a view meanwhile.
@@ -358,8 +371,8 @@ pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<
     copy.map(Some).map_err(|errno| refused(text.range.start, errno))
 }
 
-/// A writable view of a shared mapping that the caller made: copying it would cut its other views off, so the mapping is
-/// duplicated.
+/// A writable view of a shared mapping that the caller made: copying it would cut its other views
+/// off, so the mapping is duplicated.
 ///
 /// # Safety
 /// `range` must be mapped shared.
@@ -372,7 +385,8 @@ pub(super) unsafe fn duplicate_shared(range: &Range<usize>) -> Result<NonNull<u8
     unsafe { duplicate(text, range.len(), READ_WRITE) }.map_err(refused)
 }
 
-/// Maps a shared mapping once more (`mremap` with an old size of zero, see mremap(2)), and gives the copy its own protection.
+/// Maps a shared mapping once more (`mremap` with an old size of zero, see mremap(2)), and gives
+/// the copy its own protection.
 ///
 /// # Safety
 /// `length` bytes from `start` on must be mapped shared.
@@ -402,12 +416,14 @@ mod tests {
     #[repr(align(4096))]
     struct Page([u8; 4096]);
 
-    /// Offset of the bytes that change: they cross a quadword, so reading the line word by word can cut them.
+    /// Offset of the bytes that change: they cross a quadword, so reading the line word by word can
+    /// cut them.
     const SITE: usize = 28;
     const LENGTH: usize = 8;
 
-    /// Calls `copy` while another processor toggles eight bytes between all 0 and all 255 as fast as it can; `copy` gives what it
-    /// has read of them. Stops after as many copies as have found the two values, each `CHANGES` times after the other.
+    /// Calls `copy` while another processor toggles eight bytes between all 0 and all 255 as fast
+    /// as it can; `copy` gives what it has read of them. Stops after as many copies as have found
+    /// the two values, each `CHANGES` times after the other.
     fn while_toggled(copy: impl Fn(*const u8) -> [u8; LENGTH] + Sync) {
         const CHANGES: u64 = 20_000;
         let Some([one, other]) = processors_in_tests::two() else { return };

@@ -1,13 +1,16 @@
-//! What is done around a `fork`: no patch takes a step in the very moment, and the child finds no lock held.
+//! What is done around a `fork`: no patch takes a step in the very moment, and the child finds no
+//! lock held.
 //!
-//! 1. Before: the forking thread keeps every patch from its next step ([`STEPS`]) and holds the locks of this crate's tables. It
-//!    notes the sites that are locked.
+//! 1. Before: the forking thread keeps every patch from its next step ([`STEPS`]) and holds the
+//!    locks of this crate's tables. It notes the sites that are locked.
 //! 2. In the parent: it lets go.
-//! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes back. (Text that it shares with
-//!    its parent stays as it is: the child meets the INT3s, and finds them in the shared table.) Then it lets go; and gets text of its
-//!    own at once where it shares only a part of it, because a debugger has copied the rest.
+//! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes
+//!    back. (Text that it shares with its parent stays as it is: the child meets the INT3s, and
+//!    finds them in the shared table.) Then it lets go; and gets text of its own at once where it
+//!    shares only a part of it, because a debugger has copied the rest.
 //!
-//! A patch is never waited for, only the stores that it makes between two waits. A child that a raw `clone` has made runs none of this.
+//! A patch is never waited for, only the stores that it makes between two waits. A child that a raw
+//! `clone` has made runs none of this.
 
 use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,7 +18,8 @@ use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
 use crate::{Bytes, copies, outstanding, site_table, trap};
 
-/// Read by a patch for each store while the site is locked or being so; written by a thread that forks.
+/// Read by a patch for each store while the site is locked or being so; written by a thread that
+/// forks.
 static STEPS: RwLock<()> = RwLock::new(());
 
 /// A step, during which no thread forks.
@@ -51,13 +55,14 @@ struct Held {
 
 struct HeldByFork(UnsafeCell<Option<Held>>);
 
-// SAFETY: only the thread that forks touches it, and in the child its one thread; `STEPS` keeps a second fork out.
+// SAFETY: only the thread that forks touches it, and in the child its one thread; `STEPS` keeps a
+// second fork out.
 unsafe impl Sync for HeldByFork {}
 
 static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
 
-/// Registers the handlers, once. A program whose own handlers wait for a thread that patches must register them after this
-/// call: those that come last are called first.
+/// Registers the handlers, once. A program whose own handlers wait for a thread that patches must
+/// register them after this call: those that come last are called first.
 pub fn follow() {
     static ONCE: Once = Once::new();
     // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
@@ -92,7 +97,8 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     if let Some(held) = take() {
-        // SAFETY: the child has this one thread; no patch was in the middle of a step when it was made.
+        // SAFETY: the child has this one thread; no patch was in the middle of a step when it was
+        // made.
         unsafe { roll_back_own_pages(&held.mappings, &held.locked) };
         drop(held);
         let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
@@ -120,7 +126,8 @@ mod tests {
         call.split(' ').next() == Some(&libc::SYS_futex.to_string())
     }
 
-    /// Forks while another thread holds something. It lets go when the forking thread waits for a lock, or has forked without.
+    /// Forks while another thread holds something. It lets go when the forking thread waits for a
+    /// lock, or has forked without.
     #[track_caller]
     fn check_fork_waits_for<G>(hold: fn() -> G) {
         follow();

@@ -1,7 +1,8 @@
 //! Breakpoints that a debugger has in text, and the pages that it has copied to put them there.
 //!
-//! A debugger's write to read-only text gives the process a page of its own, which no longer shows what is stored in the file behind.
-//! `/proc/thread-self/pagemap` says of each page whether it is one of a file. Without it, no page counts as copied.
+//! A debugger's write to read-only text gives the process a page of its own, which no longer shows
+//! what is stored in the file behind. `/proc/thread-self/pagemap` says of each page whether it is
+//! one of a file. Without it, no page counts as copied.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,12 +13,14 @@ use crate::protocol::INT3;
 
 const PAGE: usize = 4096;
 
-/// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it is a file's, or shared.
+/// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it is a file's, or
+/// shared.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
 
-/// The pages in `range` of which this process has a copy of its own, by address. `range` is of whole pages of private mappings.
+/// The pages in `range` of which this process has a copy of its own, by address. `range` is of
+/// whole pages of private mappings.
 pub(super) fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
     let position = (range.start / PAGE * size_of::<u64>()) as u64;
@@ -54,7 +57,8 @@ fn differences<'a>(
         .map(move |(at, (_, original))| (page + at, *original))
 }
 
-/// The breakpoints in text at `part` that was mapped from a memory file of ours, whose writable `view` is given.
+/// The breakpoints in text at `part` that was mapped from a memory file of ours, whose writable
+/// `view` is given.
 ///
 /// # Safety
 /// Both must be mapped readable, and as long as each other.
@@ -81,8 +85,8 @@ pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8)
     breakpoints
 }
 
-/// The breakpoints in text that was mapped from a file, each with the byte that the file has in its place. None where the file cannot
-/// be read any more. The text must be mapped readable as a whole.
+/// The breakpoints in text that was mapped from a file, each with the byte that the file has in its
+/// place. None where the file cannot be read any more. The text must be mapped readable as a whole.
 pub(super) fn breakpoints_in_file_text(range: &Range<usize>) -> Vec<(usize, u8)> {
     let copied = copied_pages(range);
     let Some(first) = copied.first() else { return Vec::new() };

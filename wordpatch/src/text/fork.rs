@@ -1,8 +1,8 @@
 //! Knowing that this process is a forked child, whoever forked it and however.
 //!
-//! A page that the kernel wipes on fork (`MADV_WIPEONFORK`, madvise(2)) holds a mark. A child reads zero there: no handler has
-//! to run, so a raw `clone` is seen as well. A `vfork` child shares the parent's memory, reads the mark, and is right to:
-//! its text is the parent's.
+//! A page that the kernel wipes on fork (`MADV_WIPEONFORK`, madvise(2)) holds a mark. A child reads
+//! zero there: no handler has to run, so a raw `clone` is seen as well. A `vfork` child shares the
+//! parent's memory, reads the mark, and is right to: its text is the parent's.
 
 use std::io;
 use std::sync::Mutex;
@@ -64,7 +64,8 @@ pub(super) fn child_is_prepared() {
     }
 }
 
-/// Set when this process forks, and then for good: nobody tells when a child has text of its own, runs another program, or ends.
+/// Set when this process forks, and then for good: nobody tells when a child has text of its own,
+/// runs another program, or ends.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// This process is about to fork.

@@ -1,24 +1,27 @@
 //! Write access to text that is mapped read-execute.
 //!
 //! # The algorithm
-//! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its bytes are copied into a memory
-//! file, the file is mapped writable somewhere, and mapped read-execute over the text, privately, which replaces the old pages in
-//! one step. From then on a store through the alias changes the text, with no system call, and no page is ever
-//! writable where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a store. Memory that the
-//! caller mapped writable and executable by itself is written directly.
+//! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its
+//! bytes are copied into a memory file, the file is mapped writable somewhere, and mapped
+//! read-execute over the text, privately, which replaces the old pages in one step. From then on a
+//! store through the alias changes the text, with no system call, and no page is ever writable
+//! where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a
+//! store. Memory that the caller mapped writable and executable by itself is written directly.
 //!
-//! Where the system refuses memory files, [`TextAccess::Mprotect`] makes the pages writable *and* executable for the
-//! moment of each store. It is never chosen silently.
+//! Where the system refuses memory files, [`TextAccess::Mprotect`] makes the pages writable *and*
+//! executable for the moment of each store. It is never chosen silently.
 //!
 //! # Text that goes away
-//! An alias outlives the text it belongs to. A store to the site of a library that was unloaded lands in memory nobody
-//! executes, so it can hurt neither the process nor a library mapped at the same address later. [`forget`] ends an alias.
+//! An alias outlives the text it belongs to. A store to the site of a library that was unloaded
+//! lands in memory nobody executes, so it can hurt neither the process nor a library mapped at the
+//! same address later. [`forget`] ends an alias.
 //!
 //! # Fork
-//! The pages behind an alias are shared with forked children. A child must not write through it before [`unshare`] has given
-//! it pages of its own; until then stores fail with [`Error::SharedWithParent`] (`fork` tells how a child is known). It takes
-//! no INT3 of its parent's along: `unshare` puts the old bytes where a patch of the parent is under way. In text whose pages the
-//! child does not share, `atfork` has done so before `fork` returned.
+//! The pages behind an alias are shared with forked children. A child must not write through it
+//! before [`unshare`] has given it pages of its own; until then stores fail with
+//! [`Error::SharedWithParent`] (`fork` tells how a child is known). It takes no INT3 of its
+//! parent's along: `unshare` puts the old bytes where a patch of the parent is under way. In text
+//! whose pages the child does not share, `atfork` has done so before `fork` returned.
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
@@ -47,14 +50,15 @@ use wordpatch_model::environment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TextAccess {
-    /// Through a second, writable mapping of the same pages, which are mapped shared where they are executed: a debugger cannot set
-    /// breakpoints there.
+    /// Through a second, writable mapping of the same pages, which are mapped shared where they are
+    /// executed: a debugger cannot set breakpoints there.
     Alias,
-    /// By making the page writable and executable for the moment of the store, at the cost of two system calls.
+    /// By making the page writable and executable for the moment of the store, at the cost of two
+    /// system calls.
     Mprotect,
-    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set breakpoints: see `shown`. The default. Text
-    /// in which one has, so that a page is the process's own, must stay mapped while patches of it are
-    /// [outstanding](crate::start_patch).
+    /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set
+    /// breakpoints: see `shown`. The default. Text in which one has, so that a page is the
+    /// process's own, must stay mapped while patches of it are [outstanding](crate::start_patch).
     Private,
 }
 
@@ -74,8 +78,9 @@ pub fn access() -> TextAccess {
     }
 }
 
-/// How often text and its writable view are compared before a difference counts. A store of another thread may fall between the
-/// two reads, and does so in every few of them where a site is toggled as fast as a processor can.
+/// How often text and its writable view are compared before a difference counts. A store of another
+/// thread may fall between the two reads, and does so in every few of them where a site is toggled
+/// as fast as a processor can.
 const LOOKS: usize = 64;
 
 /// One executable mapping that can be written.
@@ -97,8 +102,8 @@ thread_local! {
     static IS_PREPARING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `act`, of which all places that it resolves are its own affair: a text in which nobody else has resolved any can be
-/// [revived](revive).
+/// Runs `act`, of which all places that it resolves are its own affair: a text in which nobody else
+/// has resolved any can be [revived](revive).
 pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
     let before = IS_PREPARING.replace(true);
     let result = act();
@@ -109,7 +114,8 @@ pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
 /// Every mapping that was made writable and not forgotten.
 static MAPPINGS: Mutex<Vec<TextMapping>> = Mutex::new(Vec::new());
 
-// SAFETY: the pointer is an address in a mapping that any thread may write through the atomic store only.
+// SAFETY: the pointer is an address in a mapping that any thread may write through the atomic store
+// only.
 unsafe impl Send for TextMapping {}
 
 /// A place in text, with its writable view looked up once. Copies are cheap.
@@ -128,16 +134,18 @@ unsafe impl Send for TextRef {}
 unsafe impl Sync for TextRef {}
 
 impl TextRef {
-    /// The `length` bytes of text at `address`, made writable if they are not yet. Takes a lock; the first call for a
-    /// mapping copies it (about a millisecond for 4 MB), the executing threads go on meanwhile.
+    /// The `length` bytes of text at `address`, made writable if they are not yet. Takes a lock;
+    /// the first call for a mapping copies it (about a millisecond for 4 MB), the executing threads
+    /// go on meanwhile.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::NotExecutable`], [`Error::AliasRefused`].
     ///
     /// # Safety
-    /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the call, and nothing but this
-    /// crate writes text in it from now on. The mapping is what `/proc/self/maps` shows as one: anonymous pages that touch each other
-    /// are, whoever has mapped them. Text of several owners needs a page of something else in between.
+    /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the
+    /// call, and nothing but this crate writes text in it from now on. The mapping is what
+    /// `/proc/self/maps` shows as one: anonymous pages that touch each other are, whoever has
+    /// mapped them. Text of several owners needs a page of something else in between.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {
@@ -168,11 +176,12 @@ impl TextRef {
         Self { address: self.address + offset, writable, ..*self }
     }
 
-    /// The same place, with the caller's promise that its text stays mapped. Where a debugger has copied a page, stores
-    /// are then seen to at once, for the price of a load.
+    /// The same place, with the caller's promise that its text stays mapped. Where a debugger has
+    /// copied a page, stores are then seen to at once, for the price of a load.
     ///
     /// # Safety
-    /// The text must stay mapped, and nothing else be mapped there, for as long as the result, or what is made of it, is used.
+    /// The text must stay mapped, and nothing else be mapped there, for as long as the result, or
+    /// what is made of it, is used.
     #[must_use]
     pub unsafe fn staying_mapped(self) -> Self {
         Self { stays_mapped: true, ..self }
@@ -183,9 +192,9 @@ impl TextRef {
         self.address
     }
 
-    /// Where the byte at the address can be written: the same place for text that is writable where it is executed, none with
-    /// [`TextAccess::Mprotect`]. For tools that try what the processor does with stores of their own; patches go through
-    /// [`TextRef::compare_exchange`].
+    /// Where the byte at the address can be written: the same place for text that is writable where
+    /// it is executed, none with [`TextAccess::Mprotect`]. For tools that try what the processor
+    /// does with stores of their own; patches go through [`TextRef::compare_exchange`].
     pub fn writable_view(&self) -> Option<*mut u8> {
         self.writable.map(NonNull::as_ptr)
     }
@@ -193,7 +202,8 @@ impl TextRef {
     /// The `length` bytes (1 to 8) that stand `offset` bytes behind the address now.
     ///
     /// # Safety
-    /// The bytes must belong to the mapping this place was resolved in, and with [`TextAccess::Mprotect`] still be mapped.
+    /// The bytes must belong to the mapping this place was resolved in, and with
+    /// [`TextAccess::Mprotect`] still be mapped.
     pub unsafe fn read(&self, offset: usize, length: usize) -> Bytes {
         #[cfg(model)]
         if let Some(found) = environment::read(self.address + offset, length) {
@@ -211,7 +221,8 @@ impl TextRef {
         Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
     }
 
-    /// Whether the `length` bytes of text differ from what the writable view shows, and something else was mapped there since.
+    /// Whether the `length` bytes of text differ from what the writable view shows, and something
+    /// else was mapped there since.
     ///
     /// # Safety
     /// The bytes must be mapped readable at the address where they are executed.
@@ -228,7 +239,8 @@ impl TextRef {
         }) && !self.is_copied_page(length)
     }
 
-    /// Whether the text is still that of the view: where they differ, somebody has copied a page. Allocates nothing.
+    /// Whether the text is still that of the view: where they differ, somebody has copied a page.
+    /// Allocates nothing.
     fn is_copied_page(&self, length: usize) -> bool {
         let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
         let addresses = [view.addr().get(), self.address, self.address + length - 1];
@@ -236,21 +248,25 @@ impl TextRef {
             .is_some_and(|[view, first, last]| view.is_some() && view == first && view == last)
     }
 
-    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside `window`. It never allocates, and but for
-    /// [`TextAccess::Mprotect`] it never blocks: a probe function or a signal handler may call it. With [`TextAccess::Private`], it enters the
-    /// kernel to look at text that may be unmapped ([`TextRef::staying_mapped`]); where a debugger has copied the page, it blocks as
-    /// with [`TextAccess::Mprotect`].
+    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside
+    /// `window`. It never allocates, and but for [`TextAccess::Mprotect`] it never blocks: a probe
+    /// function or a signal handler may call it. With [`TextAccess::Private`], it enters the kernel
+    /// to look at text that may be unmapped ([`TextRef::staying_mapped`]); where a debugger has
+    /// copied the page, it blocks as with [`TextAccess::Mprotect`].
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked child before [`unshare`];
-    /// with [`TextAccess::Mprotect`], or on a copied page, also [`Error::Contended`] and [`Error::ProtectRefused`].
+    /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked
+    /// child before [`unshare`]; with [`TextAccess::Mprotect`], or on a copied page, also
+    /// [`Error::Contended`] and [`Error::ProtectRefused`].
     ///
     /// # Panics
     /// When the bytes cross a boundary of `window`, or `old` and `new` differ in length.
     ///
     /// # Safety
-    /// 1. The bytes must belong to the mapping this place was resolved in, and with [`TextAccess::Mprotect`] still be mapped.
-    /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`, must run valid code.
+    /// 1. The bytes must belong to the mapping this place was resolved in, and with
+    ///    [`TextAccess::Mprotect`] still be mapped.
+    /// 2. Every thread that executes `new`, or any mixture of old and new bytes outside `window`,
+    ///    must run valid code.
     pub unsafe fn compare_exchange(
         &self,
         window: FetchWindow,
@@ -269,7 +285,8 @@ impl TextRef {
             return Err(Error::SharedWithParent { address });
         }
         match self.writable {
-            // SAFETY: obligation 1; a writable view begins at a page boundary like the text it shows.
+            // SAFETY: obligation 1; a writable view begins at a page boundary like the text it
+            // shows.
             Some(writable) => unsafe {
                 let view = writable.as_ptr().wrapping_add(offset);
                 let stored = store::compare_exchange(window, view, old, new);
@@ -281,7 +298,8 @@ impl TextRef {
             None => {
                 let _writable = protect::PageGuard::new(address)?;
                 let text = std::ptr::with_exposed_provenance_mut(address);
-                // SAFETY: obligation 1; the guard makes the page writable, and a fetch window never leaves its page.
+                // SAFETY: obligation 1; the guard makes the page writable, and a fetch window never
+                // leaves its page.
                 unsafe { store::compare_exchange(window, text, old, new) }
             }
         }
@@ -314,7 +332,8 @@ impl TextRef {
         if shown().is_none_or(|shown| shown == new) || (0..LOOKS).any(|_| shown().is_none_or(is_in_view)) {
             return Ok(());
         }
-        // Other text may have been mapped there before the call: then the place is stale, and its store shows nowhere.
+        // Other text may have been mapped there before the call: then the place is stale, and its
+        // store shows nowhere.
         if !self.behind(offset).is_copied_page(1) {
             return Ok(());
         }
@@ -374,9 +393,11 @@ impl TextMapping {
         }
         let private = !mapping.shared;
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
-        // Text that is one of our files already was forgotten while it was mapped: another file would cut the earlier view off.
+        // Text that is one of our files already was forgotten while it was mapped: another file
+        // would cut the earlier view off.
         let known = if mapping.is_ours && private && !mapping.writable {
-            // SAFETY: views are emptied or moved with the caller's lock held, and only when the text is gone or known.
+            // SAFETY: views are emptied or moved with the caller's lock held, and only when the
+            // text is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
         } else {
             None
@@ -387,7 +408,8 @@ impl TextMapping {
         } else if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
-            // A child inherits the guard of a page that is writable at the moment of the fork, but not its holder.
+            // A child inherits the guard of a page that is writable at the moment of the fork, but
+            // not its holder.
             atfork::follow();
             (None, false)
         } else if mapping.shared {
@@ -397,7 +419,8 @@ impl TextMapping {
             fork::watch()?;
             // Before a child can share this text, and with it the sites that will be locked.
             site_table::reserve()?;
-            // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the caller's obligation.
+            // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the
+            // caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
         };
         let is_given_out = !IS_PREPARING.get();
@@ -428,16 +451,18 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
-/// Drops what is known about mappings that overlap `range`, after the text there was unmapped or replaced. Places that were
-/// resolved in them stay valid to use: their stores reach memory that nobody executes.
+/// Drops what is known about mappings that overlap `range`, after the text there was unmapped or
+/// replaced. Places that were resolved in them stay valid to use: their stores reach memory that
+/// nobody executes.
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
 }
 
 impl TextRef {
-    /// Drops what is known about the mapping that this place was resolved in, where [something else](TextRef::is_stale) is mapped now.
-    /// Unlike [`forget`], leaves alone what was resolved there since.
+    /// Drops what is known about the mapping that this place was resolved in, where [something
+    /// else](TextRef::is_stale) is mapped now. Unlike [`forget`], leaves alone what was resolved
+    /// there since.
     pub fn forget_text(&self) {
         let wanted = self.address..self.address + 1;
         let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
@@ -445,7 +470,8 @@ impl TextRef {
     }
 }
 
-/// What is left of the writable views of texts that were released: where each text was, and its view.
+/// What is left of the writable views of texts that were released: where each text was, and its
+/// view.
 static RELEASED: Mutex<Vec<(Range<usize>, View)>> = Mutex::new(Vec::new());
 
 /// Start of a writable view.
@@ -455,8 +481,9 @@ struct View(NonNull<u8>);
 // SAFETY: an address; see `TextMapping`.
 unsafe impl Send for View {}
 
-/// Does what [`forget`] does for text that is gone as a whole, and gives its pages and their file back. What is left is
-/// address space, empty memory that places resolved in the text are still harmless to use with; [`revive`] makes use of it.
+/// Does what [`forget`] does for text that is gone as a whole, and gives its pages and their file
+/// back. What is left is address space, empty memory that places resolved in the text are still
+/// harmless to use with; [`revive`] makes use of it.
 ///
 /// # Safety
 /// Nothing of the mappings that overlap `range` is mapped at its old address any more.
@@ -471,12 +498,14 @@ pub unsafe fn release(range: &Range<usize>) {
     }
 }
 
-/// For text that is mapped anew where the text of `old`, a place in it, was before it was released: moves its writable view to where
-/// the old one was. Places of then are good again, and those of now must not be used any more. Says whether there was such a text,
-/// of the same extent, and nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
+/// For text that is mapped anew where the text of `old`, a place in it, was before it was released:
+/// moves its writable view to where the old one was. Places of then are good again, and those of
+/// now must not be used any more. Says whether there was such a text, of the same extent, and
+/// nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
 ///
 /// # Safety
-/// 1. The text is mapped, and no [`TextRef`] or [`TwoForms`] that was resolved in it in [`preparing`] is in use or used afterwards.
+/// 1. The text is mapped, and no [`TextRef`] or [`TwoForms`] that was resolved in it in
+///    [`preparing`] is in use or used afterwards.
 /// 2. What uses of the old places change must be right in the new text.
 pub unsafe fn revive(old: &TextRef) -> bool {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
@@ -502,18 +531,21 @@ pub unsafe fn revive(old: &TextRef) -> bool {
     true
 }
 
-/// Gives a forked child text pages of its own, so that patches of parent and child no longer reach each other. To be called
-/// in the child; does nothing where nothing is shared. Blocks for the copy of the patched mappings.
+/// Gives a forked child text pages of its own, so that patches of parent and child no longer reach
+/// each other. To be called in the child; does nothing where nothing is shared. Blocks for the copy
+/// of the patched mappings.
 ///
-/// Sites that the parent was patching hold their old instruction in the child. A patch that the parent had begun is not the
-/// child's to finish: its [`Outstanding`](crate::Outstanding) says [`Error::Forked`].
+/// Sites that the parent was patching hold their old instruction in the child. A patch that the
+/// parent had begun is not the child's to finish: its [`Outstanding`](crate::Outstanding) says
+/// [`Error::Forked`].
 ///
-/// A child that was forked before its parent's first patch across a fetch window inherits no SIGTRAP handler: it must call this
-/// before the parent makes that patch, or is killed when it executes the parent's INT3.
+/// A child that was forked before its parent's first patch across a fetch window inherits no
+/// SIGTRAP handler: it must call this before the parent makes that patch, or is killed when it
+/// executes the parent's INT3.
 ///
 /// # Errors
-/// [`Error::AliasRefused`], or [`Error::Contended`] when the child was made without `fork`'s handlers while another thread of
-/// the parent was looking text up: the child then cannot patch.
+/// [`Error::AliasRefused`], or [`Error::Contended`] when the child was made without `fork`'s
+/// handlers while another thread of the parent was looking text up: the child then cannot patch.
 ///
 /// # Safety
 /// No thread of the child uses a [`TextRef`] or unmaps text during the call.
@@ -533,7 +565,8 @@ pub unsafe fn unshare() -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { unshare_mapping(mapping, files.as_ref())? };
     }
-    // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the INT3 is gone.
+    // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the
+    // INT3 is gone.
     site_table::renew_in_child()?;
     fork::child_is_prepared();
     Ok(())
@@ -545,7 +578,8 @@ pub unsafe fn unshare() -> Result<(), Error> {
 /// As [`unshare`].
 unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
-    // Of text that was unmapped, something else may have the place: stores through its view reach nobody.
+    // Of text that was unmapped, something else may have the place: stores through its view reach
+    // nobody.
     let shown = match files {
         Some(files) => files.shown(&mapping.range, writable),
         None => vec![mapping.range.clone()],
@@ -553,12 +587,14 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     if shown.is_empty() {
         return Ok(());
     }
-    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused meanwhile by the caller's obligation.
+    // SAFETY: the writable view and these parts are mapped (the child inherits them), and unused
+    // meanwhile by the caller's obligation.
     unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
 }
 
-/// In a forked child: gives it all pages of texts in which a debugger has copied some. Of a site that crosses into a copied page, the
-/// child would see half of its parent's patches; and in a copy, it would keep their INT3s.
+/// In a forked child: gives it all pages of texts in which a debugger has copied some. Of a site
+/// that crosses into a copied page, the child would see half of its parent's patches; and in a
+/// copy, it would keep their INT3s.
 ///
 /// # Safety
 /// As [`unshare`].
@@ -576,11 +612,13 @@ pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
     }
 }
 
-/// Puts the old bytes of each of these sites back, in text of which this process has pages of its own; the others are left
-/// to [`unshare`]. For a forked child, of the sites that were locked when its parent forked.
+/// Puts the old bytes of each of these sites back, in text of which this process has pages of its
+/// own; the others are left to [`unshare`]. For a forked child, of the sites that were locked when
+/// its parent forked.
 ///
 /// # Safety
-/// No other thread of this process writes text; the old bytes are those that the patches under way found.
+/// No other thread of this process writes text; the old bytes are those that the patches under way
+/// found.
 pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usize, Bytes)]) {
     // Its holder, if any, was a thread of the parent.
     protect::release_in_child();
@@ -593,9 +631,9 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     }
 }
 
-/// Whether the text of all these places, so many bytes each, is what was written there. Unlike [`TextRef::is_stale`], asks the
-/// kernel for the bytes, a thousand places at a time, so the text need not be mapped. Text that is written where it is executed
-/// cannot be told.
+/// Whether the text of all these places, so many bytes each, is what was written there. Unlike
+/// [`TextRef::is_stale`], asks the kernel for the bytes, a thousand places at a time, so the text
+/// need not be mapped. Text that is written where it is executed cannot be told.
 pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
     /// As many as the kernel takes in one call (UIO_MAXIOV).
     const AT_ONCE: usize = 1024;
@@ -613,7 +651,8 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
             .collect();
         let mut found = vec![0_u8; places.iter().map(|(_, length)| length).sum()];
         let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
-        // SAFETY: writes at most `found.len()` bytes there; an address that is not mapped ends the reading.
+        // SAFETY: writes at most `found.len()` bytes there; an address that is not mapped ends the
+        // reading.
         let read = unsafe {
             libc::process_vm_readv(
                 libc::getpid(),
@@ -640,8 +679,9 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
     places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
 }
 
-/// The pages in `range` that a debugger has copied, by address: stores to text there show only after [`TwoForms::settle`], unless it was
-/// promised to stay mapped. Reads the page table: some microseconds for a megabyte.
+/// The pages in `range` that a debugger has copied, by address: stores to text there show only
+/// after [`TwoForms::settle`], unless it was promised to stay mapped. Reads the page table: some
+/// microseconds for a megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);

@@ -1,6 +1,7 @@
 //! Text access by mprotect: the page is writable and executable while the guard lives.
 //!
-//! One guard at a time in the process: a second one on the same page would find it read-only when the first is dropped.
+//! One guard at a time in the process: a second one on the same page would find it read-only when
+//! the first is dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +10,9 @@ use crate::Error;
 
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// How often a busy guard is tried, with a yield between two tries, before giving up. Bounded, because the holder may be this very
-/// thread, interrupted by a signal; long enough for a holder that is not running at the moment.
+/// How often a busy guard is tried, with a yield between two tries, before giving up. Bounded,
+/// because the holder may be this very thread, interrupted by a signal; long enough for a holder
+/// that is not running at the moment.
 const TRIES: usize = 1 << 16;
 
 const PAGE: usize = 4096;
@@ -22,8 +24,8 @@ pub(super) struct PageGuard {
 
 fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
     let start = std::ptr::with_exposed_provenance_mut(page);
-    // SAFETY: the page is mapped text by the contract of `TextRef`; it stays executable, so running threads are not
-    // disturbed.
+    // SAFETY: the page is mapped text by the contract of `TextRef`; it stays executable, so running
+    // threads are not disturbed.
     if unsafe { libc::mprotect(start, PAGE, protection) } == 0 {
         Ok(())
     } else {
@@ -56,7 +58,8 @@ impl PageGuard {
 
 impl Drop for PageGuard {
     fn drop(&mut self) {
-        // A refusal would leave the page as permissive as the caller's own choice of mprotect made it.
+        // A refusal would leave the page as permissive as the caller's own choice of mprotect made
+        // it.
         let _ = protect(self.page, libc::PROT_READ | libc::PROT_EXEC);
         HELD.store(false, Ordering::Release);
     }

@@ -1,28 +1,35 @@
 //! Whether a store through the writable view shows where the text is executed.
 //!
-//! The text is a private mapping of the view's file. A page of it shows every store until somebody else writes to it: a debugger that
-//! sets a breakpoint gives the process a copy of that page, once and for all. So a store has a second half:
+//! The text is a private mapping of the view's file. A page of it shows every store until somebody
+//! else writes to it: a debugger that sets a breakpoint gives the process a copy of that page, once
+//! and for all. So a store has a second half:
 //!
 //! 1. The store through the view.
-//! 2. A load of the same bytes from the text. They are the new ones, unless the page is a copy or another thread has stored since.
-//! 3. On a copy, the page is made writable for a moment, and the text follows the view ([`follow`]).
+//! 2. A load of the same bytes from the text. They are the new ones, unless the page is a copy or
+//!    another thread has stored since.
+//! 3. On a copy, the page is made writable for a moment, and the text follows the view
+//!    ([`follow`]).
 //!
-//! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an error. The debugger will put the
-//! byte back that it has found, so nothing else may stand there meanwhile.
+//! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an
+//! error. The debugger will put the byte back that it has found, so nothing else may stand there
+//! meanwhile.
 //!
-//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked ([`TextRef::compare_exchange`]), or
-//! nobody is ([`TwoForms`](super::TwoForms), which makes no system calls): its owner has to call
-//! [`TwoForms::settle`](super::TwoForms::settle) from time to time. If the text goes between the kernel's answer and step 3, what is mapped
-//! there next may be written: patches of copied pages must not be outstanding when the text is unmapped. All of this concerns
-//! [`TextAccess::Private`](super::TextAccess::Private) only.
+//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked
+//! ([`TextRef::compare_exchange`]), or nobody is ([`TwoForms`](super::TwoForms), which makes no
+//! system calls): its owner has to call [`TwoForms::settle`](super::TwoForms::settle) from time to
+//! time. If the text goes between the kernel's answer and step 3, what is mapped there next may be
+//! written: patches of copied pages must not be outstanding when the text is unmapped. All of this
+//! concerns [`TextAccess::Private`](super::TextAccess::Private) only.
 //!
 //! # Copies behind a store
-//! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an older page. One that writes while threads
-//! run can: the store then shows with the next one to these bytes.
+//! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an
+//! older page. One that writes while threads run can: the store then shows with the next one to
+//! these bytes.
 //!
 //! # Fork
-//! A child inherits copies as they are, and shares the other pages with its parent. Where patches of several steps are in use, it gets
-//! text of its own at once (`atfork`), else with [`unshare`](super::unshare).
+//! A child inherits copies as they are, and shares the other pages with its parent. Where patches
+//! of several steps are in use, it gets text of its own at once (`atfork`), else with
+//! [`unshare`](super::unshare).
 
 use super::protect::PageGuard;
 use crate::Error;
@@ -82,20 +89,23 @@ impl Place {
         (read == size_of::<u64>() as isize).then(|| self.quadword.masked(word))
     }
 
-    /// After a store of `new` over `old` through the view: makes it show in the text. `shown` is what the text showed after it.
+    /// After a store of `new` over `old` through the view: makes it show in the text. `shown` is
+    /// what the text showed after it.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with what the text shows where a breakpoint stands in these bytes, [`Error::Contended`],
-    /// [`Error::ProtectRefused`]. The store is taken back then.
+    /// [`Error::Mismatch`] with what the text shows where a breakpoint stands in these bytes,
+    /// [`Error::Contended`], [`Error::ProtectRefused`]. The store is taken back then.
     ///
     /// # Safety
-    /// The text must be mapped, and the obligations of [`TextRef::compare_exchange`](super::TextRef::compare_exchange) hold.
+    /// The text must be mapped, and the obligations of
+    /// [`TextRef::compare_exchange`](super::TextRef::compare_exchange) hold.
     #[cold]
     pub(super) unsafe fn follow_store(&self, old: u64, new: u64) -> Result<(), Error> {
         // SAFETY: the caller's obligations.
         let followed = unsafe { self.follow(old, new) };
         if followed.is_err() {
-            // SAFETY: as above. Refused where another thread has stored since; then it is that thread's to take back.
+            // SAFETY: as above. Refused where another thread has stored since; then it is that
+            // thread's to take back.
             let _ = unsafe { self.quadword.exchange(self.view, new, old) };
         }
         followed
@@ -131,7 +141,8 @@ impl Place {
                     found: bytes(shown),
                 });
             }
-            // SAFETY: as above; the guard makes the page writable. A debugger has stopped every thread when it stores.
+            // SAFETY: as above; the guard makes the page writable. A debugger has stopped every
+            // thread when it stores.
             let _ = unsafe { self.quadword.exchange(self.text, shown, wanted) };
         }
     }

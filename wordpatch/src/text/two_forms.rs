@@ -1,5 +1,6 @@
-//! Two forms of the same bytes of text, to be exchanged for each other again and again: everything that does not change from
-//! one time to the next is looked up beforehand. What is left is a load, a comparison and one LOCK CMPXCHG.
+//! Two forms of the same bytes of text, to be exchanged for each other again and again: everything
+//! that does not change from one time to the next is looked up beforehand. What is left is a load,
+//! a comparison and one LOCK CMPXCHG.
 
 use std::ptr::NonNull;
 
@@ -60,12 +61,13 @@ impl TwoForms {
         Self { stays_mapped: true, ..self }
     }
 
-    /// Puts form `to` (0 or 1) in the place of the other one. Gives `false` when it stands there already. One atomic store; like
-    /// [`TextRef::compare_exchange`], which has its errors, it may be called from a signal handler.
+    /// Puts form `to` (0 or 1) in the place of the other one. Gives `false` when it stands there
+    /// already. One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may
+    /// be called from a signal handler.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`], [`Error::Contended`],
-    /// [`Error::ProtectRefused`].
+    /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`],
+    /// [`Error::Contended`], [`Error::ProtectRefused`].
     ///
     /// # Safety
     /// The obligations of [`TextRef::compare_exchange`].
@@ -75,8 +77,8 @@ impl TwoForms {
         if let Some(base) = self.base
             && !(self.copied && fork::is_unprepared_child())
         {
-            // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the window, and the view begins at a
-            // page boundary like the text.
+            // SAFETY: the caller's obligations; `Quadword::of` keeps the eight bytes inside the
+            // window, and the view begins at a page boundary like the text.
             match unsafe { self.quadword.exchange(base.as_ptr(), old, new) } {
                 Ok(()) => {
                     if self.is_private && self.stays_mapped {
@@ -126,11 +128,13 @@ impl TwoForms {
         unsafe { place.is_stale(length) }
     }
 
-    /// Makes the text show what was stored, where a debugger has copied its page. For text that may be unmapped, and
-    /// was not promised to stay ([`TextRef::staying_mapped`]): [`TwoForms::exchange`] does not look at it.
+    /// Makes the text show what was stored, where a debugger has copied its page. For text that may
+    /// be unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
+    /// [`TwoForms::exchange`] does not look at it.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where a breakpoint stands in these bytes, [`Error::Contended`], [`Error::ProtectRefused`].
+    /// [`Error::Mismatch`] where a breakpoint stands in these bytes, [`Error::Contended`],
+    /// [`Error::ProtectRefused`].
     ///
     /// # Safety
     /// The text must be mapped, where it was when this was made.
@@ -145,7 +149,8 @@ impl TwoForms {
         }
     }
 
-    /// Whether these forms, of text that was unmapped, are those of `now` in the text that was mapped in its place.
+    /// Whether these forms, of text that was unmapped, are those of `now` in the text that was
+    /// mapped in its place.
     pub fn is_again(&self, now: &Self) -> bool {
         let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
         of(self) == of(now)

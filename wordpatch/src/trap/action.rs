@@ -1,4 +1,5 @@
-//! What a process does on SIGTRAP: reading and replacing the action, and taking it on the kernel's behalf.
+//! What a process does on SIGTRAP: reading and replacing the action, and taking it on the kernel's
+//! behalf.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,7 +9,8 @@ use super::frame::Context;
 /// The word of a signal mask that SIGTRAP is in. The kernel's masks have no other.
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 
-/// Flags of an action that make a difference here. (The C library adds SA_RESTORER to its own, and may not show it.)
+/// Flags of an action that make a difference here. (The C library adds SA_RESTORER to its own, and
+/// may not show it.)
 const FLAGS: libc::c_int =
     libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER | libc::SA_RESETHAND;
 
@@ -57,7 +59,8 @@ impl Action {
     /// Puts the action into force, and returns the one that it replaces.
     ///
     /// # Safety
-    /// The function must be SIG_DFL, SIG_IGN, or a handler with the signature that the flags ask for.
+    /// The function must be SIG_DFL, SIG_IGN, or a handler with the signature that the flags ask
+    /// for.
     pub(super) unsafe fn install(self) -> io::Result<Self> {
         let mut replaced = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: the caller's obligation.
@@ -71,8 +74,8 @@ impl Action {
     /// Calls the function with the action's signals blocked, except SIGTRAP.
     ///
     /// # Safety
-    /// The program installed this action, its function is one, and the pointers are those that the kernel or the program's own
-    /// handler has passed.
+    /// The program installed this action, its function is one, and the pointers are those that the
+    /// kernel or the program's own handler has passed.
     pub(super) unsafe fn call(
         &self,
         signal: libc::c_int,
@@ -102,16 +105,17 @@ impl Action {
 /// Changes this thread's signal mask; returns the one before.
 fn change_mask(how: libc::c_int, mask: u64) -> u64 {
     let mut before = 0u64;
-    // SAFETY: the kernel's masks are of eight bytes, and the call is async-signal-safe. It cannot fail: `how` is valid.
+    // SAFETY: the kernel's masks are of eight bytes, and the call is async-signal-safe. It cannot
+    // fail: `how` is valid.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &mask, &mut before, size_of::<u64>()) };
     before
 }
 
 /// Has the process die of the signal, as by its default action.
 ///
-/// Where the kernel's frame is known, the signal is made pending, with the same `info`, until the handler returns. So
-/// the core dump shows the registers that were interrupted. If another thread covers SIG_DFL in between, the handler sees
-/// the same signal again, and comes back here.
+/// Where the kernel's frame is known, the signal is made pending, with the same `info`, until the
+/// handler returns. So the core dump shows the registers that were interrupted. If another thread
+/// covers SIG_DFL in between, the handler sees the same signal again, and comes back here.
 pub(super) fn take_default(info: Option<&libc::siginfo_t>, context: Option<&mut Context>) {
     // SAFETY: SIG_DFL.
     let _ = unsafe { Action::DEFAULT.install() };

@@ -1,12 +1,14 @@
 //! The actions that our entries have covered, and the order in which they did.
 //!
-//! An entry is bound to its action when it is first installed, for the life of the process. [`own_sigtrap`] looks at what is in force:
+//! An entry is bound to its action when it is first installed, for the life of the process.
+//! [`own_sigtrap`] looks at what is in force:
 //! 1. one of our entries: nothing to do. The program may have restored it.
-//! 2. An action that an entry is bound to: that entry is installed again, and is the latest in the order.
+//! 2. An action that an entry is bound to: that entry is installed again, and is the latest in the
+//!    order.
 //! 3. Another action: the next free entry is bound to it and installed.
 //!
-//! If the program changes the action at the same time, installing returns another action than the one looked at: that is covered
-//! then. So no action is lost, whoever is faster.
+//! If the program changes the action at the same time, installing returns another action than the
+//! one looked at: that is covered then. So no action is lost, whoever is faster.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -51,7 +53,8 @@ impl Entry {
         }
     }
 
-    /// Whether the action's function may be called, once more or, with SA_RESETHAND, for the one time.
+    /// Whether the action's function may be called, once more or, with SA_RESETHAND, for the one
+    /// time.
     pub(super) fn use_up(&self) -> bool {
         self.action().flags & libc::SA_RESETHAND == 0 || !self.is_used_up.swap(true, Ordering::Relaxed)
     }
@@ -62,21 +65,24 @@ struct Chain([Entry; ENTRIES]);
 
 static CHAIN: Chain = Chain([const { Entry::free() }; ENTRIES]);
 
-/// The action that the program had for the trap which has reached entry `number`: that of the entry, or of the latest one
-/// installed before it, that `passed` does not have and whose function has not had the trap. Adds to `passed`.
+/// The action that the program had for the trap which has reached entry `number`: that of the
+/// entry, or of the latest one installed before it, that `passed` does not have and whose function
+/// has not had the trap. Adds to `passed`.
 pub(super) fn next(number: usize, passed: &mut u32) -> Option<&'static Entry> {
     CHAIN.next(number, passed)
 }
 
-/// The entries that a trap has passed already when it reaches us from a handler that the kernel has called: those bound to that
-/// handler, which is the one in force, unless a patch has covered it just now.
+/// The entries that a trap has passed already when it reaches us from a handler that the kernel has
+/// called: those bound to that handler, which is the one in force, unless a patch has covered it
+/// just now.
 pub(super) fn passed_by_handler() -> u32 {
     Action::current().map_or(0, |action| CHAIN.bound_to(action.function))
 }
 
-/// The action that is installed for an entry. SA_SIGINFO: the handler changes the context. SA_ONSTACK: the site may run on a tiny
-/// stack. SA_NODEFER: a handler that we call may itself execute a locked site. SA_RESTART as the covered handler has it; where there
-/// is none, an interrupted system call should not notice.
+/// The action that is installed for an entry. SA_SIGINFO: the handler changes the context.
+/// SA_ONSTACK: the site may run on a tiny stack. SA_NODEFER: a handler that we call may itself
+/// execute a locked site. SA_RESTART as the covered handler has it; where there is none, an
+/// interrupted system call should not notice.
 fn action_of(number: usize, covered: &Action) -> Action {
     let restart = if covered.is_function() { covered.flags & libc::SA_RESTART } else { libc::SA_RESTART };
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | restart;
@@ -132,7 +138,8 @@ impl Chain {
         Some(number)
     }
 
-    /// Puts an entry on top of the action `found` in force. One thread at a time: the one that holds the lock.
+    /// Puts an entry on top of the action `found` in force. One thread at a time: the one that
+    /// holds the lock.
     fn cover(
         &self,
         _installing: &Hold,
@@ -187,7 +194,8 @@ fn is_ours(action: &Action) -> bool {
         .is_some_and(|number| *action == action_of(number, &CHAIN.0[number].action()))
 }
 
-/// Makes sure that SIGTRAP is delivered to one of our entries, also when the program has installed a handler since the last call.
+/// Makes sure that SIGTRAP is delivered to one of our entries, also when the program has installed
+/// a handler since the last call.
 ///
 /// # Errors
 /// [`Error::TrapRefused`], [`Error::TrapHandlersExhausted`]: the program's action is in force then.
@@ -197,8 +205,8 @@ pub(crate) fn own_sigtrap() -> Result<(), Error> {
         return Ok(());
     }
     let installing = hold();
-    // SAFETY: the entries have the signature that their flags ask for, and obey signal context. The other actions that are
-    // installed are the program's.
+    // SAFETY: the entries have the signature that their flags ask for, and obey signal context. The
+    // other actions that are installed are the program's.
     CHAIN.cover(&installing, current()?, |action| unsafe { action.install() })
 }
 
@@ -211,7 +219,8 @@ mod tests {
     const B: Action = Action { function: 0x2000, flags: 0, mask: 0 };
     const C: Action = Action { function: 0x3000, flags: 0, mask: 0 };
 
-    /// A process: the action in force, and those that another thread installs just before each of our calls.
+    /// A process: the action in force, and those that another thread installs just before each of
+    /// our calls.
     struct Process {
         chain: Chain,
         in_force: Cell<Action>,
@@ -240,7 +249,8 @@ mod tests {
             entry::number(self.in_force.get().function)
         }
 
-        /// The program installs an action, and a patch covers it. Returns the entry that is in force then.
+        /// The program installs an action, and a patch covers it. Returns the entry that is in
+        /// force then.
         fn install(&self, action: Action) -> usize {
             self.in_force.set(action);
             self.cover().unwrap();

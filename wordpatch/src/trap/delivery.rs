@@ -1,17 +1,19 @@
 //! One delivery of the signal: its frame, and which entries it has passed.
 //!
-//! A delivery begins when it first reaches an entry and ends when that call returns, or by a non-local exit of a handler. Meanwhile a
-//! slot, found by the thread's id, has its state for the entries that are reached from there. A handler without SA_SIGINFO passes
-//! no pointers on: the slot has them.
+//! A delivery begins when it first reaches an entry and ends when that call returns, or by a
+//! non-local exit of a handler. Meanwhile a slot, found by the thread's id, has its state for the
+//! entries that are reached from there. A handler without SA_SIGINFO passes no pointers on: the
+//! slot has them.
 //!
 //! # When a slot is out of date
 //! After a non-local exit nobody clears it. So it counts only
 //! 1. for a call from deeper in the stack than the one that filled it;
-//! 2. if the frame it names carries our [`TAG`]: the kernel clears that word for each signal. This matters where the next signal finds
-//!    the stack at the same depth.
+//! 2. if the frame it names carries our [`TAG`]: the kernel clears that word for each signal. This
+//!    matters where the next signal finds the stack at the same depth.
 //!
-//! A slot belongs to a thread until that thread's outermost delivery returns, or the thread ends. With all [`SLOTS`] in use by live
-//! threads, a delivery goes without: cycles of handlers are not broken then.
+//! A slot belongs to a thread until that thread's outermost delivery returns, or the thread ends.
+//! With all [`SLOTS`] in use by live threads, a delivery goes without: cycles of handlers are not
+//! broken then.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +29,8 @@ const SLOTS: usize = 128;
 /// How much stack a handler may use between two entries.
 const REACH: usize = 1 << 20;
 
-/// Changed by one thread, which may be interrupted at any instruction by a delivery that uses the same slot and restores it.
+/// Changed by one thread, which may be interrupted at any instruction by a delivery that uses the
+/// same slot and restores it.
 struct Slot {
     /// The thread's id, or 0.
     thread: AtomicI32,
@@ -99,7 +102,8 @@ fn slot_of(thread: libc::pid_t) -> Option<&'static Slot> {
     TABLE.iter().find(|slot| slot.thread.load(Ordering::Relaxed) == thread)
 }
 
-/// This thread's slot: the one that it has, a free one, or that of a thread that ended in the middle of a delivery.
+/// This thread's slot: the one that it has, a free one, or that of a thread that ended in the
+/// middle of a delivery.
 fn claim() -> Option<&'static Slot> {
     let thread = thread_id();
     let take = |slot: &&Slot, from| {
@@ -120,7 +124,8 @@ fn claim() -> Option<&'static Slot> {
 }
 
 fn has_ended(thread: libc::pid_t) -> bool {
-    // SAFETY: all are async-signal-safe; signal 0 only looks. `errno` is the interrupted thread's, and gets its value back.
+    // SAFETY: all are async-signal-safe; signal 0 only looks. `errno` is the interrupted thread's,
+    // and gets its value back.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -148,7 +153,8 @@ pub(super) struct Entered {
 
 impl Delivery {
     /// # Safety
-    /// The first three are the arguments that the entry was called with, `stack` the stack pointer then.
+    /// The first three are the arguments that the entry was called with, `stack` the stack pointer
+    /// then.
     pub(super) unsafe fn identify(
         info: *mut libc::siginfo_t,
         context: *mut libc::c_void,
@@ -173,11 +179,13 @@ impl Delivery {
     }
 
     pub(super) fn context(&mut self) -> Option<&mut Context> {
-        // SAFETY: the kernel's frame, on this thread's stack until the handler that it called has returned.
+        // SAFETY: the kernel's frame, on this thread's stack until the handler that it called has
+        // returned.
         self.is_known.then(|| unsafe { &mut *self.context })
     }
 
-    /// What the kernel says about the signal. Nothing where it called a handler without SA_SIGINFO: it leaves `info` as it was.
+    /// What the kernel says about the signal. Nothing where it called a handler without SA_SIGINFO:
+    /// it leaves `info` as it was.
     pub(super) fn info(&self) -> Option<libc::siginfo_t> {
         // SAFETY: as in `context`.
         let info = self.is_known.then(|| unsafe { self.info.read() });
@@ -203,7 +211,8 @@ impl Delivery {
         (state.encloses(self.stack) && state.context == context && is_current).then_some(slot)
     }
 
-    /// The entry whose action gets the trap now that it has reached the entry `number`; none if no action is left.
+    /// The entry whose action gets the trap now that it has reached the entry `number`; none if no
+    /// action is left.
     pub(super) fn next(&mut self, number: usize) -> (Option<&'static Entry>, u32) {
         let slot = self.slot();
         let mut passed = match slot {
@@ -218,7 +227,8 @@ impl Delivery {
         (next, passed)
     }
 
-    /// Makes this delivery known to the entries that are reached before [`leave`](Self::leave), unless it is already.
+    /// Makes this delivery known to the entries that are reached before [`leave`](Self::leave),
+    /// unless it is already.
     pub(super) fn enter(&mut self, passed: u32) -> Option<Entered> {
         if self.slot().is_some() {
             return None;

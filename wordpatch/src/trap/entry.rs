@@ -42,8 +42,9 @@ pub(super) fn number(function: usize) -> Option<usize> {
     HANDLERS.iter().position(|handler| *handler as *const () as usize == function)
 }
 
-/// Calls [`arrive`] with the stack pointer as it is on entry, which tells a call by the kernel from one by a handler, and the
-/// entry's number. A call, not a jump: what `arrive` calls must not see the stack pointer that the kernel has set.
+/// Calls [`arrive`] with the stack pointer as it is on entry, which tells a call by the kernel from
+/// one by a handler, and the entry's number. A call, not a jump: what `arrive` calls must not see
+/// the stack pointer that the kernel has set.
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn entry<const NUMBER: usize>(
     signal: libc::c_int,
@@ -66,7 +67,8 @@ unsafe extern "C-unwind" fn entry<const NUMBER: usize>(
     )
 }
 
-/// SIGTRAP has reached the entry `number`, from the kernel or from a handler of the program that passes it on.
+/// SIGTRAP has reached the entry `number`, from the kernel or from a handler of the program that
+/// passes it on.
 unsafe extern "C-unwind" fn arrive(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -87,14 +89,16 @@ unsafe extern "C-unwind" fn arrive(
     let action = next.action();
     match action.function {
         libc::SIG_DFL => die(delivery),
-        // Signals that an instruction forces have positive codes; the kernel lets nobody ignore them.
+        // Signals that an instruction forces have positive codes; the kernel lets nobody ignore
+        // them.
         libc::SIG_IGN if code.is_some_and(|code| code > 0) => die(delivery),
         libc::SIG_IGN => {}
         _ if !next.use_up() => die(delivery),
         _ => {
             let (info, context) = delivery.pointers();
             let entered = delivery.enter(passed);
-            // SAFETY: the program installed the action. The pointers are those of the delivery, or what this entry was given.
+            // SAFETY: the program installed the action. The pointers are those of the delivery, or
+            // what this entry was given.
             unsafe { action.call(signal, info, context) };
             delivery.leave(entered);
         }

@@ -28,15 +28,16 @@ const _: () = assert!(offset_of!(Context, mask) == offset_of!(libc::ucontext_t, 
 /// Addresses below are never mapped (`vm.mmap_min_addr`).
 const LOWEST: usize = 1 << 16;
 
-/// Whether a handler that was entered with this stack pointer and this context was called by the kernel. (Or by a handler that the
-/// kernel has called and whose last act is to jump here: a tail call. If that handler is in force, and is the one that our entry is
-/// bound to, it gets the trap a second time.)
+/// Whether a handler that was entered with this stack pointer and this context was called by the
+/// kernel. (Or by a handler that the kernel has called and whose last act is to jump here: a tail
+/// call. If that handler is in force, and is the one that our entry is bound to, it gets the trap a
+/// second time.)
 pub(super) fn is_call_by_kernel(context: *const Context, stack: usize) -> bool {
     context.addr() == stack + size_of::<usize>()
 }
 
-/// Whether the two pointers are of one frame, as far as their values tell: a handler without SA_SIGINFO that calls another leaves
-/// whatever it had in the registers of these arguments.
+/// Whether the two pointers are of one frame, as far as their values tell: a handler without
+/// SA_SIGINFO that calls another leaves whatever it had in the registers of these arguments.
 pub(super) fn is_frame(info: *const libc::siginfo_t, context: *const Context) -> bool {
     // The frame is aligned so that the stack is, as after a call.
     let is_aligned = context.addr().is_multiple_of(16);

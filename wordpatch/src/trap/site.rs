@@ -14,20 +14,22 @@ const SI_KERNEL: libc::c_int = 0x80;
 /// Number of the exception that INT3 raises.
 const BREAKPOINT_EXCEPTION: i64 = 3;
 
-/// How often a child looks again whether its parent's patch is over, with a yield between two looks. Bounded: the parent may
-/// be stopped, or gone.
+/// How often a child looks again whether its parent's patch is over, with a yield between two
+/// looks. Bounded: the parent may be stopped, or gone.
 const LOOKS: usize = 1 << 20;
 
-/// Sets the instruction pointer of a thread that has executed an INT3 of ours to where it goes on. `code` is the signal's code, if
-/// that is known. Breaks if this is all that there is to the signal.
+/// Sets the instruction pointer of a thread that has executed an INT3 of ours to where it goes on.
+/// `code` is the signal's code, if that is known. Breaks if this is all that there is to the
+/// signal.
 pub(super) fn resume(context: &mut Context, code: Option<libc::c_int>) -> ControlFlow<()> {
     let registers = &mut context.machine.gregs;
     let site = (registers[libc::REG_RIP as usize] as usize).wrapping_sub(1);
     if !site_table::is_known(site) {
         return ControlFlow::Continue(());
     }
-    // A thread that stands at the end of an INT3 has executed it: no doubt while the site is locked. Later, other code may have
-    // been mapped there, so the last exception of the thread must have been a breakpoint.
+    // A thread that stands at the end of an INT3 has executed it: no doubt while the site is
+    // locked. Later, other code may have been mapped there, so the last exception of the thread
+    // must have been a breakpoint.
     let executed_int3 =
         code == Some(SI_KERNEL) || registers[libc::REG_TRAPNO as usize] == BREAKPOINT_EXCEPTION;
     let text = std::ptr::with_exposed_provenance::<u8>(site);
@@ -45,7 +47,8 @@ pub(super) fn resume(context: &mut Context, code: Option<libc::c_int>) -> Contro
 
 /// [`meaning_of_int3`], for a thread that has executed one.
 ///
-/// A forked child may execute an INT3 whose copy stands in a page that its parent has made since: it waits for the end of the patch.
+/// A forked child may execute an INT3 whose copy stands in a page that its parent has made since:
+/// it waits for the end of the patch.
 fn meaning_here(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     for _ in 0..LOOKS {
         match meaning_of_int3(site, &is_int3) {
@@ -68,8 +71,8 @@ mod tests {
     const SENT: Option<libc::c_int> = Some(libc::SI_TKILL);
     const TRAP: Option<libc::c_int> = Some(SI_KERNEL);
 
-    /// A thread that stands behind the first byte of `text`; where it goes on relative to that byte, and whether the signal is dealt
-    /// with.
+    /// A thread that stands behind the first byte of `text`; where it goes on relative to that
+    /// byte, and whether the signal is dealt with.
     fn resumed(text: &[u8; 2], code: Option<libc::c_int>, exception: i64) -> (isize, bool) {
         let site = text.as_ptr().expose_provenance();
         let mut context = Context::at(site + 1, exception);

@@ -8,8 +8,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::Error;
 
-/// Runs `act` with every signal blocked except SIGTRAP: for starting a thread that handlers of the program never run on, and
-/// that can still execute a locked site.
+/// Runs `act` with every signal blocked except SIGTRAP: for starting a thread that handlers of the
+/// program never run on, and that can still execute a locked site.
 pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     let mut mask = SigSet::all();
     mask.remove(Signal::SIGTRAP);
@@ -23,16 +23,18 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// How long a thread must block the signal to be reported: the C library blocks every signal while a thread starts and ends,
-/// which takes as long as the thread has to wait for a processor.
+/// How long a thread must block the signal to be reported: the C library blocks every signal while
+/// a thread starts and ends, which takes as long as the thread has to wait for a processor.
 const LONG_BLOCKED: Duration = Duration::from_millis(200);
 
-/// Checks that no thread of this process blocks SIGTRAP: the kernel would kill the process when such a thread executed a locked
-/// site. Reads `/proc/self/task`, which costs some ten microseconds for each thread, so patches do not call this; it takes
-/// 200 ms to report a thread. Threads that block the signal later are not noticed.
+/// Checks that no thread of this process blocks SIGTRAP: the kernel would kill the process when
+/// such a thread executed a locked site. Reads `/proc/self/task`, which costs some ten microseconds
+/// for each thread, so patches do not call this; it takes 200 ms to report a thread. Threads that
+/// block the signal later are not noticed.
 ///
 /// # Errors
-/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] when `/proc` cannot be read.
+/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] when `/proc`
+/// cannot be read.
 pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     let unreadable = |source| Error::ThreadsUnknown { source };
     for task in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {

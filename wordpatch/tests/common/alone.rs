@@ -1,11 +1,13 @@
-//! Scenarios in a process of their own: for tests of what belongs to a process as a whole, such as the action of a signal.
+//! Scenarios in a process of their own: for tests of what belongs to a process as a whole, such as
+//! the action of a signal.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 const IN_CHILD: &str = "WORDPATCH_TEST_IN_CHILD";
 
-/// Runs the test `name` in a new process, where it calls `scenario`. Returns what became of it, or nothing there.
+/// Runs the test `name` in a new process, where it calls `scenario`. Returns what became of it, or
+/// nothing there.
 fn run(name: &str, scenario: impl FnOnce()) -> Option<(Output, String)> {
     if std::env::var_os(IN_CHILD).is_some() {
         scenario();
@@ -20,7 +22,8 @@ fn run(name: &str, scenario: impl FnOnce()) -> Option<(Output, String)> {
     Some((output, text.concat()))
 }
 
-/// Runs `scenario`, the body of the test `name`, in a process of its own; fails unless it succeeds there.
+/// Runs `scenario`, the body of the test `name`, in a process of its own; fails unless it succeeds
+/// there.
 #[track_caller]
 pub fn alone(name: &str, scenario: impl FnOnce()) {
     if let Some((output, text)) = run(name, scenario) {
@@ -29,8 +32,8 @@ pub fn alone(name: &str, scenario: impl FnOnce()) {
     }
 }
 
-/// Runs `scenario`, the body of the test `name`, in a process of its own, and fails unless `signal` kills that process after
-/// the scenario has called [`reached`].
+/// Runs `scenario`, the body of the test `name`, in a process of its own, and fails unless `signal`
+/// kills that process after the scenario has called [`reached`].
 #[track_caller]
 pub fn dies_of(signal: libc::c_int, name: &str, scenario: impl FnOnce()) {
     if let Some((output, text)) = run(name, scenario) {

@@ -26,7 +26,8 @@ pub fn mappings(range: &std::ops::Range<usize>) -> Vec<String> {
     maps.lines().filter(|line| start(line).is_some_and(|at| range.contains(&at))).map(str::to_owned).collect()
 }
 
-/// Pages of text of the test's own, with an inaccessible page on either side, and `mov eax, A; ret` at the start of each.
+/// Pages of text of the test's own, with an inaccessible page on either side, and `mov eax, A; ret`
+/// at the start of each.
 pub fn pages(count: usize) -> usize {
     let around = NonZeroUsize::new((count + 2) * PAGE).unwrap();
     // SAFETY: a new mapping at an address that the kernel chooses.
@@ -39,7 +40,8 @@ pub fn pages(count: usize) -> usize {
     start
 }
 
-/// Maps such pages at an address that is the test's own, over what is there; writable, not executable.
+/// Maps such pages at an address that is the test's own, over what is there; writable, not
+/// executable.
 pub fn map_pages(start: usize, count: usize) -> *mut u8 {
     let (place, length) = (NonZeroUsize::new(start).unwrap(), NonZeroUsize::new(count * PAGE).unwrap());
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;

@@ -18,8 +18,9 @@ use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, Wai
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
     static MODEL: Mutex<()> = Mutex::new(());
     let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute concurrently. A T_max of the
-    // tests is far more than any processor was found to need, where text is executed meanwhile.
+    // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute
+    // concurrently. A T_max of the tests is far more than any processor was found to need, where
+    // text is executed meanwhile.
     unsafe { FetchModel::force(window, t_max, wait) };
     guard
 }
@@ -42,7 +43,8 @@ pub const fn mov_eax(value: u32) -> [u8; 5] {
 
 pub const RET: u8 = 0xc3;
 
-/// A sealed block of text that begins with `code` at `offset`; the rest is INT3. Gives the address of the code.
+/// A sealed block of text that begins with `code` at `offset`; the rest is INT3. Gives the address
+/// of the code.
 pub fn text(offset: usize, code: &[u8]) -> usize {
     let anchor = text as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), offset + code.len(), 0).unwrap();
@@ -50,7 +52,8 @@ pub fn text(offset: usize, code: &[u8]) -> usize {
     block.seal().unwrap().code + offset
 }
 
-/// Functions `mov eax, A; ret`, one every 64 bytes, `offset` bytes behind the line's start. Gives their addresses.
+/// Functions `mov eax, A; ret`, one every 64 bytes, `offset` bytes behind the line's start. Gives
+/// their addresses.
 pub fn functions(count: usize, offset: usize) -> Vec<usize> {
     let mut code = vec![0xcc; 64 * (count + 1)];
     for number in 0..count {
@@ -134,7 +137,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `act` while a thread calls the sites, which hold `mov eax` of A or B. Nothing else must be seen.
+/// Runs `act` while a thread calls the sites, which hold `mov eax` of A or B. Nothing else must be
+/// seen.
 pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> R {
     let executor = Executor::default();
     let result = std::thread::scope(|scope| {
@@ -151,7 +155,8 @@ pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> 
 /// Exchanges `mov eax` of A and B at a site inside a window, which holds A.
 pub fn check_two_forms(site: usize) {
     let [a, b, seven] = [A, B, 7].map(|value| Bytes::new(&mov_eax(value)).unwrap());
-    // SAFETY: the text stays mapped, and nobody else executes or writes it. Both forms are one instruction.
+    // SAFETY: the text stays mapped, and nobody else executes or writes it. Both forms are one
+    // instruction.
     unsafe {
         let place = TextRef::resolve(site, 5).unwrap();
         let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);

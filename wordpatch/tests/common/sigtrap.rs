@@ -1,4 +1,5 @@
-//! A program that uses SIGTRAP itself: actions, handlers that call the one before, and traps that are not ours.
+//! A program that uses SIGTRAP itself: actions, handlers that call the one before, and traps that
+//! are not ours.
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
@@ -87,7 +88,8 @@ impl Saved {
         self.set(install_handler(handler));
     }
 
-    /// Calls the handler that was saved, if it is one, as one that was installed with SA_SIGINFO does.
+    /// Calls the handler that was saved, if it is one, as one that was installed with SA_SIGINFO
+    /// does.
     pub fn call_with(&self, signal: libc::c_int, info: Info, context: Context) {
         let old = self.get();
         if old.sa_sigaction == libc::SIG_DFL || old.sa_sigaction == libc::SIG_IGN {
@@ -102,7 +104,8 @@ impl Saved {
         function(signal, info, context);
     }
 
-    /// Calls the handler that was saved with the signal's number only. Other arguments are whatever was in the registers.
+    /// Calls the handler that was saved with the signal's number only. Other arguments are whatever
+    /// was in the registers.
     pub fn call(&self, signal: libc::c_int) {
         let old = self.get();
         if old.sa_sigaction == libc::SIG_DFL || old.sa_sigaction == libc::SIG_IGN {
@@ -169,7 +172,8 @@ pub fn patch_straddler() {
     Toggled::new().toggle();
 }
 
-/// Has this thread's handlers run on its own stack: the standard library's alternate one has no room for several.
+/// Has this thread's handlers run on its own stack: the standard library's alternate one has no
+/// room for several.
 pub fn without_signal_stack() {
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     // SAFETY: the thread is not on its alternate stack.

@@ -24,7 +24,8 @@ unsafe extern "C" fn callpatch_deactivate_call(address: *mut c_void) -> c_int {
     code(unsafe { callpatch::deactivate_call(address.expose_provenance()) })
 }
 
-// A handle is a pointer to a `CallSite` of its own box. Any number of threads read it at the same time.
+// A handle is a pointer to a `CallSite` of its own box. Any number of threads read it at the same
+// time.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<CallSite>();

@@ -123,7 +123,8 @@ where
     result.map_or_else(|error| Code::from(&error) as c_int, |_| OK)
 }
 
-/// Reports the results of an array of requests: copies them to `results` unless it is null, and returns the first error, or 0.
+/// Reports the results of an array of requests: copies them to `results` unless it is null, and
+/// returns the first error, or 0.
 ///
 /// # Safety
 /// `results` is null, or has room for as many numbers as there are `codes`.
@@ -135,7 +136,8 @@ unsafe fn report(codes: &[c_int], results: *mut c_int) -> c_int {
     codes.iter().copied().find(|code| *code != OK).unwrap_or(OK)
 }
 
-/// The `count` elements of an array of the caller's; `None` for a null pointer, unless it is an empty array.
+/// The `count` elements of an array of the caller's; `None` for a null pointer, unless it is an
+/// empty array.
 ///
 /// # Safety
 /// `array` is null, or points to `count` elements that nobody changes while the result is used.
@@ -147,8 +149,8 @@ unsafe fn elements<'a, T>(array: *const T, count: usize) -> Option<&'a [T]> {
     (!array.is_null()).then(|| unsafe { std::slice::from_raw_parts(array, count) })
 }
 
-/// Gives text to a caller as `snprintf` does: as much as fits into `size` bytes with the final NUL, and returns the length of all of
-/// it.
+/// Gives text to a caller as `snprintf` does: as much as fits into `size` bytes with the final NUL,
+/// and returns the length of all of it.
 ///
 /// # Safety
 /// `buffer` is null, or has room for `size` bytes.

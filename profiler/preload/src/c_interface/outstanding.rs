@@ -1,7 +1,7 @@
 //! Handles of batches that were begun, and the finisher.
 //!
-//! A handle is a box of its own, which its owner releases by `wordpatch_finish_all` or `wordpatch_detach`. Until then any number of
-//! threads may further the batch through it.
+//! A handle is a box of its own, which its owner releases by `wordpatch_finish_all` or
+//! `wordpatch_detach`. Until then any number of threads may further the batch through it.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -47,7 +47,8 @@ unsafe extern "C" fn wordpatch_start_patch_all(
     }
     // SAFETY: the header asks for room for a handle.
     unsafe { handle.write(std::ptr::null_mut()) };
-    // SAFETY: the header asks for `count` requests, and for `length` readable bytes at both pointers of each.
+    // SAFETY: the header asks for `count` requests, and for `length` readable bytes at both
+    // pointers of each.
     let Some(patches) = (unsafe { patches_of(requests, count) }) else { return Code::Argument as c_int };
     // SAFETY: the header's conditions are those of `start_patch_all`.
     let outstanding = unsafe { wordpatch::start_patch_all(&patches) };
@@ -88,8 +89,8 @@ unsafe extern "C" fn wordpatch_finish_all(handle: *mut Handle, results: *mut c_i
     let Handle { outstanding, count } = *unsafe { Box::from_raw(handle) };
     let mut codes: Vec<_> = outstanding.finish_all().into_iter().map(code).collect();
     if codes.len() != count {
-        // The caller has had errors of the batch reported by `wordpatch_finish_patch`, which the header rules out: what is left
-        // cannot be attributed.
+        // The caller has had errors of the batch reported by `wordpatch_finish_patch`, which the
+        // header rules out: what is left cannot be attributed.
         codes = vec![Code::Argument as c_int; count];
     }
     // SAFETY: the header asks for room for `count` results.

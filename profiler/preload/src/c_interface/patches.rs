@@ -38,8 +38,8 @@ impl Request {
 /// The patches of an array of requests, unless part of it is null or out of range.
 ///
 /// # Safety
-/// `requests` is null or points to `count` requests, and `length` bytes are readable at both pointers of each, for as long as
-/// the patches are used.
+/// `requests` is null or points to `count` requests, and `length` bytes are readable at both
+/// pointers of each, for as long as the patches are used.
 pub(super) unsafe fn patches_of<'a>(requests: *const Request, count: usize) -> Option<Vec<Patch<'a>>> {
     // SAFETY: the caller's obligation.
     let requests = unsafe { elements(requests, count) }?;
@@ -67,7 +67,8 @@ unsafe extern "C" fn wordpatch_patch_all(
     count: usize,
     results: *mut c_int,
 ) -> c_int {
-    // SAFETY: the header asks for `count` requests, and for `length` readable bytes at both pointers of each.
+    // SAFETY: the header asks for `count` requests, and for `length` readable bytes at both
+    // pointers of each.
     let Some(patches) = (unsafe { patches_of(requests, count) }) else { return Code::Argument as c_int };
     // SAFETY: the header's conditions are those of `patch_all`.
     let codes: Vec<_> = unsafe { wordpatch::patch_all(&patches) }.into_iter().map(code).collect();

@@ -41,7 +41,8 @@ type PlainFn = unsafe extern "C" fn(ProbeId);
 
 /// The probe function as the lower layer calls it, with two arguments more.
 fn with_all_arguments(function: PlainFn) -> ProbeFn {
-    // SAFETY: a function that takes fewer arguments may be called with more under the System V convention.
+    // SAFETY: a function that takes fewer arguments may be called with more under the System V
+    // convention.
     unsafe { std::mem::transmute::<PlainFn, ProbeFn>(function) }
 }
 
@@ -68,14 +69,16 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
         return code(Err::<(), _>(error));
     }
     let registered = fastinst::register_callback(move |probe| {
-        // SAFETY: the header asks for a function that may be called with its user data, on any thread, for ever.
+        // SAFETY: the header asks for a function that may be called with its user data, on any
+        // thread, for ever.
         unsafe { callback(&Metadata::from(probe), user_data.get()) }
     });
     if registered.is_err() {
         return code(registered);
     }
     let mut started = Ok(());
-    // Libraries that are loaded later are discovered by the service thread; the profiler has started one already.
+    // Libraries that are loaded later are discovered by the service thread; the profiler has
+    // started one already.
     SERVICE.call_once(|| {
         if !profiler::session::is_running() {
             started = fastinst::service::start(None);

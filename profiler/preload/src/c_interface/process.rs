@@ -1,4 +1,5 @@
-//! What concerns the process as a whole: the fetch model in force, waits, threads, forked children, text that goes away.
+//! What concerns the process as a whole: the fetch model in force, waits, threads, forked children,
+//! text that goes away.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! The parts that all encodings share: prefixes, REX and VEX, ModRM, SIB, displacement (Intel SDM volume 2, chapter 2).
+//! The parts that all encodings share: prefixes, REX and VEX, ModRM, SIB, displacement (Intel SDM
+//! volume 2, chapter 2).
 
 use super::{Assembler, Mem, Reg, Rm};
 
@@ -125,7 +126,8 @@ pub(super) const fn op_p(prefix: Prefix, map: Map, byte: u8) -> Opcode {
     Opcode { prefix, map, byte }
 }
 
-/// What stands before the prefix, and whether REX must be there for a byte register (`spl` to `dil`).
+/// What stands before the prefix, and whether REX must be there for a byte register (`spl` to
+/// `dil`).
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extra {
     pub(super) lock: bool,
@@ -207,7 +209,8 @@ impl Assembler<'_> {
         self.emit(&bytes);
     }
 
-    /// An instruction in the VEX encoding of 128 bits, with an optional immediate. `second` is the operand in VEX.vvvv.
+    /// An instruction in the VEX encoding of 128 bits, with an optional immediate. `second` is the
+    /// operand in VEX.vvvv.
     #[inline]
     pub(super) fn vex(&mut self, opcode: Opcode, wide: bool, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
         let mut bytes = Bytes::new();

@@ -41,7 +41,8 @@ fn x0f(prefix: Prefix, byte: u8) -> Opcode {
     op_p(prefix, Map::X0F, byte)
 }
 
-/// The register that the bits above the result come from: nobody reads them, and the source is waited for anyway.
+/// The register that the bits above the result come from: nobody reads them, and the source is
+/// waited for anyway.
 fn upper_half(dst: Reg, src: Rm) -> u8 {
     match src {
         Rm::Reg(src) => src.number(),

@@ -105,7 +105,8 @@ impl Size {
     }
 }
 
-/// The opcode for this size, where `byte` is the one for a byte and the next one that for the others.
+/// The opcode for this size, where `byte` is the one for a byte and the next one that for the
+/// others.
 fn sized(size: Size, map: Map, byte: u8) -> Opcode {
     match size {
         Size::B1 => op_p(Prefix::None, map, byte),

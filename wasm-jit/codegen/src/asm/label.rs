@@ -1,7 +1,8 @@
 //! Labels and jumps.
 //!
-//! A jump to a label that is bound already takes the short form where it reaches. Jumps to a label that is not bound yet form a
-//! chain: the displacement of each holds the place of the one before, until [`Assembler::bind`] fills them all.
+//! A jump to a label that is bound already takes the short form where it reaches. Jumps to a label
+//! that is not bound yet form a chain: the displacement of each holds the place of the one before,
+//! until [`Assembler::bind`] fills them all.
 
 use super::encode::{Bytes, Extra, op};
 use super::{Assembler, Cond, Mem, Reg};
@@ -92,7 +93,8 @@ impl Assembler<'_> {
         self.displacement(label);
     }
 
-    /// A table of displacements of 32 bits, each from the table's start, which is bound as `table`. All labels must be bound.
+    /// A table of displacements of 32 bits, each from the table's start, which is bound as `table`.
+    /// All labels must be bound.
     pub(crate) fn jump_table(&mut self, table: Label, targets: &[Label]) {
         while !self.offset().is_multiple_of(4) {
             self.ud2_byte();

@@ -1,10 +1,12 @@
 //! The assembler: machine code as bytes, one function per instruction or family of instructions.
 //!
-//! It knows encodings only, and appends to a vector. Every encoding is checked against iced-x86's decoder by the tests.
-//! Processors of the level x86-64-v3 are assumed: AVX in its three-operand form, BMI1, BMI2, LZCNT and POPCNT.
+//! It knows encodings only, and appends to a vector. Every encoding is checked against iced-x86's
+//! decoder by the tests. Processors of the level x86-64-v3 are assumed: AVX in its three-operand
+//! form, BMI1, BMI2, LZCNT and POPCNT.
 //!
-//! To read it: `reg.rs` has the operands, `encode.rs` what all encodings share, `int.rs` and `float.rs` the instructions, `label.rs` the jumps,
-//! whose distances are written when their label is bound.
+//! To read it: `reg.rs` has the operands, `encode.rs` what all encodings share, `int.rs` and
+//! `float.rs` the instructions, `label.rs` the jumps, whose distances are written when their label
+//! is bound.
 
 mod encode;
 mod float;

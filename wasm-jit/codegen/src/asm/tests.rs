@@ -1,7 +1,8 @@
-//! Every encoding, decoded by iced-x86: the mnemonic and the operands must be those that were asked for.
+//! Every encoding, decoded by iced-x86: the mnemonic and the operands must be those that were asked
+//! for.
 //!
-//! The loops go through all registers in each place, and through memory operands with every base, index and scale and with
-//! displacements at the edges of their sizes.
+//! The loops go through all registers in each place, and through memory operands with every base,
+//! index and scale and with displacements at the edges of their sizes.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
@@ -468,7 +469,8 @@ fn conditions_in_setcc_cmov_and_jumps() {
     }
 }
 
-/// The operands `1, 2`, `2, 1`, `1, 1` and `-1, 1` compared: the flags that the conditions are about.
+/// The operands `1, 2`, `2, 1`, `1, 1` and `-1, 1` compared: the flags that the conditions are
+/// about.
 #[test]
 fn opposite_and_swapped_conditions() {
     fn holds(cond: Cond, left: i32, right: i32) -> Option<bool> {

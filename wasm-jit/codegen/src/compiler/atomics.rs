@@ -91,7 +91,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Operations that have no instruction which also gives the old value: CMPXCHG until nobody was in between.
+    /// Operations that have no instruction which also gives the old value: CMPXCHG until nobody was
+    /// in between.
     fn atomic_loop(
         &mut self,
         what: Rmw,
@@ -146,13 +147,15 @@ impl FunctionCompiler<'_> {
             self.drop_copy(Reg::RAX);
         }
         self.to_this(&expected, Reg::RAX);
-        // Where it was is needed no more: there are four registers at the least, and this takes three already.
+        // Where it was is needed no more: there are four registers at the least, and this takes
+        // three already.
         if let Some(before) = self.current_reg(&expected).filter(|before| *before != Reg::RAX) {
             self.registers.unpin(before);
         }
         let mem = self.atomic_address(&operand, size, arg);
         let replacement = self.to_reg(&replacement);
-        // A part is compared as a part; where it is equal, `rax` keeps what the expected value has above it.
+        // A part is compared as a part; where it is equal, `rax` keeps what the expected value has
+        // above it.
         self.asm.lock_cmpxchg(size, mem, replacement);
         self.zero_extend(size, Reg::RAX);
         if size == Size::B4 && ty.wide() {

@@ -1,6 +1,7 @@
 //! Branches and conditions.
 //!
-//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code, which has the moves.
+//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code, which
+//! has the moves.
 
 use wasmparser::BrTable;
 
@@ -69,7 +70,8 @@ impl FunctionCompiler<'_> {
             return Ok(());
         }
         let index = self.to_reg(&index);
-        // The table's address and the displacement need two registers; giving one out may move an operand.
+        // The table's address and the displacement need two registers; giving one out may move an
+        // operand.
         let offset = self.alloc(false);
         // The same depth has one edge only.
         let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();

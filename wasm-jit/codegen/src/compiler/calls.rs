@@ -51,8 +51,8 @@ impl<'a> FunctionCompiler<'a> {
         self.push_results(ty);
     }
 
-    /// Calls the function in [`CALLEE`], most likely one of this instance: then context and memory stay as they are, and nothing
-    /// waits for their being loaded again.
+    /// Calls the function in [`CALLEE`], most likely one of this instance: then context and memory
+    /// stay as they are, and nothing waits for their being loaded again.
     fn call_callee(&mut self, ty: &'a FuncType) {
         if self.try_region.is_some() {
             // All calls of a `try` are inside its code.
@@ -70,7 +70,8 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn return_call(&mut self, function: u32) {
         let ty = self.module.function_type(function);
         if function < self.module.imported_functions {
-            // Another instance's or the host's: returns here, since its caller counts on this instance's registers.
+            // Another instance's or the host's: returns here, since its caller counts on this
+            // instance's registers.
             self.load_imported(function);
             self.registers.pin(CALLEE);
             self.arguments(ty);
@@ -109,8 +110,8 @@ impl<'a> FunctionCompiler<'a> {
         self.cold.push(Cold::Tail { label, tail: Tail { function, stack: stack_bytes(ty) } });
     }
 
-    /// Leaves the frame and jumps. The callee removes its arguments where this function would have removed its own: they lie
-    /// right below the same place.
+    /// Leaves the frame and jumps. The callee removes its arguments where this function would have
+    /// removed its own: they lie right below the same place.
     pub(super) fn tail_jump(&mut self, tail: &Tail, saved: u32, frame_size: u32) {
         let own = stack_bytes(self.ty);
         self.restore(saved);
@@ -145,7 +146,8 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Takes the index from the stack, and checks it and the callee's type. A null element faults in the comparison.
+    /// Takes the index from the stack, and checks it and the callee's type. A null element faults
+    /// in the comparison.
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
@@ -159,7 +161,8 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.mov(true, CALLEE, SCRATCH);
     }
 
-    /// Takes the arguments from the stack and brings them to their places; saves what the callee may change.
+    /// Takes the arguments from the stack and brings them to their places; saves what the callee
+    /// may change.
     fn arguments(&mut self, ty: &FuncType) {
         let params = ty.params();
         let mut places = ArgPlaces::default();

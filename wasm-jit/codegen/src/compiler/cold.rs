@@ -53,7 +53,8 @@ pub(super) enum Cold<'a> {
         ty: &'a FuncType,
         position: u32,
     },
-    /// Where an exception arrives that a catch, by region and index, sends to a label: see `exceptions.rs`.
+    /// Where an exception arrives that a catch, by region and index, sends to a label: see
+    /// `exceptions.rs`.
     Handler {
         catch: (u32, u32),
         moves: Vec<Move>,

@@ -1,7 +1,8 @@
 //! Blocks: opened, ended, and skipped where they cannot be reached.
 //!
-//! Opening a block puts all operands into their slots, so that its label finds them there whatever branch comes to it. A loop
-//! is also a region of its own (see `homes.rs`): the way into it and out of it is an edge like that of a branch.
+//! Opening a block puts all operands into their slots, so that its label finds them there whatever
+//! branch comes to it. A loop is also a region of its own (see `homes.rs`): the way into it and out
+//! of it is an edge like that of a branch.
 
 use wasmparser::{BlockType, Operator, ValType};
 
@@ -121,7 +122,8 @@ impl Loops {
         self.met += 1;
     }
 
-    /// From this offset of the module on, what is behind may come again; `u32::MAX` outside of loops.
+    /// From this offset of the module on, what is behind may come again; `u32::MAX` outside of
+    /// loops.
     pub(super) fn outermost(&self) -> u32 {
         self.outermost
     }
@@ -158,8 +160,8 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Opens a block: nothing of value below its label stays in a register that code inside may need, or depends on a local
-    /// that code inside may write.
+    /// Opens a block: nothing of value below its label stays in a register that code inside may
+    /// need, or depends on a local that code inside may write.
     pub(super) fn open(&mut self, kind: Kind, ty: BlockType) {
         let (params, results) = self.block_types(ty);
         self.spill_operands();
@@ -181,7 +183,8 @@ impl<'a> FunctionCompiler<'a> {
         });
     }
 
-    /// Parameters of the block just opened to their slots, constants too: whoever comes by another way finds them there.
+    /// Parameters of the block just opened to their slots, constants too: whoever comes by another
+    /// way finds them there.
     fn store_params(&mut self) {
         let control = self.control.last().expect("just opened");
         let (height, params) = (control.height, control.params.len());
@@ -298,7 +301,8 @@ impl<'a> FunctionCompiler<'a> {
             Kind::Catch { .. } => self.try_region = control.outer_try,
             Kind::Block => {}
         }
-        // Nobody branches here: the code just goes on. A `catch` has an operand of its own to be removed.
+        // Nobody branches here: the code just goes on. A `catch` has an operand of its own to be
+        // removed.
         let plain = !matches!(control.kind, Kind::Catch { .. });
         if self.reachable && plain && !self.control.last().expect("open").branched {
             self.control.pop();

@@ -1,9 +1,10 @@
 //! Division and remainder.
 //!
-//! DIV and IDIV take `rdx:rax` and fault where Wasm traps: on a divisor of zero, and on the one quotient that overflows. Only the
-//! remainder by -1 must not fault, and is asked for. By a constant there is no division at all: a shift for a power
-//! of two, else a multiplication by the reciprocal (Granlund and Montgomery, "Division by invariant integers using multiplication",
-//! PLDI 1994; Hacker's Delight, chapter 10).
+//! DIV and IDIV take `rdx:rax` and fault where Wasm traps: on a divisor of zero, and on the one
+//! quotient that overflows. Only the remainder by -1 must not fault, and is asked for. By a
+//! constant there is no division at all: a shift for a power of two, else a multiplication by the
+//! reciprocal (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI
+//! 1994; Hacker's Delight, chapter 10).
 
 use super::abi::{SCRATCH, Ty};
 use super::function::FunctionCompiler;
@@ -133,7 +134,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand in a register that stays as it is until the instruction is done, and is neither `rax` nor `rdx`.
+    /// The operand in a register that stays as it is until the instruction is done, and is neither
+    /// `rax` nor `rdx`.
     fn to_own_or_local(&mut self, operand: &Operand) -> Reg {
         let reg = self.to_reg(operand);
         if !matches!(reg, Reg::RAX | Reg::RDX) {
@@ -267,8 +269,8 @@ impl FunctionCompiler<'_> {
     }
 }
 
-/// Multiplier, shift, and whether the dividend must be added (the multiplier has one bit more) for an unsigned divisor that is
-/// no power of two (Hacker's Delight, section 10-9).
+/// Multiplier, shift, and whether the dividend must be added (the multiplier has one bit more) for
+/// an unsigned divisor that is no power of two (Hacker's Delight, section 10-9).
 fn unsigned_magic(divisor: u64, bits: u32) -> (u64, u8, bool) {
     let divisor = u128::from(divisor);
     let length = 128 - (divisor - 1).leading_zeros();

@@ -1,10 +1,12 @@
 //! Edges: what brings values and locals from one point of the code to a label.
 //!
-//! An edge stores what the label's region does not keep in registers, moves the label's values to where the label has them, and
-//! brings home the locals that are not. It is a list of moves, made where the branch is compiled, and applied there or in cold code.
-//! Inside one region, without values, it is empty.
+//! An edge stores what the label's region does not keep in registers, moves the label's values to
+//! where the label has them, and brings home the locals that are not. It is a list of moves, made
+//! where the branch is compiled, and applied there or in cold code. Inside one region, without
+//! values, it is empty.
 //!
-//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop has all in slots.
+//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop
+//! has all in slots.
 
 use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::control::{Control, Kind};
@@ -23,7 +25,8 @@ pub(super) struct Move {
 }
 
 impl FunctionCompiler<'_> {
-    /// The moves of an edge to a label, which leave the state alone: the label's values are the top operands, and stay.
+    /// The moves of an edge to a label, which leave the state alone: the label's values are the top
+    /// operands, and stay.
     pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
         let index = self.block(depth);
         let Control { kind, height, region, .. } = self.control[index];
@@ -51,7 +54,8 @@ impl FunctionCompiler<'_> {
                 moves.push(Move { ty: operand.ty, dst, src });
             }
         }
-        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's home.
+        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's
+        // home.
         let locals = self.edge_locals(region);
         moves.extend(locals);
         moves
@@ -172,7 +176,8 @@ impl FunctionCompiler<'_> {
         operand
     }
 
-    /// A result's place in the store's buffer, which is reached through the scratch register: see `apply`.
+    /// A result's place in the store's buffer, which is reached through the scratch register: see
+    /// `apply`.
     pub(super) fn buffer_place(index: u32) -> Place {
         Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32))
     }
@@ -189,7 +194,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Into the store's buffer of results. What is in no register goes through the SSE scratch register, as bits.
+    /// Into the store's buffer of results. What is in no register goes through the SSE scratch
+    /// register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
         let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
         let (ty, src) = match src {
@@ -209,7 +215,8 @@ impl FunctionCompiler<'_> {
         moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
         while !moves.is_empty() {
             let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
-            // Loads and constants only come when no register that they overwrite is needed any more.
+            // Loads and constants only come when no register that they overwrite is needed any
+            // more.
             let ready =
                 moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
             let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));

@@ -1,8 +1,8 @@
 //! Exceptions: `try_table`, and the older `try`, `catch`, `rethrow` and `delegate`.
 //!
-//! Entering a `try` costs nothing. Its code is a region that the unwinder finds by a return address; inside, calls leave nothing
-//! of value in registers only (see `save_registers`). At a handler all locals are in their slots, and the
-//! exception is in `rax`.
+//! Entering a `try` costs nothing. Its code is a region that the unwinder finds by a return
+//! address; inside, calls leave nothing of value in registers only (see `save_registers`). At a
+//! handler all locals are in their slots, and the exception is in `rax`.
 
 use wasmparser::{BlockType, Catch as Clause, TryTable};
 

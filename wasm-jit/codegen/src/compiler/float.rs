@@ -31,7 +31,8 @@ pub(super) enum Signedness {
     Unsigned,
 }
 
-/// What happens to a float that no integer of the type comes near: it traps, or gives the nearest integer, and 0 for NaN.
+/// What happens to a float that no integer of the type comes near: it traps, or gives the nearest
+/// integer, and 0 for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
     Trap,
@@ -130,7 +131,8 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// MINSD and MAXSD give the second operand when the operands are equal (also 0 and -0) or unordered: both cases apart.
+    /// MINSD and MAXSD give the second operand when the operands are equal (also 0 and -0) or
+    /// unordered: both cases apart.
     pub(super) fn float_extreme(&mut self, which: Extreme, ty: Ty) {
         let double = ty.wide();
         let (of_equals, of_others) = match which {
@@ -275,7 +277,8 @@ impl FunctionCompiler<'_> {
         self.move_value(ty_of(double), Place::Reg(reg), bits);
     }
 
-    /// The instruction gives the smallest integer for all that does not fit: then only is there more to ask.
+    /// The instruction gives the smallest integer for all that does not fit: then only is there
+    /// more to ask.
     fn to_signed(&mut self, double: bool, wide: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let done = self.asm.new_label();
         self.asm.float_to_int(double, dst, wide, src);
@@ -286,7 +289,8 @@ impl FunctionCompiler<'_> {
         if misfit == Misfit::Trap {
             self.asm.float_compare(double, src, src);
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
-            // Above this, the integral part fits: the limit itself does, and for doubles to 32 bits what lies less than 1 below.
+            // Above this, the integral part fits: the limit itself does, and for doubles to 32 bits
+            // what lies less than 1 below.
             let lowest = if double && !wide { limit - 1.0 } else { limit };
             self.load_float(lowest, double, FLOAT_SCRATCH);
             self.asm.float_compare(double, src, FLOAT_SCRATCH);
@@ -296,7 +300,8 @@ impl FunctionCompiler<'_> {
             self.asm.float_compare(double, src, FLOAT_SCRATCH);
             self.trap_if(Cond::AboveEqual, TrapCode::IntegerOverflow);
         } else {
-            // NaN gives 0, what is too large the largest integer; what is too small is there already.
+            // NaN gives 0, what is too large the largest integer; what is too small is there
+            // already.
             let ordered = self.asm.new_label();
             self.asm.float_compare(double, src, src);
             self.asm.jcc(Cond::NotParity, ordered);

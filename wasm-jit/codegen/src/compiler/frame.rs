@@ -1,4 +1,5 @@
-//! The frame of a function in the making: slots for locals and operands, and room for the arguments of calls.
+//! The frame of a function in the making: slots for locals and operands, and room for the arguments
+//! of calls.
 
 use super::abi::SLOTS;
 use crate::asm::{Mem, Reg};

@@ -27,14 +27,17 @@ use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
 
 /// Room for the longest prologue.
 const PROLOGUE: u32 = 48;
-/// Functions start at multiples of this: places inside keep their alignment when the function is moved or compiled again.
+/// Functions start at multiples of this: places inside keep their alignment when the function is
+/// moved or compiled again.
 pub(super) const ALIGNMENT: u32 = 32;
-/// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all where nothing is called.
+/// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all
+/// where nothing is called.
 const SMALL_FRAME: u32 = 2048;
 /// The largest frame.
 const MOST_FRAME: u32 = 1 << 28;
-/// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of values takes two bytes of Wasm,
-/// and far more code; real programs have less than ten bytes for one.
+/// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of
+/// values takes two bytes of Wasm, and far more code; real programs have less than ten bytes for
+/// one.
 pub const MOST_GROWTH: u32 = 64;
 /// What a function may have in any case.
 const LEAST_CODE: u32 = 1 << 20;
@@ -90,7 +93,8 @@ pub(super) struct FunctionCompiler<'a> {
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
-    /// The register whose value has set the zero flag, with its width, and where the code was right behind.
+    /// The register whose value has set the zero flag, with its width, and where the code was right
+    /// behind.
     pub(super) flags: Option<(Reg, bool, u32)>,
     pub(super) reachable: bool,
     /// Blocks opened and not closed in code that is skipped.
@@ -340,7 +344,8 @@ impl<'a> FunctionCompiler<'a> {
             }
             return;
         }
-        // From the lowest address, which is the last local's, up; what is too much goes below, to operands.
+        // From the lowest address, which is the last local's, up; what is too much goes below, to
+        // operands.
         let stores = (last - first + 1).div_ceil(4);
         let top = self.frame.local_slot(first).disp() + 8;
         let zero = super::state::scratch(true);

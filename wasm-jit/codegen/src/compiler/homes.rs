@@ -1,11 +1,12 @@
 //! Which locals live in registers: chosen for each region, a loop or the function around them.
 //!
-//! A local with a *home* in a region is in that register at every label of the region; all others are in their slots. A loop starts
-//! with the homes of the region around it, so that nothing moves for what both use; where registers are
-//! short, its own most used locals take those of the least used ones. A use in an inner loop counts [`LOOP_WEIGHT`] times.
+//! A local with a *home* in a region is in that register at every label of the region; all others
+//! are in their slots. A loop starts with the homes of the region around it, so that nothing moves
+//! for what both use; where registers are short, its own most used locals take those of the least
+//! used ones. A use in an inner loop counts [`LOOP_WEIGHT`] times.
 //!
-//! Registers that the callee keeps are for regions with calls. The others are homes there only if the uses outweigh saving
-//! and restoring around the calls.
+//! Registers that the callee keeps are for regions with calls. The others are homes there only if
+//! the uses outweigh saving and restoring around the calls.
 
 use super::abi::{CALLEE_SAVED, CALLER_SAVED_HOMES, FLOAT_HOMES, Ty};
 use super::scan::Access;
@@ -19,16 +20,17 @@ const DEEPEST: u32 = 5;
 const CALL_COST: u32 = 2;
 /// Uses that pay for saving a register of the callee's in prologue and epilogue.
 const SAVE_COST: u32 = 5;
-/// The same in a region that calls: what it calls takes longer than a use in memory, and loops without calls inside have homes
-/// of their own.
+/// The same in a region that calls: what it calls takes longer than a use in memory, and loops
+/// without calls inside have homes of their own.
 const SAVE_COST_AROUND_CALLS: u32 = 40;
-/// Accesses looked at in one region: with this many, more would change nothing, and nested loops stay cheap.
+/// Accesses looked at in one region: with this many, more would change nothing, and nested loops
+/// stay cheap.
 const LOOKED_AT: usize = 20_000;
 /// Loops deeper than this take the homes of the loop around them.
 pub(super) const DEEPEST_REGION: u32 = 12;
 
-/// Registers of each kind that may be homes. With few of them, loops compete, and what is rare in real programs is common in small
-/// random ones: see the package `wasm-jit-fuzz`.
+/// Registers of each kind that may be homes. With few of them, loops compete, and what is rare in
+/// real programs is common in small random ones: see the package `wasm-jit-fuzz`.
 const MOST_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { 16 };
 
 /// A register's local.
@@ -88,8 +90,8 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    /// The homes for a region of these accesses inside `depth` loops. `arrives` tells the register in which a parameter
-    /// arrives, in the outermost region.
+    /// The homes for a region of these accesses inside `depth` loops. `arrives` tells the register
+    /// in which a parameter arrives, in the outermost region.
     pub(super) fn choose(
         &mut self,
         accesses: &[Access],

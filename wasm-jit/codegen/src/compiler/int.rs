@@ -97,7 +97,8 @@ impl FunctionCompiler<'_> {
         self.flags = Some((dst, wide, self.asm.offset()));
     }
 
-    /// Sets the zero flag as the register says; nothing is to do right behind the operation that gave it its value.
+    /// Sets the zero flag as the register says; nothing is to do right behind the operation that
+    /// gave it its value.
     pub(super) fn test_zero(&mut self, wide: bool, reg: Reg) {
         if self.flags != Some((reg, wide, self.asm.offset())) {
             self.asm.test(wide, reg, reg);
@@ -147,7 +148,8 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// `and` that keeps the lowest bytes. Not of a value that is still to be loaded: all of it must be inside the memory.
+    /// `and` that keeps the lowest bytes. Not of a value that is still to be loaded: all of it must
+    /// be inside the memory.
     fn and_as_extension(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
         if matches!(left.val, Val::Load(_)) {
             return false;
@@ -446,7 +448,8 @@ impl FunctionCompiler<'_> {
         if ty.is_float() {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }
-        // All that may change the flags or move operands comes before the comparison; moves leave the flags alone.
+        // All that may change the flags or move operands comes before the comparison; moves leave
+        // the flags alone.
         if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }

@@ -1,7 +1,8 @@
 //! Locals: read, written, saved and brought home.
 //!
-//! A local without a home is always up to date in its slot; a register may hold a copy. A local with a home is there at
-//! every label of the region; between labels it may be in its slot only, after a call, until it is used or a label comes.
+//! A local without a home is always up to date in its slot; a register may hold a copy. A local
+//! with a home is there at every label of the region; between labels it may be in its slot only,
+//! after a call, until it is used or a label comes.
 
 use super::function::{FunctionCompiler, Next};
 use super::homes::{Region, bits, is_callee_saved};
@@ -50,13 +51,14 @@ impl FunctionCompiler<'_> {
         self.local_get(local);
     }
 
-    /// A register for the current instruction's result: the home of the local that comes next, if it has one that fits, else a
-    /// new one.
+    /// A register for the current instruction's result: the home of the local that comes next, if
+    /// it has one that fits, else a new one.
     pub(super) fn result(&mut self, float: bool) -> Reg {
         self.target(float).unwrap_or_else(|| self.alloc(float))
     }
 
-    /// The home of the local that the next instruction sets, ready to be written. The operands must have been taken.
+    /// The home of the local that the next instruction sets, ready to be written. The operands must
+    /// have been taken.
     pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
         let Next::SetLocal(local) = self.next else { return None };
         let home = self.locals[local as usize].home?;
@@ -95,7 +97,8 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Gives operands that are another name for the local a value of their own, before it is written.
+    /// Gives operands that are another name for the local a value of their own, before it is
+    /// written.
     pub(super) fn part_from_aliases(&mut self, local: u32) {
         let mut left = self.locals[local as usize].aliases;
         for height in (0..self.stack.len()).rev() {
@@ -163,8 +166,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Before a call: nothing of value stays in registers that the callee may use. Inside a `try` nothing stays in registers
-    /// only, since the handler finds values in the frame.
+    /// Before a call: nothing of value stays in registers that the callee may use. Inside a `try`
+    /// nothing stays in registers only, since the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
         let in_try = self.try_region.is_some();
         for (reg, local) in self.region().iter() {

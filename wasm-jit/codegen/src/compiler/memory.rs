@@ -1,8 +1,9 @@
 //! Loads, stores, globals, tables.
 //!
-//! An access to a memory of 32 bits needs no check: the base plus an index of 32 bits plus an offset of 32 bits stays inside the
-//! range that is reserved for the memory, and what is beyond its size faults. Where no such range is reserved
-//! ([`CodeSettings`](crate::module::CodeSettings)), the end of the access is compared with the memory's length.
+//! An access to a memory of 32 bits needs no check: the base plus an index of 32 bits plus an
+//! offset of 32 bits stays inside the range that is reserved for the memory, and what is beyond its
+//! size faults. Where no such range is reserved ([`CodeSettings`](crate::module::CodeSettings)),
+//! the end of the access is compared with the memory's length.
 
 use wasmparser::{MemArg, MemArgTarget};
 
@@ -44,7 +45,8 @@ impl FunctionCompiler<'_> {
         self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
     }
 
-    /// Traps if the memory is shorter than the end in this register of an access of `size` bytes; else makes it the beginning.
+    /// Traps if the memory is shorter than the end in this register of an access of `size` bytes;
+    /// else makes it the beginning.
     fn check_end(&mut self, memory: u32, end: Reg, size: Size) {
         self.check_bounds(memory, end, 0);
         let masks = self.module.settings.masks_indices;
@@ -109,7 +111,8 @@ impl FunctionCompiler<'_> {
         Mem::indexed(base, far, 0, 0)
     }
 
-    /// The same with one register at most besides the operand's, for instructions that need the others.
+    /// The same with one register at most besides the operand's, for instructions that need the
+    /// others.
     pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
         let CodeSettings { checks_bounds, masks_indices } = self.module.settings;
@@ -267,7 +270,8 @@ impl FunctionCompiler<'_> {
         Mem::indexed(elements, index, 3, 0)
     }
 
-    /// The index, or 0 if the last comparison has found that it is not below its bound: by data, which the processor does not guess.
+    /// The index, or 0 if the last comparison has found that it is not below its bound: by data,
+    /// which the processor does not guess.
     pub(super) fn mask_if_not_below(&mut self, masked: Reg, index: Reg) {
         self.asm.alu(Alu::Sbb, true, masked, masked);
         self.asm.alu(Alu::And, true, masked, index);

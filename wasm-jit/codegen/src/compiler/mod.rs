@@ -1,26 +1,34 @@
 //! The single-pass compiler.
 //!
-//! Each operator becomes code at once, with what is known of the operands then. One operator is looked ahead, so that a
-//! comparison fuses with its branch, a load with its use, and a result goes straight to the local that takes it.
+//! Each operator becomes code at once, with what is known of the operands then. One operator is
+//! looked ahead, so that a comparison fuses with its branch, a load with its use, and a result goes
+//! straight to the local that takes it.
 //!
-//! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then `state.rs` tells how operands and
-//! locals are kept, `homes.rs` which locals live in registers, `edges.rs` what happens on the way to a label, `function.rs`
-//! how a function is put together.
+//! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
+//! `state.rs` tells how operands and locals are kept, `homes.rs` which locals live in registers,
+//! `edges.rs` what happens on the way to a label, `function.rs` how a function is put together.
 //!
 //! # A function
 //! 1. `scan.rs` looks it over: where its loops are, which locals they use, where they call.
-//! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for each loop when it is opened.
-//! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and takes operator after operator.
-//! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`, `atomics.rs`, `calls.rs`, `locals.rs`,
-//!    `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs` (what is in use is in `register_file.rs`), slots from `frame.rs`. What runs rarely is put aside (`cold.rs`).
-//! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size and saved registers are known now.
+//! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for
+//!    each loop when it is opened.
+//! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and
+//!    takes operator after operator.
+//! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
+//!    `atomics.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`.
+//!    Registers come from `registers.rs` (what is in use is in `register_file.rs`), slots from
+//!    `frame.rs`. What runs rarely is put aside (`cold.rs`).
+//! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size
+//!    and saved registers are known now.
 //!
-//! What comes out is in `output.rs`. Calls between functions are linked later, by whoever puts the chunks in their places. `trampoline.rs` makes the code by
-//! which the host enters, and is called.
+//! What comes out is in `output.rs`. Calls between functions are linked later, by whoever puts the
+//! chunks in their places. `trampoline.rs` makes the code by which the host enters, and is called.
 //!
-//! The code depends on nothing but the function and the module's declarations: compiling a function once more
-//! gives the same bytes. So nothing is kept about where its instructions are: who must know, compiles the function again in the sight of an [`Observer`]. That holds only as long
-//! as every decision follows from the function and the declarations: none from an address, a time, a hash seed, or the function before.
+//! The code depends on nothing but the function and the module's declarations: compiling a function
+//! once more gives the same bytes. So nothing is kept about where its instructions are: who must
+//! know, compiles the function again in the sight of an [`Observer`]. That holds only as long as
+//! every decision follows from the function and the declarations: none from an address, a time, a
+//! hash seed, or the function before.
 
 #![expect(
     clippy::wrong_self_convention,
@@ -97,7 +105,8 @@ impl<'m> Compiler<'m> {
         function::compile(self, index, body, chunk, None)
     }
 
-    /// As [`Compiler::compile`], in the sight of an observer, which changes nothing: the code is the same.
+    /// As [`Compiler::compile`], in the sight of an observer, which changes nothing: the code is
+    /// the same.
     ///
     /// # Errors
     /// As [`Compiler::compile`]; none for a function that was compiled before.

@@ -1,9 +1,11 @@
-//! What the compiler shows of its work: where the code of each instruction is, and where the values are in front of it.
+//! What the compiler shows of its work: where the code of each instruction is, and where the values
+//! are in front of it.
 //!
-//! Nothing of this is kept when a module is compiled. Who must know compiles the function again, which gives the same code, and
-//! watches it as an [`Observer`]: [`Positions`] collects places, and [`FrameMaps`] a [`FrameMap`] of the state in front of each
-//! instruction that is asked for. What a map says holds whenever the program is about to execute the instruction: it is at the place where the
-//! instruction's code begins then, whichever way it has come there.
+//! Nothing of this is kept when a module is compiled. Who must know compiles the function again,
+//! which gives the same code, and watches it as an [`Observer`]: [`Positions`] collects places, and
+//! [`FrameMaps`] a [`FrameMap`] of the state in front of each instruction that is asked for. What a
+//! map says holds whenever the program is about to execute the instruction: it is at the place
+//! where the instruction's code begins then, whichever way it has come there.
 
 use std::fmt;
 
@@ -18,11 +20,12 @@ use crate::asm::{Cond, Mem, Reg};
 
 /// Watches a function while it is compiled. Offsets of code are in the chunk.
 pub trait Observer {
-    /// The code of an instruction begins: for every instruction, in their order. Several may begin at the same place, since many have no
-    /// code of their own.
+    /// The code of an instruction begins: for every instruction, in their order. Several may begin
+    /// at the same place, since many have no code of their own.
     fn instruction(&mut self, position: Position, state: &State<'_>);
 
-    /// More code of an instruction, apart from the rest: what runs rarely, and the epilogue. Or no code: [`Position::DATA`].
+    /// More code of an instruction, apart from the rest: what runs rarely, and the epilogue. Or no
+    /// code: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
 }
 
@@ -47,11 +50,13 @@ pub struct State<'a> {
 
 /// Where the values of a frame are, in front of an instruction.
 ///
-/// Besides the registers that it names, `r14`, `r15`, `rbp` and `rsp` are what they always are, and `rbx`, `r12` and `r13` are the
-/// caller's where the function does not use them. All others are free.
+/// Besides the registers that it names, `r14`, `r15`, `rbp` and `rsp` are what they always are, and
+/// `rbx`, `r12` and `r13` are the caller's where the function does not use them. All others are
+/// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameMap {
-    /// Parameters and locals, up to the last one that the function uses; those behind are zero for ever.
+    /// Parameters and locals, up to the last one that the function uses; those behind are zero for
+    /// ever.
     pub locals: Box<[Placed<LocalPlace>]>,
     /// Operands, the top one last.
     pub operands: Box<[Placed<OperandPlace>]>,
@@ -84,7 +89,8 @@ pub enum LocalPlace {
     Slot(i32),
     /// Nowhere, and zero: no instruction of the function names it.
     Zero,
-    /// The next instruction sets it, and its new value, the top operand, is in its place already. The old one is gone.
+    /// The next instruction sets it, and its new value, the top operand, is in its place already.
+    /// The old one is gone.
     Overwritten,
     /// Nowhere: no instruction from here on reads it.
     Dead,
@@ -112,7 +118,8 @@ pub enum OperandPlace {
     },
     /// It is 1 if the condition holds, else 0; the next instruction is to take it from the flags.
     Flags(Condition),
-    /// Nowhere: the next instruction only asks whether it is zero, which it is unless the condition holds.
+    /// Nowhere: the next instruction only asks whether it is zero, which it is unless the condition
+    /// holds.
     Truth(Condition),
 }
 
@@ -240,19 +247,22 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether the operand is the exception that a `catch` keeps for `rethrow`: no operand of the program's.
+    /// Whether the operand is the exception that a `catch` keeps for `rethrow`: no operand of the
+    /// program's.
     fn is_exception(&self, height: usize) -> bool {
         let is_handler = |control: &&Control<'_>| matches!(control.kind, Kind::Catch { .. });
         self.control.iter().filter(is_handler).any(|control| control.height as usize == height)
     }
 
-    /// Whether the home of the local holds an operand already that the next instruction is to assign to it.
+    /// Whether the home of the local holds an operand already that the next instruction is to
+    /// assign to it.
     fn is_overwritten(&self, local: &Local) -> bool {
         let is_at_home = |operand: &Operand| local.home.is_some_and(|home| operand.val == Val::Reg(home));
         self.stack.last().is_some_and(is_at_home)
     }
 
-    /// Whether this instruction or a later one may read the local. Only then are the places right that the compiler has for it.
+    /// Whether this instruction or a later one may read the local. Only then are the places right
+    /// that the compiler has for it.
     fn is_live(&self, index: usize, local: &Local) -> bool {
         let last = self.last_access[index];
         last != 0 && (local.aliases > 0 || last >= self.position || last >= self.outermost_loop)
@@ -303,7 +313,8 @@ impl Positions {
     }
 }
 
-/// Collects the maps of the frames in front of those instructions that are asked for, by their offsets in the module.
+/// Collects the maps of the frames in front of those instructions that are asked for, by their
+/// offsets in the module.
 pub struct FrameMaps<F> {
     is_wanted: F,
     maps: Vec<(Position, FrameMap)>,
@@ -315,8 +326,8 @@ impl<F: FnMut(u32) -> bool> FrameMaps<F> {
         Self { is_wanted, maps: Vec::new() }
     }
 
-    /// In the order of the instructions, by offsets from the entry of the function that was watched. There is none for an instruction
-    /// that cannot be reached.
+    /// In the order of the instructions, by offsets from the entry of the function that was
+    /// watched. There is none for an instruction that cannot be reached.
     #[must_use]
     pub fn in_function(mut self, function: &CompiledFunction) -> Vec<(Position, FrameMap)> {
         for (position, _) in &mut self.maps {

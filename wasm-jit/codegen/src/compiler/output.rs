@@ -40,18 +40,20 @@ pub struct CompiledFunction {
 /// The code of the body of a `try_table` or `try`.
 #[derive(Clone, Debug)]
 pub struct TryRegion {
-    /// A return address belongs to the region if `start < address <= end`. The innermost is asked first.
+    /// A return address belongs to the region if `start < address <= end`. The innermost is asked
+    /// first.
     pub start: u32,
     /// The last such address.
     pub end: u32,
-    /// Where to go on looking when none of the catches fits: the enclosing region, or the one that `delegate` names.
+    /// Where to go on looking when none of the catches fits: the enclosing region, or the one that
+    /// `delegate` names.
     pub parent: Option<u32>,
     /// Its handlers.
     pub catches: Box<[Catch]>,
 }
 
-/// Asked in order. At the handler `rbp` is the function's frame, `rsp` is `rbp - frame_size`, `r14` and `r15` are as ever, and
-/// `rax` is the exception.
+/// Asked in order. At the handler `rbp` is the function's frame, `rsp` is `rbp - frame_size`, `r14`
+/// and `r15` are as ever, and `rax` is the exception.
 #[derive(Clone, Copy, Debug)]
 pub struct Catch {
     /// Tag index, or `None` for all.
@@ -60,7 +62,8 @@ pub struct Catch {
     pub handler: u32,
 }
 
-/// Where the code of a Wasm instruction starts. Recorded only when a function is compiled once more to be asked about.
+/// Where the code of a Wasm instruction starts. Recorded only when a function is compiled once more
+/// to be asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     /// Offset in the chunk.

@@ -1,8 +1,9 @@
 //! Which registers are in use, and for what.
 //!
-//! A register is *held* by an operand, or by a copy of a local, until it is given up. It is *pinned* by the current instruction: one
-//! that it has taken from the stack, or was just given, is not given out again until the next instruction. Registers at which locals are
-//! at home are neither: they are the region's (`homes.rs`).
+//! A register is *held* by an operand, or by a copy of a local, until it is given up. It is
+//! *pinned* by the current instruction: one that it has taken from the stack, or was just given, is
+//! not given out again until the next instruction. Registers at which locals are at home are
+//! neither: they are the region's (`homes.rs`).
 
 use super::homes::bits;
 use crate::asm::Reg;

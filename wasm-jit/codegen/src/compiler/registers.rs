@@ -1,8 +1,9 @@
 //! Registers for operands, and moves between registers and slots.
 //!
-//! Registers are given to operands as they are needed. When none is free, a copy of a local is forgotten, or the lowest operand
-//! goes to its slot. Registers of operands that an instruction has taken from the stack, and those that it has just been
-//! given, are *pinned*: not given out again until the next instruction.
+//! Registers are given to operands as they are needed. When none is free, a copy of a local is
+//! forgotten, or the lowest operand goes to its slot. Registers of operands that an instruction has
+//! taken from the stack, and those that it has just been given, are *pinned*: not given out again
+//! until the next instruction.
 
 use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::function::FunctionCompiler;
@@ -82,7 +83,8 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// One register of the set that is not pinned, made free: a free one, else that of a copy, else that of the lowest operand.
+    /// One register of the set that is not pinned, made free: a free one, else that of a copy, else
+    /// that of the lowest operand.
     fn free_one(&mut self, set: u32) -> Reg {
         if let Some(free) = self.registers.free_of(set) {
             return free;

@@ -1,13 +1,14 @@
 //! A look over a function before it is compiled: where its loops are, and which locals they use.
 //!
-//! One pass over the operators, which takes a small part of the time of compiling. Compiling stays one pass: it only asks
-//! here which locals deserve registers when it comes to a loop.
+//! One pass over the operators, which takes a small part of the time of compiling. Compiling stays
+//! one pass: it only asks here which locals deserve registers when it comes to a loop.
 //!
 //! Accesses to locals are a list in the order of the code, so that a loop's are a range of it.
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, VisitOperator};
 
-/// An access to a local, or a call: the local's index, whether it writes, and how many loops it is in.
+/// An access to a local, or a call: the local's index, whether it writes, and how many loops it is
+/// in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access(u32);
 
@@ -55,7 +56,8 @@ pub(super) struct LoopFacts {
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
-    /// Module offset of the last access to each parameter, and to each other local up to the last one that is used; 0 for none.
+    /// Module offset of the last access to each parameter, and to each other local up to the last
+    /// one that is used; 0 for none.
     pub(super) last_access: Vec<u32>,
     /// Whether there is a `try` or `try_table`.
     pub(super) has_try: bool,
@@ -122,7 +124,8 @@ impl Visitor<'_> {
         }
     }
 
-    /// The operator is a constant of each caller: what remains there is one arm, and no operator is ever made.
+    /// The operator is a constant of each caller: what remains there is one arm, and no operator is
+    /// ever made.
     #[inline(always)]
     fn operator(&mut self, operator: &Operator<'_>) {
         match operator {

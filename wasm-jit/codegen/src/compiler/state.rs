@@ -1,23 +1,27 @@
 //! What the compiler knows at a point of the code: where every operand and every local is.
 //!
-//! An *operand* of the abstract stack is a constant, a register, another name for a local, a flag, a place in memory about to be
-//! loaded, or its slot in the frame. A *local* is in its slot, or in a register, or in both. Registers
-//! are given to operands as they are needed; when none is left, the lowest operand goes to its slot.
+//! An *operand* of the abstract stack is a constant, a register, another name for a local, a flag,
+//! a place in memory about to be loaded, or its slot in the frame. A *local* is in its slot, or in
+//! a register, or in both. Registers are given to operands as they are needed; when none is left,
+//! the lowest operand goes to its slot.
 //!
 //! Two rules make control flow cheap:
-//! - A local without a home (see `homes.rs`) is always up to date in its slot. A register may hold a copy, until the next label.
-//! - At a label, every local with a home in the label's region is in that register, and all operands below the label's own are
-//!   in their slots or constants.
+//! - A local without a home (see `homes.rs`) is always up to date in its slot. A register may hold
+//!   a copy, until the next label.
+//! - At a label, every local with a home in the label's region is in that register, and all
+//!   operands below the label's own are in their slots or constants.
 //!
-//! This file has the types, and what is asked of operands. Which registers are in use is in `register_file.rs`, how they are given out in `registers.rs`, how locals are read and
-//! written in `locals.rs`.
+//! This file has the types, and what is asked of operands. Which registers are in use is in
+//! `register_file.rs`, how they are given out in `registers.rs`, how locals are read and written in
+//! `locals.rs`.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
-/// Operands that are another name for a local lie at most so far below the top: whoever writes a local looks for them.
+/// Operands that are another name for a local lie at most so far below the top: whoever writes a
+/// local looks for them.
 const DEEPEST_ALIAS: u32 = 64;
 
 /// Data behind the code of a function.
@@ -180,7 +184,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand as the source of a move: no code is made, except for what the next instruction was to do.
+    /// The operand as the source of a move: no code is made, except for what the next instruction
+    /// was to do.
     pub(super) fn place(&mut self, operand: &Operand) -> Place {
         match operand.val {
             Val::Const(bits) => Place::Const(bits),

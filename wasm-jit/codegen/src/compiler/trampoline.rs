@@ -1,4 +1,5 @@
-//! Into compiled code, and out of it to host functions. Both move values between an array and where calls have them.
+//! Into compiled code, and out of it to host functions. Both move values between an array and where
+//! calls have them.
 
 use wasmparser::FuncType;
 
@@ -14,7 +15,8 @@ use crate::vmctx::{
 /// What an entry trampoline saves, in this order, right below `rbp`.
 const SAVED: [Reg; 5] = [Reg::RBX, Reg::R12, Reg::R13, Reg::R14, Reg::R15];
 
-/// Stores a value of a register into an array's element of eight bytes, the upper half of a smaller one zero.
+/// Stores a value of a register into an array's element of eight bytes, the upper half of a smaller
+/// one zero.
 fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
     let element = Mem::base(array, 8 * index as i32);
     match ty {
@@ -32,11 +34,14 @@ fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32)
     if ty.is_float() { asm.float_load(ty.wide(), dst, element) } else { asm.mov(ty.wide(), dst, element) }
 }
 
-/// Appends the trampoline that enters compiled code: `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut
-/// u64) -> u64`. Arguments are taken from `values`, eight bytes each, results are put there. It returns 0, or 1 when the activation
-/// was left by a trap or an exception. It sets the store's `activation_fp`, which the caller saves and restores.
+/// Appends the trampoline that enters compiled code:
+/// `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut u64) -> u64`.
+/// Arguments are taken from `values`, eight bytes each, results are put there. It returns 0, or 1
+/// when the activation was left by a trap or an exception. It sets the store's `activation_fp`,
+/// which the caller saves and restores.
 ///
-/// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so that one routine can leave any activation.
+/// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so
+/// that one routine can leave any activation.
 pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     asm.push(Reg::RBP);
@@ -88,12 +93,14 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     asm.ret(0);
 }
 
-/// Appends the trampoline by which compiled code calls a host function of this type: it calls `extern "sysv64" fn(context: *mut
-/// VmContext, caller: *mut VmContext, values: *mut u64) -> u64`, whose address is in the quadword behind the head of the host
-/// function's context. Arguments are in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
+/// Appends the trampoline by which compiled code calls a host function of this type: it calls
+/// `extern "sysv64" fn(context: *mut VmContext, caller: *mut VmContext, values: *mut u64) -> u64`,
+/// whose address is in the quadword behind the head of the host function's context. Arguments are
+/// in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
 ///
-/// The frame has what a frame of compiled code has, with all callee-saved registers: they may hold references of the callers,
-/// which the collector must find, and the host may save them on another stack.
+/// The frame has what a frame of compiled code has, with all callee-saved registers: they may hold
+/// references of the callers, which the collector must find, and the host may save them on another
+/// stack.
 pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     let values = 8 * ty.params().len().max(ty.results().len()) as u32;

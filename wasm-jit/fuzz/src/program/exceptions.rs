@@ -1,5 +1,5 @@
-//! Exceptions, in both of their forms: as of today, and the older one, which only one of the engines may have. Both texts of a
-//! seed do the same.
+//! Exceptions, in both of their forms: as of today, and the older one, which only one of the
+//! engines may have. Both texts of a seed do the same.
 
 use super::{F64, Function, I32, I64};
 

@@ -1,4 +1,5 @@
-//! Control flow that carries values: loops with parameters, tables of labels, calls that end a function; and code behind a branch.
+//! Control flow that carries values: loops with parameters, tables of labels, calls that end a
+//! function; and code behind a branch.
 
 use super::{Function, ITERATIONS, Ty};
 

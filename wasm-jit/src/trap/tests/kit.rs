@@ -1,4 +1,5 @@
-//! Functions assembled by hand, in the frames and by the convention of [`vmctx`](crate::vmctx), and a store to run them in.
+//! Functions assembled by hand, in the frames and by the convention of [`vmctx`](crate::vmctx), and
+//! a store to run them in.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -19,7 +20,8 @@ pub(super) const FRAME: u32 = 64;
 /// The kit's module has two tags, whose identities are these.
 pub(super) const TAGS: [usize; 2] = [101, 102];
 
-/// A function that is being assembled: its frame is set up before and taken down behind what the test adds.
+/// A function that is being assembled: its frame is set up before and taken down behind what the
+/// test adds.
 pub(super) struct Function {
     pub asm: CodeAssembler,
     calls: Vec<(CodeLabel, u32)>,
@@ -171,7 +173,8 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
     chunk.functions.push(compiled);
 }
 
-/// An instance of the kit's module: the head of its context and what lies behind, and a page of memory behind which nothing is.
+/// An instance of the kit's module: the head of its context and what lies behind, and a page of
+/// memory behind which nothing is.
 pub(super) struct Instance {
     context: Box<[u64]>,
     pub store: *mut ExecutionState,
