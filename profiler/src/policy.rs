@@ -31,9 +31,9 @@
 //!
 //! # Where this does not hold
 //! * From the moment the allowance is used up until the next stratum begins (the daemon's next
-//!   tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The calls of this *gap* are
-//!   estimated as half of what the last rate would give, and the interval holds everything from
-//!   none to all of it.
+//!   tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The calls
+//!   of this *gap* are estimated as half of what the last rate would give, and the interval holds
+//!   everything from none to all of it.
 //! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of
 //!   it is treated as a gap.
 //! * A window opens at the first tick of the daemon after the drawn instant. A call in the first
