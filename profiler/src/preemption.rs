@@ -17,7 +17,8 @@
 //!
 //! If both kinds of switches happened since the last look, the time is divided by their numbers. A
 //! program with critical sections of its own overwrites the pointer: then step 3 is made more
-//! often, to no effect.
+//! often, to no effect. Two looks are at least [`BETWEEN_LOOKS`] apart; what happened between them
+//! is known at the second.
 //!
 //! # What it does not tell
 //! A virtual processor that the host takes away looks like a slow one, and so do interrupts and
@@ -28,6 +29,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
 
 use nix::time::{ClockId, clock_gettime};
+use wordpatch::tsc;
 
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
@@ -40,6 +42,11 @@ const POINTER: isize = 8;
 
 /// The TSC's rate in ticks per nanosecond, as the bits of an f64.
 static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Ticks from one look to the next, at least: some 40 us, far less than a time slice. Where a look
+/// is itself what takes the thread from its processor (under a tracer of system calls), or the
+/// program overwrites the pointer all the time, probes would do nothing else.
+const BETWEEN_LOOKS: u64 = 100_000;
 
 // A critical section of one byte, after the signature that the kernel asks for in front of the
 // abort handler (RSEQ_SIG of glibc). Nothing ever jumps there.
@@ -113,6 +120,8 @@ pub(crate) struct Preemption {
     time: AtomicU64,
     /// Whether the rest is set.
     has_looked: AtomicBool,
+    /// When the last look ended, in ticks.
+    looked: AtomicU64,
     /// Time at the last look, less processor time by then, in nanoseconds.
     off: AtomicU64,
     voluntary: AtomicU64,
@@ -137,6 +146,15 @@ impl Preemption {
     #[cold]
     fn look(&self) {
         let Some(pointer) = pointer() else { return };
+        // The next probe asks again.
+        if tsc::now().wrapping_sub(self.looked.load(Relaxed)) < BETWEEN_LOOKS {
+            return;
+        }
+        self.ask(pointer);
+        self.looked.store(tsc::now(), Relaxed);
+    }
+
+    fn ask(&self, pointer: &AtomicU64) {
         // Before the look: a switch after it is seen next time.
         pointer.store(armed(), Relaxed);
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -169,6 +187,7 @@ impl Preemption {
     /// Begins anew: another thread, or the only one of a forked child.
     pub(crate) fn forget(&self) {
         self.has_looked.store(false, Relaxed);
+        self.looked.store(0, Relaxed);
     }
 }
 
@@ -227,5 +246,25 @@ mod tests {
             let slack = ticks(Duration::from_millis(20));
             assert!((most as f64) < ticks(start.elapsed()) + slack, "more than the time that passed");
         });
+    }
+
+    /// A program that overwrites the pointer at every call pays for a look now and then only.
+    #[test]
+    fn looks_are_some_time_apart() {
+        start(RATE);
+        let Some(pointer) = pointer() else {
+            println!("skipped: the C library has registered no rseq area");
+            return;
+        };
+        let preemption = Preemption::default();
+        let begin = tsc::now();
+        let mut looks = std::collections::BTreeSet::new();
+        for _ in 0..20_000 {
+            pointer.store(0, Relaxed);
+            preemption.time();
+            looks.insert(preemption.looked.load(Relaxed));
+        }
+        let most = tsc::now().wrapping_sub(begin) / BETWEEN_LOOKS + 1;
+        assert!(looks.len() as u64 <= most, "{} looks, {most} may be", looks.len());
     }
 }
