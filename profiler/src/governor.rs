@@ -69,7 +69,7 @@ const TICKS: RangeInclusive<f64> = 1e6..=200e6;
 
 /// A program that runs less than this part of the time costs more than its budget rather than not
 /// being measured.
-const LEAST_RUNNING: f64 = 0.02;
+const MIN_RUNNING: f64 = 0.02;
 
 /// The scale below which the budget has no room for ticks before their time: they cost more than
 /// windows.
@@ -255,7 +255,7 @@ impl Governor {
         }
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
-        self.load = (own / elapsed.max(1.0)).max(LEAST_RUNNING);
+        self.load = (own / elapsed.max(1.0)).max(MIN_RUNNING);
         self.scale = adapted(self.scale, budget, own, now.sum() - self.last.sum(), &now);
         self.last = now;
         self.publish();

@@ -14,7 +14,7 @@ const STUDENT: [f64; TABLE] = [
 
 /// The largest mean of a Poisson distribution that gives no more than 0, 1, 2, ... events with a
 /// probability of 2.5 % (Garwood, 1936).
-const MOST_FOR: [f64; TABLE] = [
+const MAX_MEAN_FOR: [f64; TABLE] = [
     3.6889, 5.5716, 7.2247, 8.7673, 10.2416, 11.6683, 13.0595, 14.4227, 15.7632, 17.0848, 18.3904, 19.6820,
     20.9616, 22.2304, 23.4896, 24.7402, 25.9830, 27.2186, 28.4478, 29.6709, 30.8884, 32.1007, 33.3083,
     34.5113, 35.7101, 36.9049, 38.0960, 39.2836, 40.4678, 41.6488, 42.8269, 44.0020, 45.1745, 46.3443,
@@ -35,7 +35,7 @@ pub(crate) fn student(degrees_of_freedom: f64) -> f64 {
 /// The largest mean of a Poisson distribution that gives no more than `seen` events, fewer than 40,
 /// with a probability of 2.5 %.
 pub(crate) fn most_for(seen: f64) -> f64 {
-    MOST_FOR[(seen.ceil() as usize).min(TABLE - 1)]
+    MAX_MEAN_FOR[(seen.ceil() as usize).min(TABLE - 1)]
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
             let student = StudentsT::new(0.0, 1.0, index as f64 + 1.0).unwrap();
             assert!((student.cdf(*limit) - 0.975).abs() < 1e-5, "{index}: {limit}");
         }
-        for (seen, limit) in MOST_FOR.iter().enumerate() {
+        for (seen, limit) in MAX_MEAN_FOR.iter().enumerate() {
             let gamma = Gamma::new(seen as f64 + 1.0, 1.0).unwrap();
             assert!((gamma.cdf(*limit) - 0.975).abs() < 1e-5, "{seen}: {limit}");
         }

@@ -27,7 +27,7 @@ const LONG: u64 = 100_000;
 
 /// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few
 /// microseconds.
-const SHORTEST_PREEMPTION: u64 = 10_000;
+const MIN_PREEMPTION: u64 = 10_000;
 
 /// What happens to a function now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,7 +119,7 @@ impl Measured {
         self.samples += 1;
         self.min = self.min.min(sample.ticks);
         self.max = self.max.max(sample.ticks);
-        if sample.preempted >= SHORTEST_PREEMPTION {
+        if sample.preempted >= MIN_PREEMPTION {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
         }

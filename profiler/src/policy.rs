@@ -50,18 +50,18 @@ use rand::{Rng, RngExt};
 pub(crate) const CAP: u32 = 20;
 
 /// The shortest window, in nanoseconds.
-const SHORTEST_WINDOW: f64 = 1_000.0;
+const MIN_WINDOW: f64 = 1_000.0;
 
 /// The first stratum of a function is this part of the others, but not shorter than so many
 /// nanoseconds. Each following one is longer by [`GROWTH`].
 const FIRST_STRATUM: f64 = 0.1;
-const SHORTEST_STRATUM: f64 = 1e6;
+const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
 /// A function may be on at this multiple of the calls that its windows would observe, and with so
 /// many calls per nanosecond (100 a second) in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
-const LEAST_REFILL: f64 = 1e-7;
+const MIN_REFILL: f64 = 1e-7;
 
 /// A function is switched on again if it would use this part of its allowance: after one that is
 /// used up, it is unobserved until the next tick.
@@ -87,7 +87,7 @@ impl Intensity {
     /// Calls per nanosecond at which an allowance is refilled: more than windows would observe,
     /// since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
-        (ON_FOR_SAMPLED * self.calls / self.stratum).max(LEAST_REFILL)
+        (ON_FOR_SAMPLED * self.calls / self.stratum).max(MIN_REFILL)
     }
 }
 
@@ -139,7 +139,7 @@ impl Planned {
     /// `running` is the part of the time that is the program's own: the calls of the planned length
     /// are made in that.
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
-        let length = (self.length * running).max(SHORTEST_WINDOW.min(self.length));
+        let length = (self.length * running).max(MIN_WINDOW.min(self.length));
         let end = self.end.max(self.opens.max(now) + length / running);
         Open { start: self.start, end, length, running, own_time }
     }
@@ -206,13 +206,13 @@ impl Pace {
         random: &mut impl Rng,
     ) -> Next {
         let usual = intensity.stratum / self.importance;
-        let length = (usual * self.part).max(SHORTEST_STRATUM.min(usual)) * random.random_range(0.75..1.25);
+        let length = (usual * self.part).max(MIN_STRATUM.min(usual)) * random.random_range(0.75..1.25);
         self.part = (self.part * GROWTH).min(1.0);
         let refill = intensity.refill() + self.rate * mean * intensity.earned;
         if self.rate <= ROOM * refill {
             return Next::On;
         }
-        let window = (intensity.calls / self.rate).max(SHORTEST_WINDOW).min(length);
+        let window = (intensity.calls / self.rate).max(MIN_WINDOW).min(length);
         let opens = start + (length - window) * random.random_range(0.0..1.0);
         Next::Window(Planned { start, end: start + length, opens, length: window })
     }

@@ -32,7 +32,7 @@ const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 const OVERHEAD_ERROR: f64 = 0.3;
 
 /// What a pair of probes takes at least, in ticks.
-const LEAST_OVERHEAD: u64 = 100;
+const MIN_OVERHEAD: u64 = 100;
 
 /// Ticks between two looks at which functions matter most.
 const LOOK_EVERY: u32 = 8;
@@ -286,7 +286,7 @@ impl Schedule {
         let counted = function.counted();
         // What other threads have spent in the window is not known, and not made up for.
         let error = if thread::are_many() { 1.0 } else { OVERHEAD_ERROR };
-        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * LEAST_OVERHEAD));
+        let overhead = governor::nanoseconds(counted.overhead.max(counted.entries * MIN_OVERHEAD));
         let uncertain = error * overhead / open.length;
         // Of the time that passes.
         let rate = |calls_per_ns: f64| calls_per_ns * open.running;

@@ -33,7 +33,7 @@ const PENDING: usize = 4;
 
 /// Gaps that are a larger part of the time since a function was on leave its estimates without an
 /// upper limit, unless they are shorter than so many nanoseconds in all.
-const LONGEST_GAPS: f64 = 0.25;
+const MAX_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
 /// A function that was on for all but this part of the time, and was called more often then than
@@ -45,7 +45,7 @@ const TOO_FAST: f64 = 0.4;
 
 /// With fewer windows, a phase in which the function was busy may well have been missed: no upper
 /// limit either.
-const LEAST_WINDOWS: f64 = 6.0;
+const MIN_WINDOWS: f64 = 6.0;
 
 /// A window whose calls are still being collected.
 #[derive(Clone, Copy, Debug)]
@@ -336,11 +336,11 @@ impl Strata {
         }
         // Calls so short that most of the time between two of them is that of probes.
         let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
-        let has_long_gaps = self.unobserved > LONGEST_GAPS * (self.strata_time + self.unobserved)
-            && self.unobserved > SHORT_GAP;
+        let has_long_gaps =
+            self.unobserved > MAX_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
         is_too_fast
             || has_long_gaps
-            || (self.windows > 0.0 && self.windows < LEAST_WINDOWS && self.strata_time > SHORT_GAP)
+            || (self.windows > 0.0 && self.windows < MIN_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
     /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata.

@@ -24,7 +24,7 @@ const RING: usize = 8192;
 const HALF: usize = RING / 2;
 
 /// A probe that took longer, in ticks, was interrupted for another thread: about 0.1 ms.
-const LONGEST_PROBE: u64 = 250_000;
+const MAX_PROBE_TIME: u64 = 250_000;
 
 /// One call that was timed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -204,7 +204,7 @@ impl Thread {
     #[inline(always)]
     pub(crate) fn spend(&self, ticks: u64, now: u64) {
         self.seen.store(now, Ordering::Relaxed);
-        if ticks > LONGEST_PROBE {
+        if ticks > MAX_PROBE_TIME {
             self.pause(ticks);
         }
         self.overhead.store(self.overhead.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);

@@ -77,7 +77,7 @@ const CONTROL_EVERY: u64 = 4;
 
 /// The paper's grid of waits, in ticks.
 const STEP: u32 = 100;
-const LONGEST_WAIT: u32 = 2_400;
+const MAX_WAIT: u32 = 2_400;
 
 /// Waits of part 3, in ticks: close where most tears are, and beyond the paper's grid for slower
 /// machines.
@@ -255,7 +255,7 @@ fn paper(window: u32) -> Vec<Spec> {
     const LIMIT: u32 = 3_600_000;
     let mut specs = Vec::new();
     for run in 0..RUNS {
-        for wait in (0..=LONGEST_WAIT).step_by(STEP as usize) {
+        for wait in (0..=MAX_WAIT).step_by(STEP as usize) {
             for front in 1..LENGTH {
                 for executors in 2..=6 {
                     specs.push(Spec {

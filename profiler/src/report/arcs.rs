@@ -13,7 +13,7 @@ use crate::filter::Patterns;
 use crate::symbol::{short, without_parameters};
 
 /// Longest name in these tables.
-const LONGEST_NAME: usize = 80;
+const MAX_NAME_LENGTH: usize = 80;
 /// How many candidates an error names.
 const CANDIDATES: usize = 10;
 
@@ -131,7 +131,7 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
         .map(|column: usize| cells.iter().map(|cells| cells[column][1].chars().count()).max().unwrap_or(0));
     let rows = arcs.iter().zip(&cells).map(|((name, _), cells)| {
         let cells = cells.iter().zip(tails).map(|([value, error], tail)| format!("{value}{error:<tail$}"));
-        [shortened(name, LONGEST_NAME)].into_iter().chain(cells).collect()
+        [shortened(name, MAX_NAME_LENGTH)].into_iter().chain(cells).collect()
     });
     text.push_str(&aligned(vec![header, "calls", "total", "share"], vec![Right; 3], rows.collect()));
     if limit < arcs.len() {

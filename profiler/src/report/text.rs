@@ -20,9 +20,9 @@ use crate::filter::Patterns;
 /// Columns that the table should fill at most.
 const WIDTH: usize = 132;
 /// A name is never made shorter than this, even if the table becomes wider than [`WIDTH`].
-const SHORTEST_NAME: usize = 28;
+const MIN_NAME_LENGTH: usize = 28;
 /// Longest file name in the column `object`.
-const LONGEST_OBJECT: usize = 20;
+const MAX_OBJECT_LENGTH: usize = 20;
 /// Spaces between two columns: one from the table's style, the rest as padding.
 const GAP: usize = 2;
 
@@ -160,7 +160,7 @@ fn columns(functions: &[(&FunctionReport, String)]) -> Vec<Column> {
         header: "object",
         alignment: CellAlignment::Left,
         cell: |function, _| {
-            [shortened(&printable(base_name(&function.object)), LONGEST_OBJECT), String::new()]
+            [shortened(&printable(base_name(&function.object)), MAX_OBJECT_LENGTH), String::new()]
         },
     };
     let off_cpu = right(OFF_CPU, |function, _| {
@@ -211,7 +211,7 @@ fn table(functions: &[(&FunctionReport, String)], thread_time_ns: u64) -> String
             cells.iter().map(|cell| width(cell)).max().unwrap_or(0).max(width(header)) + GAP
         })
         .sum();
-    let name_width = WIDTH.saturating_sub(others).max(SHORTEST_NAME);
+    let name_width = WIDTH.saturating_sub(others).max(MIN_NAME_LENGTH);
 
     let names = functions.iter().map(|(_, name)| shortened(name, name_width));
     let rows = names.enumerate().map(|(row, name)| {

@@ -30,7 +30,7 @@ const SMALLEST: f64 = 0.005;
 /// Levels that are indented further than the ones above.
 const DEEPEST: usize = 40;
 /// Longest name of a node.
-const LONGEST_NAME: usize = 100;
+const MAX_NAME_LENGTH: usize = 100;
 
 /// The tree as text, longest times first; ends with a newline.
 #[must_use]
@@ -61,7 +61,7 @@ pub fn render(report: &Report, view: &View) -> String {
     while let Some((index, time, depth)) = open.pop() {
         let node = &graph.nodes[index];
         let (share, shown) = (units::share(time, report.thread_time_ns), units::time(time));
-        let name = shortened(&node.name, LONGEST_NAME);
+        let name = shortened(&node.name, MAX_NAME_LENGTH);
         lines.push(format!("{share:>6}  {shown:>7}  {}{name}", "  ".repeat(depth.min(DEEPEST))));
         let part = if node.time > 0.0 { (time / node.time).min(1.0) } else { 0.0 };
         let callees = node.callees.iter().map(|(callee, of_arc)| (*callee, (of_arc * part).min(time)));

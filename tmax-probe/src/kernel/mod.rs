@@ -37,7 +37,7 @@ const FIRST_LINE: usize = 512;
 const LINES: usize = 32;
 
 /// The longest padding in a loop, in bytes.
-const LONGEST_PADDING: usize = 24;
+const MAX_PADDING: usize = 24;
 
 /// How much memory the interfering thread works on: more than the caches that a core has for
 /// itself.
@@ -156,7 +156,7 @@ fn shape_of(spec: &Spec) -> (usize, Padding) {
     let mut random = SmallRng::seed_from_u64(spec.seed);
     let line = FIRST_LINE + random.random_range(0..LINES) * CACHE_LINE as usize;
     let boundary = if spec.boundary == PAGE { PAGE as usize } else { line + spec.boundary as usize };
-    let mut padding = || random.random_range(0..=LONGEST_PADDING);
+    let mut padding = || random.random_range(0..=MAX_PADDING);
     (boundary - usize::from(spec.front), Padding { before: padding(), after: padding() })
 }
 

@@ -29,7 +29,7 @@ const CACHE_LINE: usize = 64;
 const BATCH: u64 = 256;
 
 /// The longest pause is of 2 to the power of this, in ticks.
-const LONGEST_PAUSE: u32 = 12;
+const MAX_PAUSE: u32 = 12;
 
 /// Eight bytes at a place, in the site's two forms.
 #[derive(Clone, Copy)]
@@ -147,7 +147,7 @@ impl Patcher {
                     Spacing::Spread => true,
                 };
                 if breathe {
-                    let longest = 1_u64 << random.random_range(0..=LONGEST_PAUSE);
+                    let longest = 1_u64 << random.random_range(0..=MAX_PAUSE);
                     wait_from(tsc::now(), random.random_range(0..longest));
                 }
             }

@@ -20,7 +20,7 @@ use super::Failure;
 const HOST_STACK: usize = 1 << 20;
 
 /// Most threads that are started, all in all: their numbers have 29 bits.
-const MOST_THREADS: i32 = (1 << 29) - 1;
+const MAX_THREADS: i32 = (1 << 29) - 1;
 
 /// What all threads of a program have in common.
 pub(super) struct Program {
@@ -79,7 +79,7 @@ impl Program {
     /// The number of the new thread, or a negative one if there is none.
     fn spawn(self: &Arc<Self>, argument: i32) -> i32 {
         let started = self.last_thread.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            (last < MOST_THREADS).then_some(last + 1)
+            (last < MAX_THREADS).then_some(last + 1)
         });
         let Ok(last) = started else { return -1 };
         let number = last + 1;

@@ -154,7 +154,7 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
         Err(Stop::Failure(failure)) => Err(failure),
         Err(Stop::Error(error)) => {
             let ended = ended(&error).map_err(|failure| match arguments.timeout {
-                Some(time) if has_timed_out => failure.about(format_args!("its {time:?} are over")),
+                Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
                 _ => failure,
             });
             ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))

@@ -26,7 +26,7 @@ pub mod vmctx;
 pub use asm::{Reg, UD2};
 pub use compiler::{
     Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, FrameMaps, Limit,
-    LocalPlace, MOST_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
+    LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
     entry_trampoline, host_trampoline,
 };
 pub use module::{CodeSettings, ModuleInfo};

@@ -23,7 +23,7 @@ use crate::reduce;
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// How much memory a worker may have used at the end, in kilobytes.
-const MOST_MEMORY: u64 = 1_500_000;
+const MAX_MEMORY: u64 = 1_500_000;
 
 /// Runs random modules under wasm-jit and under another engine, and compares.
 ///
@@ -163,7 +163,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
     let Counts { seeds, modules, returned, trapped, host, loaded } = counts;
     let _ = writeln!(out, "done {seeds} {modules} {returned} {trapped} {host} {loaded}");
     match most_memory() {
-        Some(kilobytes) if kilobytes > MOST_MEMORY => {
+        Some(kilobytes) if kilobytes > MAX_MEMORY => {
             eprintln!("used {kilobytes} kB of memory");
             ExitCode::FAILURE
         }

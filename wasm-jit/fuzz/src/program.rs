@@ -63,7 +63,7 @@ struct Signature {
 const ITERATIONS: u64 = 4;
 
 /// How deep loops are nested in a function.
-const MOST_LOOPS: usize = 5;
+const MAX_LOOPS: usize = 5;
 
 /// The text of the module of a seed.
 #[must_use]
@@ -286,7 +286,7 @@ impl Function<'_> {
                 };
                 format!("(if $b{label} {condition} (then {then}){otherwise})")
             }
-            9 | 10 | 16 if self.open_loops >= MOST_LOOPS => self.assignment(),
+            9 | 10 | 16 if self.open_loops >= MAX_LOOPS => self.assignment(),
             9 | 10 => {
                 let counter = self.counter();
                 let iterations = 1 + self.random.below(ITERATIONS);

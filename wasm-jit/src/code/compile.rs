@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use wasm_jit_codegen::{Chunk, Compiler, Limit, MOST_GROWTH, ModuleInfo};
+use wasm_jit_codegen::{Chunk, Compiler, Limit, MAX_GROWTH, ModuleInfo};
 use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
 
 use super::CodeImage;
@@ -28,11 +28,11 @@ const JOB: u64 = 128 << 10;
 /// Finished chunks that may wait for their turn, for each thread.
 const WAITING: usize = 4;
 
-/// What a job may have of code in any case, beside [`MOST_GROWTH`] times its bytes of Wasm.
-const LEAST_CODE: u64 = 16 << 20;
+/// What a job may have of code in any case, beside [`MAX_GROWTH`] times its bytes of Wasm.
+const MIN_CODE: u64 = 16 << 20;
 
 /// The most code that an image can have: a call reaches 2 GiB.
-const MOST_CODE: usize = (1 << 31) - (1 << 16);
+const MAX_CODE_SIZE: usize = (1 << 31) - (1 << 16);
 
 /// What room for code is likely to be enough: so many times the module, and some in any case. Real
 /// programs have less than ten bytes of code for one of WebAssembly.
@@ -80,7 +80,7 @@ pub(crate) fn compile_all(
         next: AtomicUsize::new(0),
         most_waiting: WAITING * threads,
         linking: Mutex::new(Linking {
-            linker: Linker::new(MOST_CODE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
+            linker: Linker::new(MAX_CODE_SIZE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
             turn: 0,
             waiting: BTreeMap::new(),
             spare: Vec::new(),
@@ -186,7 +186,7 @@ impl Line<'_> {
             *allocations = validator.into_allocations();
             compiler.compile(index, body, chunk)?;
             wasm += body.range().end - body.range().start;
-            if chunk.code.len() as u64 > LEAST_CODE + u64::from(MOST_GROWTH) * wasm {
+            if chunk.code.len() as u64 > MIN_CODE + u64::from(MAX_GROWTH) * wasm {
                 return Err(Limit {
                     function: index,
                     reason: "its code and that of its neighbours are too large",

@@ -86,7 +86,7 @@ fn acts_on_terminal(c: char) -> bool {
 
 /// The longest name that is shown. Short symbols may stand for very long names: each part may
 /// repeat those before it.
-const LONGEST_NAME: usize = 64 << 10;
+const MAX_NAME_LENGTH: usize = 64 << 10;
 
 /// A symbol of Rust or C++ as its author would write it; any other unchanged, and one whose name is
 /// too long.
@@ -105,12 +105,12 @@ pub(crate) fn demangle(symbol: &str) -> String {
     if demangled { name.0 } else { symbol.to_owned() }
 }
 
-/// Takes no more than [`LONGEST_NAME`].
+/// Takes no more than [`MAX_NAME_LENGTH`].
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        if self.0.len() + part.len() > LONGEST_NAME {
+        if self.0.len() + part.len() > MAX_NAME_LENGTH {
             return Err(fmt::Error);
         }
         self.0.push_str(part);

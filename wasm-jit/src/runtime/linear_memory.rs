@@ -41,7 +41,7 @@ const FIRST_SLOT: usize = 0x1000_0000_0000;
 const SLOT: usize = 8 << 30;
 const SLOTS: usize = 8192;
 /// Most slots that are tried for a memory.
-const MOST_TRIES: usize = 1024;
+const MAX_TRIES: usize = 1024;
 
 /// Which addresses a memory has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +224,7 @@ fn map_slot() -> rustix::io::Result<*mut c_void> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // The first is chosen at random.
     static OFFSET: LazyLock<usize> = LazyLock::new(|| RandomState::new().hash_one(0) as usize % SLOTS);
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         let slot = (NEXT.fetch_add(1, Ordering::Relaxed) + *OFFSET) % SLOTS;
         let guard: *mut c_void = std::ptr::without_provenance_mut(FIRST_SLOT + slot * SLOT);
         match map_at(guard, GUARD, ProtFlags::empty()) {

@@ -11,7 +11,7 @@ use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
 
 /// The most frames that are kept; the outer ones are counted only.
-const MOST_FRAMES: usize = 256;
+const MAX_FRAMES: usize = 256;
 
 /// Captures why and where, for [`enter`](super::enter). A place `without_frame` is farther in than
 /// `frame`.
@@ -35,7 +35,7 @@ pub(super) unsafe fn capture(
         if !image.has_function_at(pc) {
             continue;
         }
-        if backtrace.len() < MOST_FRAMES {
+        if backtrace.len() < MAX_FRAMES {
             // SAFETY: as above.
             backtrace.push(unsafe { share_image_at(pc) }.expect("just found"), pc);
         } else {

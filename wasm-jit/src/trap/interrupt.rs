@@ -35,7 +35,7 @@ pub(crate) const DEFAULT_SIGNAL: i32 = libc::SIGURG;
 
 /// The time from one signal to the next: doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who asks for an interrupt that was not met yet.
 ///
@@ -260,7 +260,7 @@ impl Due {
             }
             None if interruption.is_waited_for() => {
                 interruption.poke();
-                Some(Self::again(&interruption, (2 * self.pause).min(LONGEST_PAUSE)))
+                Some(Self::again(&interruption, (2 * self.pause).min(MAX_PAUSE)))
             }
             None => None,
         }

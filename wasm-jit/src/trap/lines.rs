@@ -19,11 +19,11 @@ use crate::code::sections::{Sections, demangle};
 /// The most functions that were inlined into each other at one place. They are read with a frame of
 /// less than 1 KiB for each, by a thread that may have no more than what compiled code leaves to
 /// host functions.
-const MOST_INLINED: usize = 100;
+const MAX_INLINED: usize = 100;
 
 /// What may be read of DWARF: so many times its size, and so many bytes in any case.
-const MOST_READ: usize = 8;
-const LEAST_READ: usize = 4 << 20;
+const MAX_READ: usize = 8;
+const MIN_READ: usize = 4 << 20;
 
 /// A module's DWARF, ready to be asked.
 pub(super) struct Lines<'a> {
@@ -38,7 +38,7 @@ impl<'a> Lines<'a> {
             return None;
         }
         let size: usize = sections.dwarf.values().map(|data| data.len()).sum();
-        let budget = Budget::new(Cell::new(LEAST_READ.saturating_add(MOST_READ.saturating_mul(size))));
+        let budget = Budget::new(Cell::new(MIN_READ.saturating_add(MAX_READ.saturating_mul(size))));
         let load = |id: SectionId| {
             let data = sections.dwarf.get(id.name()).copied().unwrap_or_default();
             Ok::<_, gimli::Error>(Metered::new(data, &budget))
@@ -72,7 +72,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether no more than [`MOST_INLINED`] functions are inlined into each other anywhere.
+/// Whether no more than [`MAX_INLINED`] functions are inlined into each other anywhere.
 fn is_shallow(dwarf: &Dwarf<Metered<'_>>) -> gimli::Result<bool> {
     let mut units = dwarf.units();
     // The depths of the entries of inlined functions that the next entry may be inside of.
@@ -87,7 +87,7 @@ fn is_shallow(dwarf: &Dwarf<Metered<'_>>) -> gimli::Result<bool> {
             while around.pop_if(|outer| *outer >= depth).is_some() {}
             if abbreviation.tag() == gimli::DW_TAG_inlined_subroutine {
                 around.push(depth);
-                if around.len() > MOST_INLINED {
+                if around.len() > MAX_INLINED {
                     return Ok(false);
                 }
             }

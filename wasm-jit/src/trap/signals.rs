@@ -52,7 +52,7 @@ const SI_KERNEL: i32 = 0x80;
 const IGNORED: [i32; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
 
 /// Signals are numbered from 1 to 64.
-const MOST_SIGNALS: usize = 65;
+const MAX_SIGNALS: usize = 65;
 
 /// What a signal means to us, and what was installed before us.
 struct Handled {
@@ -62,13 +62,13 @@ struct Handled {
     previous_flags: AtomicI32,
 }
 
-static HANDLED: [Handled; MOST_SIGNALS] = [const {
+static HANDLED: [Handled; MAX_SIGNALS] = [const {
     Handled {
         is_interrupt: AtomicBool::new(false),
         previous: AtomicUsize::new(libc::SIG_DFL),
         previous_flags: AtomicI32::new(0),
     }
-}; MOST_SIGNALS];
+}; MAX_SIGNALS];
 
 /// Installs the handlers for faults, once.
 pub(super) fn install() {

@@ -13,13 +13,13 @@ use super::errno::{Errno, Failure, Outcome};
 
 /// Most buffers that one call looks at (what Linux accepts too); a longer list is cut, which a
 /// program sees as a partial read or write.
-const MOST_IOVECS: u32 = 1024;
+const MAX_IOVECS: u32 = 1024;
 
 /// Most bytes that one call moves (as in Linux).
-const MOST_BYTES: usize = 0x7fff_f000;
+const MAX_BYTES: usize = 0x7fff_f000;
 
 /// Longest path that is taken from the program (as in Linux).
-const LONGEST_PATH: u32 = 4096;
+const MAX_PATH_LENGTH: u32 = 4096;
 
 /// A program's memory, for the time of one call.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl<'a> GuestMemory<'a> {
     /// got a name from `fd_readdir` can open it whatever its encoding is.
     pub(crate) fn read_path(&self, address: u32, length: u32) -> Outcome<Vec<u8>> {
         let from = self.range(address, length.into())?;
-        if length > LONGEST_PATH {
+        if length > MAX_PATH_LENGTH {
             return Err(Errno::Nametoolong.into());
         }
         let path: Vec<u8> = from.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
@@ -98,12 +98,12 @@ impl<'a> GuestMemory<'a> {
     pub(crate) fn iovecs(&self, list: u32, count: u32) -> Outcome<Iovecs<'a>> {
         let pairs = self.range(list, 8 * u64::from(count))?;
         let mut iovecs = Iovecs { list: Vec::new(), total: 0, memory: *self };
-        for pair in pairs.chunks_exact(8).take(MOST_IOVECS as usize) {
+        for pair in pairs.chunks_exact(8).take(MAX_IOVECS as usize) {
             let word = |at: usize| {
                 u32::from_le_bytes(std::array::from_fn(|byte| pair[at + byte].load(Ordering::Relaxed)))
             };
             let (base, length) = self.buffer(word(0), word(4))?;
-            let length = length.min(MOST_BYTES - iovecs.total);
+            let length = length.min(MAX_BYTES - iovecs.total);
             iovecs.total += length;
             iovecs.list.push(libc::iovec { iov_base: base.cast(), iov_len: length });
         }

@@ -19,7 +19,7 @@ use super::memory::GuestMemory;
 use super::types::{Abi, Awaited, Event, Subscription, eventrwflags, subclockflags};
 
 /// Most subscriptions of one call.
-pub(crate) const MOST_SUBSCRIPTIONS: u32 = 16_384;
+pub(crate) const MAX_SUBSCRIPTIONS: u32 = 16_384;
 
 /// What is known about a subscription before waiting.
 enum State {
@@ -91,7 +91,7 @@ impl WasiCtx {
         if count == 0 {
             return Err(Errno::Inval.into());
         }
-        if count > MOST_SUBSCRIPTIONS {
+        if count > MAX_SUBSCRIPTIONS {
             return Err(Errno::Nomem.into());
         }
         memory.buffer(events, count * Event::SIZE)?;
@@ -270,7 +270,7 @@ mod tests {
             sandbox.wasi.poll_oneoff(&memory, Abi::Preview1, subscriptions, events, count, RESULT)
         };
         check_errno(poll(0, 0, 0), Errno::Inval);
-        check_errno(poll(0, 0, MOST_SUBSCRIPTIONS + 1), Errno::Nomem);
+        check_errno(poll(0, 0, MAX_SUBSCRIPTIONS + 1), Errno::Nomem);
         check_errno(poll(0, 0, u32::MAX), Errno::Nomem);
         for (subscriptions, events) in [(0, u32::MAX), (u32::MAX, 0), (Program::SIZE - 47, 0)] {
             let outcome = poll(subscriptions, events, 1);

@@ -8,12 +8,12 @@ use super::memory::GuestMemory;
 
 /// Most bytes of one call, as in Wasmtime: so many take a fraction of a second, in which the
 /// program cannot be interrupted.
-const MOST_RANDOM_BYTES: usize = 64 << 20;
+const MAX_RANDOM_BYTES: usize = 64 << 20;
 
 impl WasiCtx {
     pub(crate) fn random_get(&self, memory: &GuestMemory<'_>, address: u32, length: u32) -> Outcome {
         let (to, length) = memory.buffer(address, length)?;
-        if length > MOST_RANDOM_BYTES {
+        if length > MAX_RANDOM_BYTES {
             return Err(Errno::Nomem.into());
         }
         let mut done = 0;
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn a_call_for_gigabytes_is_refused() {
         let wasi = WasiCtxBuilder::new().build();
-        let mut bytes = vec![0; MOST_RANDOM_BYTES + 1];
+        let mut bytes = vec![0; MAX_RANDOM_BYTES + 1];
         // SAFETY: the vector outlives the memory, and is not used meanwhile.
         let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
         check_errno(wasi.random_get(&memory, 0, bytes.len() as u32), Errno::Nomem);
-        wasi.random_get(&memory, 1, MOST_RANDOM_BYTES as u32).unwrap();
+        wasi.random_get(&memory, 1, MAX_RANDOM_BYTES as u32).unwrap();
     }
 }

@@ -21,7 +21,7 @@ use crate::fetch_model::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};
 pub const VERSION: u32 = 2;
 
 /// No T_max beyond this is believed, in ticks: it would be no bound but a mistake.
-const LONGEST_T_MAX: u32 = 10_000_000;
+const MAX_T_MAX: u32 = 10_000_000;
 
 /// No file is longer.
 const MAX_LENGTH: u64 = 64 << 10;
@@ -218,8 +218,8 @@ impl Calibration {
             return invalid(format!("its evidence does not support a fetch window of {window_bytes} bytes"));
         }
         match (t_max_ticks, wait) {
-            (Some(ticks), _) if ticks > LONGEST_T_MAX => {
-                invalid(format!("a T_max of {ticks} ticks is beyond {LONGEST_T_MAX}"))
+            (Some(ticks), _) if ticks > MAX_T_MAX => {
+                invalid(format!("a T_max of {ticks} ticks is beyond {MAX_T_MAX}"))
             }
             (None, WaitPolicy::TMax | WaitPolicy::Both) => {
                 invalid("waits are to last T_max, which is not given".into())

@@ -5,7 +5,7 @@ use super::abi::SLOTS;
 use crate::asm::{Mem, Reg};
 
 /// Slots of operands that every frame has.
-const LEAST_SLOTS: u32 = 4;
+const MIN_SLOTS: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -19,7 +19,7 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn new(locals: u32) -> Self {
-        Self { locals, operands: LEAST_SLOTS, arguments: 0, makes_calls: false }
+        Self { locals, operands: MIN_SLOTS, arguments: 0, makes_calls: false }
     }
 
     pub(super) fn local_slot(&self, local: u32) -> Mem {

@@ -14,7 +14,7 @@ use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_byte
 use super::cold::Cold;
 use super::control::{Control, Loops};
 use super::frame::Frame;
-use super::homes::{Chooser, DEEPEST_REGION, Region};
+use super::homes::{Chooser, MAX_REGION_DEPTH, Region};
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
@@ -34,13 +34,13 @@ pub(super) const ALIGNMENT: u32 = 32;
 /// where nothing is called.
 const SMALL_FRAME: u32 = 2048;
 /// The largest frame.
-const MOST_FRAME: u32 = 1 << 28;
+const MAX_FRAME: u32 = 1 << 28;
 /// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of
 /// values takes two bytes of Wasm, and far more code; real programs have less than ten bytes for
 /// one.
-pub const MOST_GROWTH: u32 = 64;
+pub const MAX_GROWTH: u32 = 64;
 /// What a function may have in any case.
-const LEAST_CODE: u32 = 1 << 20;
+const MIN_CODE: u32 = 1 << 20;
 /// What may lie below `rsp` (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;
 
@@ -188,7 +188,7 @@ pub(super) fn compile<'a>(
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
-    function.code_limit = start.saturating_add(wasm.saturating_mul(MOST_GROWTH).saturating_add(LEAST_CODE));
+    function.code_limit = start.saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE));
     function.enter();
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -205,7 +205,7 @@ pub(super) fn compile<'a>(
         } else {
             function.skip(&operator);
         }
-        if function.frame.bytes() > MOST_FRAME {
+        if function.frame.bytes() > MAX_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
         }
         function.check_code_size()?;
@@ -269,7 +269,7 @@ impl<'a> FunctionCompiler<'a> {
                 (&self.scan.accesses[facts.first as usize..facts.end as usize], facts.depth + 1)
             }
         };
-        if depth > DEEPEST_REGION {
+        if depth > MAX_REGION_DEPTH {
             return Region { unwritten: 0, ..self.region().clone() };
         }
         let params = if facts.is_none() { self.ty.params() } else { &[] };

@@ -27,11 +27,11 @@ const SAVE_COST_AROUND_CALLS: u32 = 40;
 /// stay cheap.
 const LOOKED_AT: usize = 20_000;
 /// Loops deeper than this take the homes of the loop around them.
-pub(super) const DEEPEST_REGION: u32 = 12;
+pub(super) const MAX_REGION_DEPTH: u32 = 12;
 
 /// Registers of each kind that may be homes. With few of them, loops compete, and what is rare in
 /// real programs is common in small random ones: see the package `wasm-jit-fuzz`.
-const MOST_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { 16 };
+const MAX_HOMES: usize = if cfg!(feature = "few-homes") { 1 } else { 16 };
 
 /// A register's local.
 pub(super) const NO_LOCAL: u32 = u32::MAX;
@@ -176,7 +176,7 @@ impl Chooser {
         let callee_saved = CALLEE_SAVED.map(|(reg, _)| reg);
         let (kept, lost): (&[Reg], &[Reg]) =
             if ty.is_float() { (&[], &FLOAT_HOMES) } else { (&callee_saved, &CALLER_SAVED_HOMES) };
-        let (kept, lost) = (&kept[..kept.len().min(MOST_HOMES)], &lost[..lost.len().min(MOST_HOMES)]);
+        let (kept, lost) = (&kept[..kept.len().min(MAX_HOMES)], &lost[..lost.len().min(MAX_HOMES)]);
         let saved = weight > if calls { SAVE_COST_AROUND_CALLS } else { SAVE_COST };
         let may_be_lost = !calls || weight > cost;
         if calls

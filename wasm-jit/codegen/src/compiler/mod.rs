@@ -61,7 +61,7 @@ mod state;
 mod trampoline;
 
 pub use abi::Ty;
-pub use function::MOST_GROWTH;
+pub use function::MAX_GROWTH;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };

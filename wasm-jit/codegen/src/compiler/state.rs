@@ -22,7 +22,7 @@ use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
 /// Operands that are another name for a local lie at most so far below the top: whoever writes a
 /// local looks for them.
-const DEEPEST_ALIAS: u32 = 64;
+const MAX_ALIAS_DEPTH: u32 = 64;
 
 /// Data behind the code of a function.
 #[derive(Clone, Copy, Debug)]
@@ -105,10 +105,10 @@ pub(super) enum Place {
 impl FunctionCompiler<'_> {
     pub(super) fn push(&mut self, ty: Ty, val: Val) {
         let height = self.stack.len() as u32;
-        if height >= DEEPEST_ALIAS
-            && matches!(self.stack[(height - DEEPEST_ALIAS) as usize].val, Val::Local(_))
+        if height >= MAX_ALIAS_DEPTH
+            && matches!(self.stack[(height - MAX_ALIAS_DEPTH) as usize].val, Val::Local(_))
         {
-            self.spill_operand(height - DEEPEST_ALIAS);
+            self.spill_operand(height - MAX_ALIAS_DEPTH);
         }
         match val {
             Val::Reg(reg) if self.region().homes & reg.bit() == 0 => {
