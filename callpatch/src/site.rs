@@ -1,6 +1,6 @@
 //! A call site: decoded and verified once, toggled for ever.
 
-use wordpatch::text::TwoForms;
+use wordpatch::text::TogglePair;
 use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
 
 use crate::encoding::{self, Shape};
@@ -30,14 +30,14 @@ pub enum Toggle {
 pub(crate) const ACTIVE: usize = 0;
 pub(crate) const INACTIVE: usize = 1;
 
-const _: () = assert!(size_of::<TwoForms>() <= 64, "a toggle looks at one cache line");
+const _: () = assert!(size_of::<TogglePair>() <= 64, "a toggle looks at one cache line");
 
 /// A call that can be switched on and off. Copies are handles of the same site.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct CallSite {
     /// All that a toggle looks at, in one cache line. The first form is the active one.
-    pub(crate) forms: TwoForms,
+    pub(crate) forms: TogglePair,
     pub(crate) text: TextRef,
     pub(crate) window: FetchWindow,
     pub(crate) shape: Shape,
@@ -122,7 +122,7 @@ impl CallSite {
             _ => None,
         };
         let edit = Edit::new(strategy, shape, &instruction, island.as_ref());
-        let forms = TwoForms::new(&text, window, edit.offset, [&edit.active, &edit.inactive]);
+        let forms = TogglePair::new(&text, window, edit.offset, [&edit.active, &edit.inactive]);
         Ok(Self { forms, text, window, shape, clobbers, strategy, instruction, edit })
     }
 

@@ -1,7 +1,7 @@
 //! What of a call site is needed to toggle it, for tables of very many sites: 40 bytes instead of
 //! three cache lines.
 
-use wordpatch::text::TwoForms;
+use wordpatch::text::TogglePair;
 
 use crate::error::Error;
 use crate::site::{ACTIVE, CallSite, INACTIVE, State, Toggle};
@@ -10,7 +10,7 @@ const _: () = assert!(size_of::<Switch>() <= 40, "a table of probes has one for 
 
 /// The two forms of a decoded site. It can be toggled, and no longer be given another target.
 #[derive(Clone, Copy, Debug)]
-pub struct Switch(TwoForms);
+pub struct Switch(TogglePair);
 
 impl CallSite {
     /// What is needed to toggle this site.

@@ -29,7 +29,7 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use wordpatch::text::TwoForms;
+use wordpatch::text::TogglePair;
 use wordpatch::{Bytes, FetchModel, FetchWindow, Split, TextRef, patch};
 
 use crate::defect;
@@ -188,7 +188,7 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
     // SAFETY: the text stays mapped, and only this thread writes it. Both forms are one
     // instruction.
     let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
-    let forms = TwoForms::new(&place, window, 0, [&form_a, &form_b]);
+    let forms = TogglePair::new(&place, window, 0, [&form_a, &form_b]);
     for round in 1..=times {
         // SAFETY: as above, inside the window. Where that is not this processor's, the run is to
         // tell.

@@ -74,7 +74,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::read", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::is_stale", Left(SINGLE_STORES)),
     ("wordpatch/src/text/mod.rs::compare_exchange", Left(SINGLE_STORES)),
-    ("wordpatch/src/text/two_forms.rs", Left(SINGLE_STORES)),
+    ("wordpatch/src/text/toggle_pair.rs", Left(SINGLE_STORES)),
     ("wordpatch/src/text/atfork.rs::follow", Left("the library calls it when it is loaded")),
     ("wordpatch/src/bytes.rs", Left("a pointer and a length")),
     ("wordpatch/src/near.rs", Left("mmap with MAP_FIXED_NOREPLACE does it")),

@@ -13,8 +13,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::in_flight::InFlightPatch;
 use crate::text::atfork;
-use crate::way::Way;
 use crate::{Error, Patch, serialize, trap, tsc};
 
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
@@ -61,7 +61,7 @@ use crate::{Error, Patch, serialize, trap, tsc};
 pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<(), Error> {
     let patch = Patch { address, expected, replacement };
     // SAFETY: the caller's obligations.
-    let mut way = [unsafe { Way::check(&patch) }];
+    let mut way = [unsafe { InFlightPatch::check(&patch) }];
     // SAFETY: as above.
     unsafe { finish_all(std::slice::from_ref(&patch), &mut way) };
     let [way] = way;
@@ -91,7 +91,7 @@ pub unsafe fn patch_all(patches: &[Patch<'_>]) -> Vec<Result<(), Error>> {
 ///
 /// # Safety
 /// The obligations of [`patch`], for each, until its way's end.
-pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>> {
+pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<InFlightPatch, Error>> {
     let mut ends_by_start: BTreeMap<usize, usize> = BTreeMap::new();
     let mut overlaps = |bytes: Range<usize>| {
         let before = ends_by_start.range(..bytes.end).next_back();
@@ -108,7 +108,7 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>>
             return Err(Error::Overlap { address: patch.address });
         }
         // SAFETY: the caller's obligations.
-        unsafe { Way::check(patch) }
+        unsafe { InFlightPatch::check(patch) }
     };
     patches.iter().map(check).collect()
 }
@@ -117,9 +117,9 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<Way, Error>>
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
-unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) {
+unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<InFlightPatch, Error>]) {
     // SAFETY: the caller's obligations, which hold until both are finished.
-    let stay = |ways: &mut [Result<Way, Error>]| unsafe {
+    let stay = |ways: &mut [Result<InFlightPatch, Error>]| unsafe {
         ways.iter_mut().flatten().for_each(|way| way.stay_mapped());
     };
     stay(ways);
@@ -134,10 +134,11 @@ unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) {
 }
 
 /// Takes every site that must be taken.
-pub(crate) fn take_all(ways: &mut [Result<Way, Error>]) {
-    let any = |has: fn(&Way) -> bool| ways.iter().flatten().any(|way| has(way) && !way.is_finished());
-    let no_trap = if any(Way::uses_int3) { trap::own_sigtrap().err() } else { None };
-    let no_wait = if any(Way::waits) { serialize::may_wait().err() } else { None };
+pub(crate) fn take_all(ways: &mut [Result<InFlightPatch, Error>]) {
+    let any =
+        |has: fn(&InFlightPatch) -> bool| ways.iter().flatten().any(|way| has(way) && !way.is_finished());
+    let no_trap = if any(InFlightPatch::uses_int3) { trap::own_sigtrap().err() } else { None };
+    let no_wait = if any(InFlightPatch::waits) { serialize::may_wait().err() } else { None };
     for way in ways {
         let taken = match way {
             Ok(way) if way.is_finished() => continue,
@@ -155,9 +156,9 @@ pub(crate) fn take_all(ways: &mut [Result<Way, Error>]) {
 }
 
 /// Step 2. Returns a time after the last of these stores, if any patch has to wait now.
-pub(crate) fn store_all(ways: &mut [Result<Way, Error>]) -> Option<u64> {
+pub(crate) fn store_all(ways: &mut [Result<InFlightPatch, Error>]) -> Option<u64> {
     let mut waiting = false;
-    let _step = ways.iter().flatten().any(Way::uses_int3).then(atfork::step);
+    let _step = ways.iter().flatten().any(InFlightPatch::uses_int3).then(atfork::step);
     for way in ways {
         if let Ok(going) = way {
             match going.store() {
@@ -170,13 +171,13 @@ pub(crate) fn store_all(ways: &mut [Result<Way, Error>]) -> Option<u64> {
 }
 
 /// Step 3 is over.
-pub(crate) fn have_waited(ways: &mut [Result<Way, Error>]) {
-    ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(Way::has_waited);
+pub(crate) fn have_waited(ways: &mut [Result<InFlightPatch, Error>]) {
+    ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(InFlightPatch::has_waited);
 }
 
 /// Step 3 is refused: those that have to wait are given up, unless they only had to keep others
 /// from following.
-pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
+pub(crate) fn give_up(ways: &mut [Result<InFlightPatch, Error>], refusal: &Error) {
     let _step = atfork::step();
     for way in ways {
         if let Ok(waiting) = way
@@ -189,7 +190,7 @@ pub(crate) fn give_up(ways: &mut [Result<Way, Error>], refusal: &Error) {
 }
 
 /// Steps 2 to 4.
-fn run(ways: &mut [Result<Way, Error>]) {
+fn run(ways: &mut [Result<InFlightPatch, Error>]) {
     while let Some(stored_at) = store_all(ways) {
         match serialize::wait_since(stored_at) {
             Ok(()) => have_waited(ways),
@@ -203,7 +204,7 @@ fn run(ways: &mut [Result<Way, Error>]) {
 ///
 /// # Safety
 /// The obligations of [`patch`], for each patch that is finished.
-pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<Way, Error>]) -> bool {
+pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<InFlightPatch, Error>]) -> bool {
     let mut any = false;
     for (patch, way) in patches.iter().zip(ways) {
         // SAFETY: the caller's obligations.
@@ -212,7 +213,7 @@ pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<Way, 
                 way.forget_text();
             }
             // SAFETY: as above.
-            *way = unsafe { Way::check(patch) };
+            *way = unsafe { InFlightPatch::check(patch) };
             any = true;
         }
     }

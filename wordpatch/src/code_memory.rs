@@ -132,9 +132,9 @@ impl CodeBuffer {
 /// Code that may be executed, and patched.
 ///
 /// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must
-/// be finished, and no [`TextRef`](crate::TextRef) or [`TwoForms`](crate::text::TwoForms) inside it
-/// may be used afterwards: calling it, patching it and using those is unsafe, and this is part of
-/// what their callers promise.
+/// be finished, and no [`TextRef`](crate::TextRef) or [`TogglePair`](crate::text::TogglePair)
+/// inside it may be used afterwards: calling it, patching it and using those is unsafe, and this is
+/// part of what their callers promise.
 #[derive(Debug)]
 pub struct CodeMemory {
     text: View,

@@ -71,8 +71,8 @@
 //!   [`Outstanding`]: a batch that was begun; [`Finisher`]: the thread that completes such batches.
 //! * [`FetchModel`]: what patches rely on, and where that comes from: the vendors' guarantees or a
 //!   [`calibration`].
-//! * [`text`]: how text is written, what happens to it at a fork; [`text::TwoForms`]: two forms of
-//!   an instruction, for toggling.
+//! * [`text`]: how text is written, what happens to it at a fork; [`text::TogglePair`]: two forms
+//!   of an instruction, for toggling.
 //! * [`code_memory`], [`near`]: memory for code. [`tsc`]: the time-stamp counter.
 //!
 //! # Safety
@@ -124,6 +124,7 @@ mod exploration;
 pub mod fault;
 mod fetch_model;
 mod finisher;
+mod in_flight;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod layout;
@@ -140,7 +141,6 @@ mod store;
 pub mod text;
 mod trap;
 pub mod tsc;
-mod way;
 
 pub use batch::{patch, patch_all};
 pub use bytes::{Bytes, MAX_PATCH};

@@ -22,9 +22,9 @@ use std::sync::TryLockError;
 use std::time::Instant;
 
 use crate::batch::{check_all, give_up, have_waited, renew_stale, store_all, take_all};
+use crate::in_flight::InFlightPatch;
 use crate::primitive::{Arc, AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, global, thread};
 use crate::text::fork::Generation;
-use crate::way::Way;
 use crate::{Error, Patch, serialize};
 
 /// How far a patch has come.
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
 /// The patches of a batch, under the lock.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    ways: Vec<Result<Way, Error>>,
+    ways: Vec<Result<InFlightPatch, Error>>,
     /// Numbers of the patches whose error `finish_patch` has told, and taken.
     told: Vec<usize>,
     /// After the last store.
@@ -131,7 +131,7 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
         // What waited before waits still.
         stored_at = store_all(&mut ways).or(stored_at);
     }
-    let is_waiting = |way: &Result<Way, Error>| way.as_ref().is_ok_and(Way::is_waiting);
+    let is_waiting = |way: &Result<InFlightPatch, Error>| way.as_ref().is_ok_and(InFlightPatch::is_waiting);
     let waiting: Vec<usize> = patches
         .iter()
         .zip(&ways)
@@ -354,12 +354,12 @@ impl Shared {
         };
         if state == State::Finished {
             // The others were finished, and looked at, when the batch was started.
-            let waited = |way: &&Way| way.waits();
-            if !Way::are_there(flight.ways.iter().flatten().filter(waited)) {
+            let waited = |way: &&InFlightPatch| way.waits();
+            if !InFlightPatch::are_there(flight.ways.iter().flatten().filter(waited)) {
                 for way in &mut flight.ways {
                     if let Ok(done) = way
                         && waited(&&*done)
-                        && !Way::are_there(std::iter::once(&*done))
+                        && !InFlightPatch::are_there(std::iter::once(&*done))
                     {
                         *way = Err(Error::TextGone { address: done.address() });
                     }

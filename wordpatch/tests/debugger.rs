@@ -13,7 +13,7 @@ use common::generated::{PAGE, mappings};
 use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::wait::{WaitStatus, waitpid};
-use wordpatch::text::{self, TwoForms};
+use wordpatch::text::{self, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, finish_patch, patch, start_patch};
 
 const INT3: u8 = 0xcc;
@@ -35,14 +35,14 @@ fn forms() -> [Bytes; 2] {
 }
 
 /// A place in text that stays mapped, and its two forms.
-fn toggled(site: usize) -> (TextRef, TwoForms) {
+fn toggled(site: usize) -> (TextRef, TogglePair) {
     let [a, b] = forms();
     // SAFETY: the tests' text is never unmapped.
     let place = unsafe { TextRef::resolve(site, 5).unwrap().staying_mapped() };
-    (place, TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]))
+    (place, TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]))
 }
 
-fn exchange(forms: &TwoForms, to: usize) -> Result<bool, Error> {
+fn exchange(forms: &TogglePair, to: usize) -> Result<bool, Error> {
     // SAFETY: both forms are one instruction, in text that stays mapped.
     unsafe { forms.exchange(to) }
 }
@@ -123,7 +123,7 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
             let [a, b] = forms();
             // SAFETY: as above. Forms that differ in their first byte, where the breakpoint is.
             let place = unsafe { TextRef::resolve(site, 5).unwrap().staying_mapped() };
-            let refused = exchange(&TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]), 0);
+            let refused = exchange(&TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]), 0);
             let Err(Error::Mismatch { address, found, .. }) = refused else { panic!("{refused:?}") };
             assert_eq!((address, found[0], shown(site)), (site, INT3, INT3));
         }
@@ -145,7 +145,7 @@ fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
     let [a, b] = forms();
     // SAFETY: also below: the text is mapped all the time, though this is not promised.
     let place = unsafe { TextRef::resolve(sites[0], 5) }.unwrap();
-    let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
     let page = sites[0] & !(PAGE - 1);
     let around = page..page + PAGE;
     assert_eq!(text::copied_pages(&around), []);

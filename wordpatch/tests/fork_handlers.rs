@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once};
 use common::generated::{PAGE, map_pages, pages};
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
 use wordpatch::fault::{Point, set_hook};
-use wordpatch::text::{TwoForms, follow_forks, unshare};
+use wordpatch::text::{TogglePair, follow_forks, unshare};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
 /// One test at a time: hook and handlers are global.
@@ -134,7 +134,7 @@ fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
     // SAFETY: the text stays mapped, and both forms are one instruction; also below.
     let place = unsafe { TextRef::resolve(site, 5) }.unwrap();
-    let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
     let status = fork(|| {
         // SAFETY: as above; the child has one thread.
         unsafe {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::generated::{PAGE, mappings, pages};
 use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
 use nix::sys::mman::munmap;
-use wordpatch::text::{self, TwoForms};
+use wordpatch::text::{self, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
 
 /// Where the text at the address is written.
@@ -95,7 +95,7 @@ fn text_that_is_toggled_is_not_stale() {
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
     // SAFETY: the text stays mapped, and both forms are one instruction.
     let place = unsafe { TextRef::resolve(site, 5) }.unwrap();
-    let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+    let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
     let stop = AtomicBool::new(false);
     let is_stale = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -185,7 +185,7 @@ fn forms_of_different_lengths_are_refused() {
     // SAFETY: the page is the test's own, and stays mapped.
     let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
     let [long, short] = [5, 4].map(|length| Bytes::new(&mov_eax(A)[..length]).unwrap());
-    TwoForms::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
+    TogglePair::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
 
 /// A library that is unloaded and loaded again at the same place, a hundred times: places of the

@@ -29,7 +29,7 @@ mod debugger;
 pub(crate) mod fork;
 mod protect;
 mod shown;
-mod two_forms;
+mod toggle_pair;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -42,7 +42,7 @@ use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
 pub use atfork::follow as follow_forks;
 use shown::Place;
-pub use two_forms::TwoForms;
+pub use toggle_pair::TogglePair;
 #[cfg(model)]
 use wordpatch_model::environment;
 
@@ -504,7 +504,7 @@ pub unsafe fn release(range: &Range<usize>) {
 /// nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
 ///
 /// # Safety
-/// 1. The text is mapped, and no [`TextRef`] or [`TwoForms`] that was resolved in it in
+/// 1. The text is mapped, and no [`TextRef`] or [`TogglePair`] that was resolved in it in
 ///    [`preparing`] is in use or used afterwards.
 /// 2. What uses of the old places change must be right in the new text.
 pub unsafe fn revive(old: &TextRef) -> bool {
@@ -680,7 +680,7 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
 }
 
 /// The pages in `range` that a debugger has copied, by address: stores to text there show only
-/// after [`TwoForms::settle`], unless it was promised to stay mapped. Reads the page table: some
+/// after [`TogglePair::settle`], unless it was promised to stay mapped. Reads the page table: some
 /// microseconds for a megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());

@@ -15,11 +15,11 @@
 //! meanwhile.
 //!
 //! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked
-//! ([`TextRef::compare_exchange`]), or nobody is ([`TwoForms`](super::TwoForms), which makes no
-//! system calls): its owner has to call [`TwoForms::settle`](super::TwoForms::settle) from time to
-//! time. If the text goes between the kernel's answer and step 3, what is mapped there next may be
-//! written: patches of copied pages must not be outstanding when the text is unmapped. All of this
-//! concerns [`TextAccess::Private`](super::TextAccess::Private) only.
+//! ([`TextRef::compare_exchange`]), or nobody is ([`TogglePair`](super::TogglePair), which makes no
+//! system calls): its owner has to call [`TogglePair::settle`](super::TogglePair::settle) from time
+//! to time. If the text goes between the kernel's answer and step 3, what is mapped there next may
+//! be written: patches of copied pages must not be outstanding when the text is unmapped. All of
+//! this concerns [`TextAccess::Private`](super::TextAccess::Private) only.
 //!
 //! # Copies behind a store
 //! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an

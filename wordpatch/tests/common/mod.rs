@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use wordpatch::near::NearBlock;
-use wordpatch::text::TwoForms;
+use wordpatch::text::TogglePair;
 use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
 
 /// The fetch model is global: tests that force one run one at a time.
@@ -159,7 +159,7 @@ pub fn check_two_forms(site: usize) {
     // instruction.
     unsafe {
         let place = TextRef::resolve(site, 5).unwrap();
-        let forms = TwoForms::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
+        let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
         for (to, changes, value) in [(1, true, B), (1, false, B), (0, true, A), (0, false, A)] {
             assert_eq!(forms.exchange(to).unwrap(), changes);
             assert_eq!(call(site), value);

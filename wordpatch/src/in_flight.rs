@@ -16,7 +16,7 @@ use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
 /// A patch that was checked, and how far it has come.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct InFlightPatch {
     /// The first instruction that changes.
     place: TextRef,
     /// The whole patch.
@@ -29,7 +29,7 @@ pub(crate) struct Way {
     owned: Option<OwnedSite>,
 }
 
-impl Way {
+impl InFlightPatch {
     /// Checks a patch. Changes nothing, but that the text becomes writable.
     ///
     /// # Errors
@@ -96,8 +96,8 @@ impl Way {
     /// there.
     ///
     /// # Errors
-    /// [`Error::Contended`], or a way that [`Way::check`] can fail too: another patch may have been
-    /// finished since.
+    /// [`Error::Contended`], or a way that [`InFlightPatch::check`] can fail too: another patch may
+    /// have been finished since.
     pub(crate) fn take(&mut self) -> Result<(), Error> {
         let Some(change) = self.change.filter(|_| self.protocol.needs_site() && self.owned.is_none()) else {
             return Ok(());
@@ -155,7 +155,7 @@ impl Way {
     /// by its owner alone.
     ///
     /// # Safety
-    /// Obligation 1 of [`Way::check`].
+    /// Obligation 1 of [`InFlightPatch::check`].
     unsafe fn explain(&self, offset: usize, old: &Bytes, error: Error) -> Error {
         match error {
             Error::Mismatch { found: seen, .. } if offset == 0 => {
@@ -248,7 +248,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for InFlightPatch {
     fn drop(&mut self) {
         // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child
         // that drops what its parent has begun comes this way too.
@@ -354,13 +354,13 @@ mod tests {
         block.seal().unwrap().code + offset
     }
 
-    fn check(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Way, Error> {
+    fn check(address: usize, expected: &[u8], replacement: &[u8]) -> Result<InFlightPatch, Error> {
         // SAFETY: text of the test, which nobody executes.
-        unsafe { Way::check(&Patch { address, expected, replacement }) }
+        unsafe { InFlightPatch::check(&Patch { address, expected, replacement }) }
     }
 
     /// The stores of a patch, and whether it waits between or after them.
-    fn steps(way: &Way) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
+    fn steps(way: &InFlightPatch) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
         let store = |step: &Step| match step {
             Step::Store { offset, old, new } => Some((*offset, old.to_vec(), new.to_vec())),
             Step::Wait => None,

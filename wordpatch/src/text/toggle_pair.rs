@@ -11,7 +11,7 @@ use crate::{Bytes, Error, FetchWindow};
 
 /// A place in text and the two forms that it can have. Copies are cheap.
 #[derive(Clone, Copy, Debug)]
-pub struct TwoForms {
+pub struct TogglePair {
     /// The eight bytes in the writable view; none where each store changes the protection.
     base: Option<NonNull<u64>>,
     /// The forms in their place in the eight bytes.
@@ -25,12 +25,12 @@ pub struct TwoForms {
     stays_mapped: bool,
 }
 
-// SAFETY: a `TwoForms` gives access through atomic stores only.
-unsafe impl Send for TwoForms {}
+// SAFETY: a `TogglePair` gives access through atomic stores only.
+unsafe impl Send for TogglePair {}
 // SAFETY: as above.
-unsafe impl Sync for TwoForms {}
+unsafe impl Sync for TogglePair {}
 
-impl TwoForms {
+impl TogglePair {
     /// The bytes `offset` behind `place`, which can be either of `forms`.
     ///
     /// # Panics
@@ -130,7 +130,7 @@ impl TwoForms {
 
     /// Makes the text show what was stored, where a debugger has copied its page. For text that may
     /// be unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
-    /// [`TwoForms::exchange`] does not look at it.
+    /// [`TogglePair::exchange`] does not look at it.
     ///
     /// # Errors
     /// [`Error::Mismatch`] where a breakpoint stands in these bytes, [`Error::Contended`],
@@ -184,7 +184,7 @@ impl TwoForms {
     /// The same in the ordinary way, for text that has no writable view, and for its errors.
     ///
     /// # Safety
-    /// As [`TwoForms::exchange`].
+    /// As [`TogglePair::exchange`].
     #[cold]
     unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
         let place = self.place();
