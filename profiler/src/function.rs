@@ -73,11 +73,9 @@ pub(crate) struct Function {
     length: AtomicU64,
     /// What the program's only thread had spent in probes then.
     spent_by_then: AtomicU64,
-    /// A thread, and what it had spent in probes and how long it had been preempted when the window
-    /// opened, or shortly before; and what it had spent since when the window closed.
-    known: AtomicUsize,
-    spent_before: AtomicU64,
-    preempted_before: AtomicU64,
+    /// What a thread had lost when the window opened, or shortly before; and what it had spent in
+    /// probes since when the window closed.
+    before: Lost,
     overhead: AtomicU64,
     /// Its number, and how many calls each of its own stands for, as the bits of an f32.
     observation: AtomicU32,
@@ -97,14 +95,11 @@ pub(crate) struct Function {
     /// When the allowance was refilled, and the time of long calls that came out since.
     refilled: AtomicU64,
     inside: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, and when it was; which thread
-    /// it was on, and what this thread had spent in probes and how long it had been preempted by
-    /// then.
+    /// The entry in the middle between the last refill and the limit, when it was, and what its
+    /// thread had lost by then.
     middle: AtomicU64,
     middle_at: AtomicU64,
-    middle_by: AtomicUsize,
-    middle_spent: AtomicU64,
-    middle_preempted: AtomicU64,
+    middle_lost: Lost,
     /// The program's own time between the middle and the limit.
     own_since_middle: AtomicU64,
     entry_probes: AtomicU32,
@@ -127,6 +122,39 @@ pub(crate) trait OwnTime {
     fn preempted_lately(&self) -> u64;
     /// Whether there is no other thread.
     fn is_alone(&self) -> bool;
+}
+
+/// What one thread had lost by some moment: time that is not the program's own.
+#[derive(Default)]
+struct Lost {
+    /// [`OwnTime::number`], or 0 for none.
+    thread: AtomicUsize,
+    spent: AtomicU64,
+    preempted: AtomicU64,
+}
+
+impl Lost {
+    fn note(&self, thread: &impl OwnTime) {
+        self.spent.store(thread.spent(), Relaxed);
+        self.preempted.store(thread.preempted(), Relaxed);
+        self.thread.store(thread.number(), Relaxed);
+    }
+
+    fn forget(&self) {
+        self.thread.store(0, Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.thread.load(Relaxed) == 0
+    }
+
+    /// What the thread has spent in probes since, and how long it was preempted; nothing of any
+    /// other thread.
+    fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
+        let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
+        (self.thread.load(Relaxed) == thread.number())
+            .then(|| (since(thread.spent(), &self.spent), since(thread.preempted(), &self.preempted)))
+    }
 }
 
 /// So many entries of a window run through code that was just rewritten.
@@ -256,9 +284,7 @@ impl Function {
         let limit = self.limit.load(Relaxed);
         if number == self.middle.load(Relaxed) {
             self.middle_at.store(now, Relaxed);
-            self.middle_by.store(thread.number(), Relaxed);
-            self.middle_spent.store(thread.spent(), Relaxed);
-            self.middle_preempted.store(thread.preempted(), Relaxed);
+            self.middle_lost.note(thread);
         }
         if number >= limit {
             if number > limit {
@@ -266,7 +292,7 @@ impl Function {
             }
             self.reached_limit(index, number, now, thread);
         }
-        if number == 1 && self.known.load(Relaxed) == 0 {
+        if number == 1 && self.before.is_empty() {
             self.begins_for(thread);
         }
         self.open.fetch_add(1, SeqCst);
@@ -281,9 +307,7 @@ impl Function {
     /// What this thread spends in probes from now on is not the window's time. Called after each
     /// early entry, and for the first that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
-        self.spent_before.store(thread.spent(), Relaxed);
-        self.preempted_before.store(thread.preempted(), Relaxed);
-        self.known.store(thread.number(), Relaxed);
+        self.before.note(thread);
     }
 
     /// The first entry since the daemon has begun a window: decides where the window lies. Gives
@@ -326,15 +350,12 @@ impl Function {
             return false;
         }
         // Of other threads it is not known what they have spent since.
-        let is_known = self.known.load(Relaxed) == thread.number();
-        let since =
-            |now: u64, before: &AtomicU64| if is_known { now.wrapping_sub(before.load(Relaxed)) } else { 0 };
-        let overhead = since(thread.spent(), &self.spent_before);
-        let preempted = since(thread.preempted(), &self.preempted_before);
+        let lost = self.before.since(thread);
+        let (overhead, preempted) = lost.unwrap_or_default();
         if now.saturating_sub(overhead + preempted) < closes {
             return true;
         }
-        if is_known {
+        if lost.is_some() {
             self.overhead.store(overhead, Relaxed);
         }
         // Another thread may have spent more.
@@ -371,15 +392,11 @@ impl Function {
                 return;
             }
         }
-        let is_same = self.middle_by.load(Relaxed) == thread.number();
-        let since =
-            |now: u64, before: &AtomicU64| if is_same { now.saturating_sub(before.load(Relaxed)) } else { 0 };
-        let passed = now
-            .saturating_sub(self.middle_at.load(Relaxed))
-            .saturating_sub(since(thread.preempted(), &self.middle_preempted));
+        let (spent, preempted) = self.middle_lost.since(thread).unwrap_or_default();
+        let passed = now.saturating_sub(self.middle_at.load(Relaxed)).saturating_sub(preempted);
         // What probes take is known only roughly: of calls that take little else, not much can be
         // told.
-        let own = passed.saturating_sub(since(thread.spent(), &self.middle_spent)).max(passed / STRETCH);
+        let own = passed.saturating_sub(spent).max(passed / STRETCH);
         self.own_since_middle.store(own, Relaxed);
         // This entry is the last that counts.
         self.ended.store(now, SeqCst);
@@ -480,7 +497,7 @@ impl Function {
         self.pending_since.store(0, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
         self.observation.store(number, Relaxed);
-        self.known.store(0, Relaxed);
+        self.before.forget();
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
