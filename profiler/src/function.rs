@@ -290,7 +290,7 @@ impl Function {
             if number > limit {
                 return Entered::Not;
             }
-            self.reached_limit(index, number, now, thread);
+            self.reached_limit(index, now, thread);
         }
         if number == 1 && self.before.is_empty() {
             self.begins_for(thread);
@@ -380,16 +380,22 @@ impl Function {
 
     /// The entry with the number of the limit.
     #[cold]
-    fn reached_limit(&self, index: u32, number: u64, now: u64, thread: &impl OwnTime) {
+    fn reached_limit(&self, index: u32, now: u64, thread: &impl OwnTime) {
         if self.is_on.load(Relaxed) {
             let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
             let inside = governor::nanoseconds(self.inside.swap(0, Relaxed));
             if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
                 self.refilled.store(now, Relaxed);
-                self.middle.store(number + u64::from(calls) / 2, Relaxed);
+                self.middle.store(self.entries.load(SeqCst) + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
-                self.limit.store(number + u64::from(calls), Relaxed);
-                return;
+                // Other threads may have entered meanwhile: one of them must meet the new limit.
+                loop {
+                    let limit = self.entries.load(SeqCst) + u64::from(calls);
+                    self.limit.store(limit, SeqCst);
+                    if self.entries.load(SeqCst) < limit {
+                        return;
+                    }
+                }
             }
         }
         let (spent, preempted) = self.middle_lost.since(thread).unwrap_or_default();
@@ -542,7 +548,9 @@ impl Function {
             let ticks = self.own_since_middle.load(Relaxed).max(1);
             Exceeded { at, rate: calls as f64 / ticks as f64 }
         });
-        Counted { entries: entries.min(limit), exceeded, overhead: self.overhead.load(Relaxed) }
+        // Behind the limit, entries count until the function is on the list: it is still on.
+        let entries = if exceeded.is_some() { entries.min(limit) } else { entries };
+        Counted { entries, exceeded, overhead: self.overhead.load(Relaxed) }
     }
 
     /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a

@@ -188,6 +188,12 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
                 total
             });
         }
-        row.report.total_ns = row.report.total_ns.map(|total| total.at_most(units.thread_time));
+        // A sum over calls inside each other may be beyond what is possible: then it is a bound
+        // only.
+        let bounded = |total: Estimate| match total.value > units.thread_time {
+            true => Estimate { low: 0.0, ..total }.at_most(units.thread_time),
+            false => total.at_most(units.thread_time),
+        };
+        row.report.total_ns = row.report.total_ns.map(bounded);
     }
 }
