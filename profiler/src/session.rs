@@ -25,7 +25,7 @@ use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
 use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
-use crate::stderr::Stderr;
+use crate::stderr::stderr;
 use crate::{fire, governor, preemption, summary, thread};
 
 /// Time between two looks for threads that have ended.
@@ -58,8 +58,6 @@ struct Session {
     last_reclaim: Instant,
     toggles_before: u64,
     written: Option<PathBuf>,
-    /// Where diagnostics and the text report go.
-    stderr: Stderr,
     /// Why no code can be found or patched in this process, if so.
     refusal: Option<String>,
 }
@@ -91,6 +89,8 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
 /// [`Error::Start`] when the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
+    // From now on it is known which stream it is.
+    stderr();
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
     let discovery = options.discovery;
@@ -145,7 +145,6 @@ impl Session {
             last_reclaim: Instant::now(),
             toggles_before: 0,
             written: None,
-            stderr: Stderr::now(),
             refusal: refusal(),
         }
     }
@@ -257,7 +256,7 @@ impl Session {
         let report = self.report();
         let written = match &self.options.output {
             Output::Stderr => {
-                if self.stderr.write(&text::render(&report, &on_stderr())) {
+                if stderr().write(&text::render(&report, &on_stderr())) {
                     return;
                 }
                 // The stream was closed or is another file by now.
@@ -265,22 +264,22 @@ impl Session {
             }
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
-                    self.stderr.write(&format!("fastinst: {error}\n"));
+                    stderr().write(&format!("fastinst: {error}\n"));
                     let rescued = self.write_file(&report, RESCUE, *format)?;
-                    self.stderr.write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    stderr().write(&format!("fastinst: the report is in {}\n", rescued.display()));
                     Ok(rescued)
                 })
             }
         };
         if self.written.is_none() {
-            report.notes.iter().for_each(|note| _ = self.stderr.write(&format!("fastinst: {note}\n")));
+            report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
         }
         match written {
             Ok(path) => self.written = Some(path),
             // No file can be made: all that is left is the stream.
             Err(error) => {
-                self.stderr.write(&format!("fastinst: {error}\n"));
-                self.stderr.write(&text::render(&report, &on_stderr()));
+                stderr().write(&format!("fastinst: {error}\n"));
+                stderr().write(&text::render(&report, &on_stderr()));
             }
         }
     }
@@ -299,7 +298,7 @@ impl Session {
         };
         let (pid, executable) = (self.identity.pid, self.identity.executable.display());
         let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-        self.stderr.write(&why);
+        stderr().write(&why);
     }
 
     fn write_file(
@@ -402,27 +401,48 @@ fn take_text_over() {
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// How long a dying process waits for its report at the most.
+/// How long a process that ends waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the daemon write the report, and waits for it. `last` says that the process ends for
-/// certain.
+/// Why the report is written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The process exits, by its own will.
+    Exit,
+    /// The process becomes another program, unless the system refuses.
+    Exec,
+    /// A fatal signal was delivered to the calling thread, which is in its handler.
+    Signal,
+}
+
+/// Has the daemon write the report, and waits for it, [`PATIENCE`] at the most. A process that
+/// exits waits for as long as somebody reads the report (in a pager, say), as it does with its own
+/// output.
 ///
 /// The daemon does it, since the caller may be a signal handler: it allocates nothing, and holds no
 /// lock. The daemon in turn uses nothing of the program's: not its allocator, nor its streams.
-pub fn finish(last: bool) {
-    if last && OVER.swap(true, Ordering::Relaxed) {
+pub fn finish(leaving: Leaving) {
+    if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
         return;
     }
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     service::notify();
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
     loop {
         let done = DONE.load(Ordering::Acquire);
-        if done.wrapping_sub(wanted) < u32::MAX / 2 || Instant::now() >= deadline {
+        if done.wrapping_sub(wanted) < u32::MAX / 2 {
             return;
         }
-        service::wait(&DONE, done, deadline);
+        if Instant::now() < deadline {
+            service::wait(&DONE, done, deadline);
+        } else if leaving == Leaving::Exit && stderr().is_writing() {
+            deadline = Instant::now() + PATIENCE;
+        } else {
+            stderr().write_now(
+                b"fastinst: there is no report, or not all of it: it took more than 10 s to write\n",
+            );
+            return;
+        }
     }
 }
 
@@ -469,8 +489,5 @@ pub(crate) fn restart_in_child() {
 
 /// Says something to the user, on the standard error stream of the start.
 pub fn say(line: &str) {
-    let text = format!("fastinst: {line}\n");
-    if with_session(|session| session.stderr.write(&text)).is_none() {
-        Stderr::now().write(&text);
-    }
+    stderr().write(&format!("fastinst: {line}\n"));
 }
