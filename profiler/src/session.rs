@@ -196,7 +196,7 @@ impl Session {
         let begin = governor::of_thread();
         self.take_early_calls();
         let is_busy = self.schedule.tick();
-        self.governor.adapt();
+        self.governor.adapt(self.schedule.demand());
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
             self.last_reclaim = Instant::now();
             thread::reclaim();
