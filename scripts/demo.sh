@@ -17,7 +17,7 @@ lines=30
 
 cd "$root"
 scripts/install-packages.sh
-"${CARGO:-cargo}" build --quiet --release -p profiler -p fastinst-preload
+"${CARGO:-cargo}" build --quiet --release -p fastinst-cli -p fastinst-preload
 workload=$(scripts/third-party.sh sqlite)
 
 mkdir -p "$target/demo"

@@ -56,7 +56,7 @@ pub fn target_release_dir() -> PathBuf {
 pub fn ensure_preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        build_release(&["fastinst-preload", "profiler"]);
+        build_release(&["fastinst-preload", "fastinst-cli"]);
         target_release_dir().join("libfastinst.so")
     })
 }

@@ -160,7 +160,7 @@ fn the_guide_to_wasm_jit_shows_an_example() {
 
 /// The text files for readers: those in these folders that end in `.md`.
 fn documents() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 18] = [
+    const FOLDERS: [&str; 19] = [
         "",
         "docs",
         "wordpatch",
@@ -168,6 +168,7 @@ fn documents() -> Vec<PathBuf> {
         "callpatch",
         "fastinst",
         "profiler",
+        "profiler/cli",
         "profiler/preload",
         "tmax-probe",
         "wasm-jit",

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fastinst", &["wordpatch", "callpatch"]),
     ("tmax-probe", &["wordpatch"]),
     ("profiler", &["wordpatch", "callpatch", "fastinst"]),
+    ("profiler/cli", &["profiler"]),
     ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["wordpatch", "wasm-jit-codegen"]),
@@ -256,11 +257,9 @@ fn exported_symbols(file: &File) -> Vec<String> {
 
 /// Whether the file belongs to a program's command line.
 fn is_command(file: &File) -> bool {
-    let is_inside = ["profiler", "tmax-probe"].iter().any(|folder| {
-        let inside = file.path.strip_prefix(folder).unwrap_or_default();
-        inside == "/src/main.rs" || inside.starts_with("/src/cli/")
-    });
-    is_inside || file.path.starts_with("wasm-jit/cli/src/")
+    ["profiler/cli/src/", "tmax-probe/src/main.rs", "tmax-probe/src/cli/", "wasm-jit/cli/src/"]
+        .iter()
+        .any(|place| file.path.starts_with(place))
 }
 
 fn environment(file: &File) -> Vec<String> {
@@ -290,6 +289,7 @@ fn layers(file: &File) -> Vec<String> {
         "callpatch",
         "fastinst",
         "profiler",
+        "fastinst-cli",
         "fastinst-preload",
         "tmax-probe",
         "wasm-jit",
@@ -478,11 +478,11 @@ fn every_rule_finds_a_planted_offence() {
     check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
     check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
     check("profiler/src/session.rs", "std::env::var_os(VARIABLE)", &["environment"]);
-    check("profiler/src/cli/record.rs", "std::env::var_os(VARIABLE)", &[]);
+    check("profiler/cli/src/record.rs", "std::env::var_os(VARIABLE)", &[]);
     check("profiler/preload/src/lib.rs", "std::env::var_os(VARIABLE)", &[]);
     check(product, "println!();", &["print"]);
     check(product, "printer.print(bytes);", &[]);
-    check("profiler/src/cli/report.rs", "eprintln!();", &[]);
+    check("profiler/cli/src/report.rs", "eprintln!();", &[]);
     check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &["layers"]);

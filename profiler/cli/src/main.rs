@@ -1,4 +1,5 @@
-//! The command line: one file per verb.
+//! The command `fastinst`: starts programs under the profiler and prints their reports. One file per
+//! verb.
 //!
 //! Results go to standard output. A diagnostic is one line on standard error that starts with
 //! `fastinst: `. A verb returns a [`Failure`], which is printed here, once; mistakes in the command
@@ -61,8 +62,7 @@ fn print(text: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Parses the command line, runs the verb and returns the exit code.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),

@@ -9,7 +9,7 @@ use profiler::filter::Patterns;
 use profiler::report::arcs::{self, Direction};
 use profiler::report::{self, SortKey, View, csv, json, text, tree};
 
-use super::Failure;
+use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +31,8 @@ const HINT: &str = "--limit 0 shows all of them";
 
 /// Print the table of recorded reports
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
-pub(super) struct Report {
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
+pub(crate) struct Report {
     /// Reports that `fastinst record -o FILE.json` wrote. Several are merged: calls and times add
     /// up
     #[arg(value_name = "FILE", required = true)]
@@ -78,9 +78,9 @@ pub(super) struct Report {
     limit: Option<usize>,
 }
 
-pub(super) fn run(arguments: &Report) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Report) -> Result<(), Failure> {
     let text = print(arguments).map_err(|error| Failure { code: 1, message: error.to_string() })?;
-    super::print(text.as_bytes())
+    crate::print(text.as_bytes())
 }
 
 fn print(arguments: &Report) -> Result<String, Error> {

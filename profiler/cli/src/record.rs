@@ -29,7 +29,7 @@ use profiler::error::Error;
 use profiler::filter::Patterns;
 use profiler::options::{Budget, Counts, Options, Output, RunId, TextAccess, Tool, VARIABLE};
 
-use super::Failure;
+use crate::Failure;
 
 const LIBRARY: &str = "libfastinst.so";
 /// Where the library is, seen from the directory of this executable.
@@ -65,10 +65,10 @@ Exit codes:
 #[command(
     before_help = EXAMPLES,
     after_help = EXIT_CODES,
-    help_template = super::TEMPLATE,
+    help_template = crate::TEMPLATE,
     override_usage = "fastinst record [OPTIONS] -- PROGRAM [ARGS]..."
 )]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In
     /// the name, %p is the process id, %e the executable, %h the host, %% a percent sign. A second
     /// process of the same run gets its process id before the extension
@@ -117,7 +117,7 @@ pub(super) struct Record {
 }
 
 /// Becomes the program; returns only if that fails.
-pub(super) fn run(arguments: &Record) -> Result<Infallible, Failure> {
+pub(crate) fn run(arguments: &Record) -> Result<Infallible, Failure> {
     start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 

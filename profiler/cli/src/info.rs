@@ -14,7 +14,7 @@ use profiler::elf_check::{self, Kind};
 use profiler::error::Error;
 use serde::Serialize;
 
-use super::Failure;
+use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,8 +29,8 @@ Exit codes:
 
 /// Print what a binary has, and what can be measured in it
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
-pub(super) struct Info {
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
+pub(crate) struct Info {
     /// An executable, a shared library or an object file
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -122,14 +122,14 @@ struct Verdict {
     remarks: Vec<String>,
 }
 
-pub(super) fn run(arguments: &Info) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Info) -> Result<(), Failure> {
     let binary = read(&arguments.file).map_err(|message| Failure { code: 1, message })?;
     let text = if arguments.json {
         serde_json::to_string_pretty(&binary).expect("a value without maps by other keys than strings") + "\n"
     } else {
         render(&binary)
     };
-    super::print(text.as_bytes())
+    crate::print(text.as_bytes())
 }
 
 fn read(path: &Path) -> Result<Binary, String> {

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-use super::Failure;
+use crate::Failure;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Generate {
+pub(crate) enum Generate {
     /// Print the completions for a shell
     #[command(hide = true)]
     Completions {
@@ -25,13 +25,13 @@ pub(super) enum Generate {
 }
 
 /// `command` is the whole command line.
-pub(super) fn run(what: &Generate, mut command: Command) -> Result<(), Failure> {
+pub(crate) fn run(what: &Generate, mut command: Command) -> Result<(), Failure> {
     match what {
         Generate::Completions { shell } => {
             let name = command.get_name().to_owned();
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut command, name, &mut script);
-            super::print(&script)?;
+            crate::print(&script)?;
         }
         Generate::Man { folder } => {
             let written = fs::create_dir_all(folder)
@@ -54,8 +54,8 @@ fn with_examples(command: Command) -> Command {
 mod tests {
     use clap::CommandFactory;
 
-    use super::super::Cli;
     use super::*;
+    use crate::Cli;
 
     #[test]
     fn there_is_a_page_for_the_command_and_for_each_verb() {
