@@ -1,5 +1,5 @@
-//! The command `fastinst`: starts programs under the profiler and prints their reports. One file per
-//! verb.
+//! The command `fastinst`: starts programs under the profiler and prints their reports. One file
+//! per verb.
 //!
 //! Results go to standard output. A diagnostic is one line on standard error that starts with
 //! `fastinst: `. A verb returns a [`Failure`], which is printed here, once; mistakes in the command
