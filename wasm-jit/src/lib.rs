@@ -75,7 +75,7 @@
 //! type, limits, a [`Trap`], an exception that was not caught, an error of a host function.
 //!
 //! # Features
-//! `few-homes` is for tests: the compiler keeps few locals in registers.
+//! `few-cached-locals` is for tests: the compiler caches few locals in registers.
 //!
 //! # Further reading
 //! `README.md`, and `docs/wasm-jit.md` of the repository: the command, what is supported,

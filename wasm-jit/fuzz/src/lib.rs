@@ -17,8 +17,8 @@
 //! A seed may also stand for bytes that are no module ([`bytes`]): loading them must not panic,
 //! hang, or take much memory.
 //!
-//! With the feature `few-homes` the compiler keeps only a few locals in registers, so that loops
-//! compete for them; small functions then meet what otherwise only large ones do.
+//! With the feature `few-cached-locals` the compiler caches only a few locals in registers, so that
+//! loops compete for them; small functions then reach cases that otherwise only large ones do.
 //!
 //! The [`driver`] hands seeds to worker processes, so that a crash or a hang of one is a finding
 //! too, with its seed. This package compares with wasmi; the package in `../fuzz-wasmtime` uses

@@ -19,7 +19,7 @@ use wasm_jit_codegen::{Chunk, Compiler, Limit, MAX_GROWTH, ModuleInfo};
 use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
 
 use super::CodeImage;
-use super::link::Linker;
+use super::link::ImageLinker;
 
 /// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are
 /// shared among the threads.
@@ -80,7 +80,7 @@ pub(crate) fn compile_all(
         next: AtomicUsize::new(0),
         most_waiting: WAITING * threads,
         linking: Mutex::new(Linking {
-            linker: Linker::new(MAX_CODE_SIZE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
+            linker: ImageLinker::new(MAX_CODE_SIZE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
             turn: 0,
             waiting: BTreeMap::new(),
             spare: Vec::new(),
@@ -139,7 +139,7 @@ struct Line<'a> {
 }
 
 struct Linking {
-    linker: Linker,
+    linker: ImageLinker,
     /// The job whose chunk is linked next.
     turn: usize,
     waiting: BTreeMap<usize, Result<Chunk, CompileError>>,

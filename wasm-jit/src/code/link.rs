@@ -12,25 +12,25 @@ use wasm_jit_codegen::{
 };
 use wordpatch::code_memory::CodeBuffer;
 
-use super::{CodeImage, CompileError, Function, Region, Trampolines, registry};
+use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, registry};
 use crate::vmctx::VmLayout;
 
 /// Chunks and trampolines begin at multiples of this: a cache line.
 const ALIGNMENT: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Linker {
+pub(crate) struct ImageLinker {
     code: CodeBuffer,
     /// There is room for as much code as there may be.
     has_limit: bool,
     functions: Vec<Function>,
-    regions: Vec<Region>,
+    regions: Vec<TryRegion>,
     catches: Vec<Catch>,
     /// Calls whose callee has no place yet; `at` is an offset in the image.
     pending: Vec<DirectCall>,
 }
 
-impl Linker {
+impl ImageLinker {
     /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther. Where the
     /// system refuses so many addresses, with room for `likely` bytes.
     pub(crate) fn new(limit: usize, likely: usize) -> Result<Self, CompileError> {
@@ -85,7 +85,7 @@ impl Linker {
     fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &std::ops::Range<usize>) {
         let first_region = self.regions.len() as u32;
         for region in &function.try_regions {
-            self.regions.push(Region {
+            self.regions.push(TryRegion {
                 start: base + region.start,
                 end: base + region.end,
                 parent: region.parent.map(|parent| first_region + parent),

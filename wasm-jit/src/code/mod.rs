@@ -45,7 +45,7 @@ pub(crate) struct CodeImage {
     pub layout: VmLayout,
     /// In ascending order of code and of index; the first is the first that is not imported.
     functions: Vec<Function>,
-    regions: Vec<Region>,
+    regions: Vec<TryRegion>,
     catches: Vec<Catch>,
     /// Where the trampolines begin.
     functions_end: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Function {
 
 /// A try region with its parts in the tables of the image.
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct TryRegion {
     start: u32,
     end: u32,
     /// Index in the image's table.
@@ -101,7 +101,7 @@ impl CodeImage {
     pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
         let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
         let used = vec![true; types.len()];
-        link::Linker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
+        link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
     }
 
     /// Where the code of a function begins, which must not be imported.
@@ -224,9 +224,9 @@ impl CodeImage {
         let end =
             self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
         // An inner region comes after the outer one.
-        let is_in = |region: &&Region| region.start < offset && offset <= region.end;
+        let is_in = |region: &&TryRegion| region.start < offset && offset <= region.end;
         let innermost = self.regions[first..end].iter().rfind(is_in);
-        let outer = |region: &&Region| region.parent.map(|parent| &self.regions[parent as usize]);
+        let outer = |region: &&TryRegion| region.parent.map(|parent| &self.regions[parent as usize]);
         std::iter::successors(innermost, outer).flat_map(|region| {
             let first = region.first_catch as usize;
             &self.catches[first..first + region.catches as usize]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasm_jit_codegen::{Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
-use super::link::Linker;
+use super::link::ImageLinker;
 use super::registry::{image_at, share_image_at};
 use super::{CodeImage, CompileError, compile_all};
 use crate::engine::{Config, Engine};
@@ -15,7 +15,7 @@ use crate::module::parse;
 /// An image of functions of so many bytes each, the first of which calls all.
 pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     let module = ModuleInfo { imported_functions: 2, ..ModuleInfo::default() };
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     for (number, length) in (0..).zip(lengths) {
         let function = CompiledFunction {
             index: 2 + number,
@@ -46,7 +46,7 @@ pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
         try_regions: Box::default(),
     };
     let chunk = Chunk { code: vec![0x90; 100], calls: Vec::new(), functions: vec![function] };
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     linker.add(&module, &chunk, std::iter::once(0..body.len())).unwrap();
     linker.finish(Arc::new(module), Arc::new(body.to_vec()), &[false]).unwrap()
 }
@@ -93,7 +93,7 @@ fn calls_reach_functions_in_front_and_behind() {
 
 #[test]
 fn more_code_than_there_is_room_for_is_an_error() {
-    let mut linker = Linker::new(4096, 4096).unwrap();
+    let mut linker = ImageLinker::new(4096, 4096).unwrap();
     let chunk = Chunk { code: vec![0x90; 4097], ..Chunk::default() };
     let result = linker.add(&ModuleInfo::default(), &chunk, std::iter::empty());
     assert!(matches!(result, Err(CompileError::TooMuchCode)));

@@ -7,7 +7,7 @@
     (i32.xor (local.get 2) (local.get 3)) (i32.xor (local.get 3) (local.get 0))
     (i32.or (local.get 0) (local.get 1))
     (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add))
-  ;; Locals that are many: some have no homes.
+  ;; More locals than cache registers.
   (func $many_locals (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32) (local i32 i32 i32 i32)
     (loop $again
       (local.set 8 (i32.add (local.get 8) (i32.xor (local.get 0) (local.get 1))))

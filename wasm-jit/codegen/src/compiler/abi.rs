@@ -23,11 +23,11 @@ pub(super) const MEMORY: Reg = Reg::R15;
 pub(super) const SCRATCH: Reg = Reg::R11;
 pub(super) const FLOAT_SCRATCH: Reg = Reg::xmm(15);
 
-/// Homes of locals that survive calls, with their place below `rbp`.
+/// Registers that cache locals across calls, with the offset from `rbp` of the caller's value.
 pub(super) const CALLEE_SAVED: [(Reg, i32); 3] = [(Reg::RBX, -16), (Reg::R12, -24), (Reg::R13, -32)];
-/// Homes of locals that do not; the first four arguments arrive in them.
-pub(super) const CALLER_SAVED_HOMES: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9];
-pub(super) const FLOAT_HOMES: [Reg; 9] = [
+/// Registers that cache locals and are clobbered by calls; the first four arguments arrive in them.
+pub(super) const CALLER_SAVED_CACHE: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9];
+pub(super) const FLOAT_CACHE: [Reg; 9] = [
     Reg::xmm(14),
     Reg::xmm(13),
     Reg::xmm(12),
@@ -39,7 +39,8 @@ pub(super) const FLOAT_HOMES: [Reg; 9] = [
     Reg::xmm(6),
 ];
 
-/// General registers for operands: those of [`CALLER_SAVED_HOMES`] while they are not homes.
+/// General registers for operands: includes [`CALLER_SAVED_CACHE`], where the region does not cache
+/// locals in them.
 pub(super) const INT_TEMPS: u32 = Reg::RAX.bit()
     | Reg::RCX.bit()
     | Reg::RDX.bit()

@@ -30,7 +30,7 @@ impl FunctionCompiler<'_> {
 
     pub(super) fn br_if(&mut self, depth: u32) {
         // Loads leave the flags alone; whoever branches back or on will need them.
-        self.load_homes();
+        self.load_cached_locals();
         let flag = match self.condition() {
             Ok(flag) => flag,
             Err(true) => return self.br(depth),
@@ -62,7 +62,7 @@ impl FunctionCompiler<'_> {
             depths.push(depth.map_err(malformed)?);
         }
         // While the index is on the stack: a local of which it is another name counts as live.
-        self.load_homes();
+        self.load_cached_locals();
         let index = self.pop();
         if let Val::Const(bits) = index.val {
             let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());

@@ -1,15 +1,15 @@
-//! Blocks: opened, ended, and skipped where they cannot be reached.
+//! Blocks: opening, ending, and skipping unreachable code.
 //!
-//! Opening a block puts all operands into their slots, so that its label finds them there whatever
-//! branch comes to it. A loop is also a region of its own (see `homes.rs`): the way into it and out
-//! of it is an edge like that of a branch.
+//! Opening a block spills all operands, so that its label finds them in their slots whichever
+//! branch reaches it. A loop is also a region (see `cached_locals.rs`): entering and leaving it is
+//! an edge like that of a branch.
 
 use wasmparser::{BlockType, Operator, ValType};
 
 use super::abi::Ty;
+use super::cached_locals::bits;
 use super::edges::label_register;
 use super::function::FunctionCompiler;
-use super::homes::bits;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val};
 use crate::asm::Label;
@@ -44,7 +44,8 @@ pub(super) enum Kind {
     Function,
     Block,
     Loop,
-    /// With the label of its other side, and the homes as they were at the condition.
+    /// The label of the `else` branch, and the set of cache registers whose locals were up to date
+    /// in their slots at the condition.
     If {
         otherwise: Label,
         in_slot: u32,
@@ -69,7 +70,8 @@ pub(super) struct Control<'a> {
     pub(super) results: Types<'a>,
     /// The region of the label.
     pub(super) region: usize,
-    /// Homes of that region that are up to date in their slots on every edge to the label so far.
+    /// The cache registers of that region whose locals are up to date in their slots on every edge
+    /// to the label compiled so far.
     pub(super) in_slot: u32,
     /// Whether a branch to it was compiled.
     pub(super) branched: bool,
@@ -233,14 +235,14 @@ impl<'a> FunctionCompiler<'a> {
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);
-        self.load_homes();
+        self.load_cached_locals();
         let otherwise = self.asm.new_label();
         match self.condition() {
             Ok(flag) => self.jump_if(flag.opposite(), otherwise),
             Err(true) => {}
             Err(false) => self.asm.jmp(otherwise),
         }
-        let in_slot = self.homes_in_slots();
+        let in_slot = self.cached_in_slots();
         self.control.last_mut().expect("just opened").kind = Kind::If { otherwise, in_slot };
     }
 
@@ -345,7 +347,7 @@ impl<'a> FunctionCompiler<'a> {
         // Behind the outermost loop, what only the loop uses is dead.
         self.loops.close();
         if self.reachable {
-            for reg in bits(self.regions[outer].homes & !self.region().homes) {
+            for reg in bits(self.regions[outer].cached & !self.region().cached) {
                 if let Holder::Operand(height) = self.registers.holder(reg) {
                     self.spill_operand(height);
                 }

@@ -1,17 +1,17 @@
-//! Edges: what brings values and locals from one point of the code to a label.
+//! Edges: moves of values and locals from one point of the code to a label.
 //!
-//! An edge stores what the label's region does not keep in registers, moves the label's values to
-//! where the label has them, and brings home the locals that are not. It is a list of moves, made
-//! where the branch is compiled, and applied there or in cold code. Inside one region, without
-//! values, it is empty.
+//! An edge stores the locals that the label's region does not cache in registers, moves the label's
+//! values to where the label expects them, and loads the register-cached locals that are in their
+//! slots only. It is a list of moves, built where the branch is compiled and emitted there or in
+//! cold code. Inside one region and without values, it is empty.
 //!
-//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop
-//! has all in slots.
+//! A label expects its values in their slots, except for the last one, which is in `rax` or `xmm0`;
+//! a loop expects all of them in slots.
 
 use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
+use super::cached_locals::{Region, is_callee_saved};
 use super::control::{Control, Kind};
 use super::function::FunctionCompiler;
-use super::homes::{Region, is_callee_saved};
 use super::state::{Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg};
 use crate::vmctx::{RESULTS, STORE};
@@ -54,8 +54,8 @@ impl FunctionCompiler<'_> {
                 moves.push(Move { ty: operand.ty, dst, src });
             }
         }
-        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's
-        // home.
+        // Stores of locals do not read what the moves of values write: `rax` and `xmm0` are never
+        // cache registers.
         let locals = self.edge_locals(region);
         moves.extend(locals);
         moves
@@ -94,22 +94,22 @@ impl FunctionCompiler<'_> {
         }
         let current = self.region().clone();
         let region = self.regions[target].clone();
-        let home_there =
-            |local: u32| region.iter().find(|(_, at_home)| *at_home == local).map(|(reg, _)| reg);
+        let cached_at_label =
+            |local: u32| region.iter().find(|(_, cached)| *cached == local).map(|(reg, _)| reg);
         let mut between = Vec::new();
         for (_, local) in current.iter() {
             let state = self.locals[local as usize];
-            match (home_there(local), state.reg) {
+            match (cached_at_label(local), state.reg) {
                 (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
                     let dst = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
                 }
-                (Some(home), Some(reg)) if home != reg => between.push((state.ty, home, reg)),
+                (Some(cache_reg), Some(reg)) if cache_reg != reg => between.push((state.ty, cache_reg, reg)),
                 _ => {}
             }
         }
         // A copy serves, unless it is where the label's last value has just been moved to.
-        let copy_of = |state: &Local| match state.home {
+        let copy_of = |state: &Local| match state.cache_reg {
             None => state.reg.filter(|copy| *copy != label_register(state.ty)),
             Some(_) => None,
         };
@@ -123,7 +123,7 @@ impl FunctionCompiler<'_> {
         for (reg, local) in region.iter() {
             let state = self.locals[local as usize];
             let in_register =
-                if state.home.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
+                if state.cache_reg.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
             if !in_register && self.is_live(local) {
                 let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
@@ -156,7 +156,8 @@ impl FunctionCompiler<'_> {
         self.enter_state(inner, in_slot);
     }
 
-    /// Homes of a region whose locals are up to date in their slots, after the edge to it.
+    /// The cache registers of a region whose locals are up to date in their slots after the edge to
+    /// it.
     pub(super) fn region_in_slots(&self, region: usize) -> u32 {
         let mut set = 0;
         for (reg, local) in self.regions[region].iter() {

@@ -56,7 +56,8 @@ impl<'a> FunctionCompiler<'a> {
         Ok(())
     }
 
-    /// What brings an exception's values to a label, and home the locals that are at home there.
+    /// The moves that bring an exception's values to a label, and the label's register-cached
+    /// locals into their registers.
     fn handler(
         &mut self,
         tag: Option<u32>,

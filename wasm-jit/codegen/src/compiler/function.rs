@@ -11,10 +11,10 @@
 use wasmparser::{FuncType, FunctionBody, Operator};
 
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
+use super::cached_locals::{Chooser, MAX_REGION_DEPTH, Region};
 use super::cold::Cold;
 use super::control::{Control, Loops};
 use super::frame::Frame;
-use super::homes::{Chooser, MAX_REGION_DEPTH, Region};
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
@@ -140,7 +140,7 @@ pub(super) fn compile<'a>(
     // Locals behind the last one that is used are no locals: a few bytes may declare 50,000.
     let used = scratch.scan.last_access.len();
     let mut locals: Vec<Local> = Vec::with_capacity(used);
-    let local = |ty| Local { ty, home: None, reg: None, in_slot: true, aliases: 0 };
+    let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0 };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
         let (count, ty) = group.map_err(malformed)?;
@@ -260,7 +260,7 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Chooses the homes of a loop, or of the function.
+    /// Chooses the register-cached locals of a loop, or of the function.
     pub(super) fn choose_region(&mut self, facts: Option<usize>) -> Region {
         let (accesses, depth) = match facts {
             None => (&self.scan.accesses[..], 0),
@@ -297,7 +297,7 @@ impl<'a> FunctionCompiler<'a> {
         let mut places = ArgPlaces::default();
         let mut moves = Vec::new();
         for param in 0..params {
-            let Local { ty, home, .. } = self.locals[param as usize];
+            let Local { ty, cache_reg, .. } = self.locals[param as usize];
             let place = places.next(ty);
             if self.scan.last_access[param as usize] == 0 {
                 continue;
@@ -306,14 +306,14 @@ impl<'a> FunctionCompiler<'a> {
                 ArgPlace::Reg(reg) => Place::Reg(reg),
                 ArgPlace::Stack(index) => Place::Mem(Mem::base(Reg::RBP, 16 + 8 * index as i32)),
             };
-            if let Some(home) = home {
-                moves.push((ty, home, source));
+            if let Some(cache_reg) = cache_reg {
+                moves.push((ty, cache_reg, source));
                 continue;
             }
             let slot = self.frame.local_slot(param);
             self.move_value(ty, Place::Mem(slot), source);
             if let Place::Reg(reg) = source
-                && self.region().homes & reg.bit() == 0
+                && self.region().cached & reg.bit() == 0
             {
                 self.locals[param as usize].reg = Some(reg);
                 self.registers.hold(reg, Holder::Copy(param));
@@ -330,9 +330,9 @@ impl<'a> FunctionCompiler<'a> {
             (params..count).filter(|local| self.scan.last_access[*local as usize] != 0).collect();
         let mut slots = Vec::new();
         for &local in &needed {
-            match self.locals[local as usize].home {
-                Some(home) if home.is_float() => self.asm.float_zero(home),
-                Some(home) => self.asm.zero(home),
+            match self.locals[local as usize].cache_reg {
+                Some(cache_reg) if cache_reg.is_float() => self.asm.float_zero(cache_reg),
+                Some(cache_reg) => self.asm.zero(cache_reg),
                 None => slots.push(local),
             }
         }
@@ -368,7 +368,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
-        let mut saved = self.regions.iter().fold(0, |set, region| set | region.homes);
+        let mut saved = self.regions.iter().fold(0, |set, region| set | region.cached);
         if self.scan.has_try {
             saved = u32::MAX;
         }

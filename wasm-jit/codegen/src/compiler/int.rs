@@ -295,7 +295,8 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// The next local's home, or an operand's own register, or a new one.
+    /// The cache register of the local that the next instruction sets, or the operand's own
+    /// register, or a new one.
     pub(super) fn result_or(&mut self, operand: &Operand) -> Reg {
         let float = operand.ty.is_float();
         self.target(float).or_else(|| self.owns(operand)).unwrap_or_else(|| self.alloc(float))

@@ -143,8 +143,9 @@ impl FunctionCompiler<'_> {
     fn push_load(&mut self, ty: Ty, mem: Mem) {
         let height = self.stack.len() as u32;
         for reg in mem.registers() {
-            let home = self.region().homes & reg.bit() != 0;
-            if !home && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free {
+            let caches_local = self.region().cached & reg.bit() != 0;
+            if !caches_local && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free
+            {
                 self.registers.hold(reg, Holder::Operand(height));
             }
         }

@@ -5,13 +5,14 @@
 //! straight to the local that takes it.
 //!
 //! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
-//! `state.rs` tells how operands and locals are kept, `homes.rs` which locals live in registers,
-//! `edges.rs` what happens on the way to a label, `function.rs` how a function is put together.
+//! `state.rs` tells how operands and locals are kept, `cached_locals.rs` which locals live in
+//! registers, `edges.rs` what happens on the way to a label, `function.rs` how a function is put
+//! together.
 //!
 //! # A function
 //! 1. `scan.rs` looks it over: where its loops are, which locals they use, where they call.
-//! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for
-//!    each loop when it is opened.
+//! 2. `cached_locals.rs` chooses registers for locals, by these facts: now for the function, and
+//!    later for each loop when it is opened.
 //! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and
 //!    takes operator after operator.
 //! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
@@ -38,6 +39,7 @@
 pub(crate) mod abi;
 mod atomics;
 mod branches;
+mod cached_locals;
 mod calls;
 mod cold;
 mod control;
@@ -47,7 +49,6 @@ mod exceptions;
 mod float;
 mod frame;
 mod function;
-mod homes;
 mod int;
 mod locals;
 mod memory;

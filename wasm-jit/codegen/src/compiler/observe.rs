@@ -10,10 +10,10 @@
 use std::fmt;
 
 use super::abi::Ty;
+use super::cached_locals::{Region, bits};
 use super::control::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
-use super::homes::{Region, bits};
 use super::output::{CompiledFunction, Position};
 use super::state::{Flag, Local, Operand, Val};
 use crate::asm::{Cond, Mem, Reg};
@@ -254,11 +254,12 @@ impl<'a> State<'a> {
         self.control.iter().filter(is_handler).any(|control| control.height as usize == height)
     }
 
-    /// Whether the home of the local holds an operand already that the next instruction is to
-    /// assign to it.
+    /// Whether the local's cache register already holds the operand that the next instruction
+    /// assigns to it.
     fn is_overwritten(&self, local: &Local) -> bool {
-        let is_at_home = |operand: &Operand| local.home.is_some_and(|home| operand.val == Val::Reg(home));
-        self.stack.last().is_some_and(is_at_home)
+        let is_in_cache_reg =
+            |operand: &Operand| local.cache_reg.is_some_and(|cache_reg| operand.val == Val::Reg(cache_reg));
+        self.stack.last().is_some_and(is_in_cache_reg)
     }
 
     /// Whether this instruction or a later one may read the local. Only then are the places right

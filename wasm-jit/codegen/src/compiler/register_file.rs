@@ -1,18 +1,18 @@
 //! Which registers are in use, and for what.
 //!
-//! A register is *held* by an operand, or by a copy of a local, until it is given up. It is
-//! *pinned* by the current instruction: one that it has taken from the stack, or was just given, is
-//! not given out again until the next instruction. Registers at which locals are at home are
-//! neither: they are the region's (`homes.rs`).
+//! A register is *held* by an operand, or by a copy of a local, until it is released. It is
+//! *pinned* if the current instruction has taken it from the stack or allocated it; a pinned
+//! register is not allocated again until the next instruction. Registers that cache locals are
+//! neither: they belong to the region (`cached_locals.rs`).
 
-use super::homes::bits;
+use super::cached_locals::bits;
 use crate::asm::Reg;
 
 /// What a register is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Free,
-    /// A copy of a local without a home.
+    /// A copy of a local that is not register-cached.
     Copy(u32),
     /// The operand at this height.
     Operand(u32),

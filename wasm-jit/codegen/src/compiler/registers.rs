@@ -6,8 +6,8 @@
 //! until the next instruction.
 
 use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
+use super::cached_locals::bits;
 use super::function::FunctionCompiler;
-use super::homes::bits;
 use super::register_file::Holder;
 use super::state::{Constant, Operand, Place, Val, immediate, size_of};
 use crate::asm::{Mem, Reg};
@@ -68,7 +68,7 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn temps(&self, float: bool) -> u32 {
-        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().homes
+        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().cached
     }
 
     /// A register for operands, pinned.
@@ -125,7 +125,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Makes this register free, which is never a home, and pins it.
+    /// Frees this register, which must not be a cache register, and pins it.
     pub(super) fn take(&mut self, reg: Reg) {
         match self.registers.holder(reg) {
             Holder::Free => {}

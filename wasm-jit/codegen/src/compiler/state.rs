@@ -1,19 +1,18 @@
-//! What the compiler knows at a point of the code: where every operand and every local is.
+//! The state of the compiler at a point of the code: where every operand and every local is.
 //!
-//! An *operand* of the abstract stack is a constant, a register, another name for a local, a flag,
-//! a place in memory about to be loaded, or its slot in the frame. A *local* is in its slot, or in
-//! a register, or in both. Registers are given to operands as they are needed; when none is left,
-//! the lowest operand goes to its slot.
+//! An *operand* of the abstract stack is a constant, a register, an alias of a local, a flag, a
+//! memory operand that has not been loaded yet, or its slot in the frame. A *local* is in its slot,
+//! in a register, or in both. Registers are allocated to operands on demand; when none is free, the
+//! lowest operand is spilled to its slot.
 //!
 //! Two rules make control flow cheap:
-//! - A local without a home (see `homes.rs`) is always up to date in its slot. A register may hold
-//!   a copy, until the next label.
-//! - At a label, every local with a home in the label's region is in that register, and all
+//! - A local that is not register-cached (see `cached_locals.rs`) is always up to date in its slot.
+//!   A register may hold a copy, until the next label.
+//! - At a label, every local that the label's region caches is in its cache register, and all
 //!   operands below the label's own are in their slots or constants.
 //!
-//! This file has the types, and what is asked of operands. Which registers are in use is in
-//! `register_file.rs`, how they are given out in `registers.rs`, how locals are read and written in
-//! `locals.rs`.
+//! This file has the types and the operations on operands. `register_file.rs` tracks which
+//! registers are in use, `registers.rs` allocates them, `locals.rs` reads and writes locals.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
@@ -84,8 +83,8 @@ pub(super) struct Operand {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Local {
     pub(super) ty: Ty,
-    /// Its home in the current region.
-    pub(super) home: Option<Reg>,
+    /// The register that caches it in the current region.
+    pub(super) cache_reg: Option<Reg>,
     /// A register that holds its value.
     pub(super) reg: Option<Reg>,
     /// Whether its slot holds its value.
@@ -111,7 +110,7 @@ impl FunctionCompiler<'_> {
             self.spill_operand(height - MAX_ALIAS_DEPTH);
         }
         match val {
-            Val::Reg(reg) if self.region().homes & reg.bit() == 0 => {
+            Val::Reg(reg) if self.region().cached & reg.bit() == 0 => {
                 self.registers.hold(reg, Holder::Operand(height));
             }
             Val::Local(local) => self.locals[local as usize].aliases += 1,
@@ -159,7 +158,7 @@ impl FunctionCompiler<'_> {
     /// Whether the operand has a register of its own, which may be written.
     pub(super) fn owns(&self, operand: &Operand) -> Option<Reg> {
         match operand.val {
-            Val::Reg(reg) if self.region().homes & reg.bit() == 0 => Some(reg),
+            Val::Reg(reg) if self.region().cached & reg.bit() == 0 => Some(reg),
             _ => None,
         }
     }
@@ -178,8 +177,8 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Load(mem) => mem.registers().any(|used| used == reg),
             Val::Scaled(used, _) => used == reg,
-            // A local that is in its slot only will be loaded into its home.
-            Val::Local(local) if self.locals[local as usize].home == Some(reg) => true,
+            // A local that is in its slot only will be loaded into its cache register.
+            Val::Local(local) if self.locals[local as usize].cache_reg == Some(reg) => true,
             _ => self.current_reg(operand) == Some(reg),
         }
     }
@@ -242,7 +241,7 @@ impl FunctionCompiler<'_> {
                 Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
             }
             Val::Local(local) => match self.locals[local as usize] {
-                Local { reg: None, home: None, .. } => Rm::Mem(self.frame.local_slot(local)),
+                Local { reg: None, cache_reg: None, .. } => Rm::Mem(self.frame.local_slot(local)),
                 _ => Rm::Reg(self.local_reg(local)),
             },
             _ => Rm::Reg(self.to_reg(operand)),

@@ -9,7 +9,7 @@ use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::*;
 use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
 
-use crate::code::{CodeImage, link::Linker};
+use crate::code::{CodeImage, link::ImageLinker};
 use crate::trap::{ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
@@ -107,7 +107,7 @@ pub(super) fn image_of(functions: &[(bool, Build<'_>)]) -> Arc<CodeImage> {
     for (index, (with_frame, build)) in (0..).zip(functions) {
         append(&mut chunk, index, *with_frame, build);
     }
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     let module = module();
     linker.add(&module, &chunk, functions.iter().map(|_| 0..0)).unwrap();
     linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
