@@ -20,7 +20,7 @@ impl FunctionCompiler<'_> {
         if operand.val == Val::Local(local) {
             return;
         }
-        self.part_from_aliases(local);
+        self.materialize_aliases(local);
         let Local { ty, cache_reg, .. } = self.locals[local as usize];
         match cache_reg {
             Some(cache_reg) => {
@@ -65,12 +65,12 @@ impl FunctionCompiler<'_> {
         if cache_reg.is_float() != float {
             return None;
         }
-        self.part_from_aliases(local);
-        // Its old value is gone with the first write.
+        self.materialize_aliases(local);
+        // Its old value is overwritten by the first write.
         Some(cache_reg)
     }
 
-    /// Where a local is right now.
+    /// The current location of a local.
     pub(super) fn local_place(&self, local: u32) -> Place {
         self.locals[local as usize].reg.map_or_else(|| Place::Mem(self.frame.local_slot(local)), Place::Reg)
     }
@@ -97,9 +97,9 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Gives operands that are another name for the local a value of their own, before it is
+    /// Gives operands that are aliases of the local their own registers, before the local is
     /// written.
-    pub(super) fn part_from_aliases(&mut self, local: u32) {
+    pub(super) fn materialize_aliases(&mut self, local: u32) {
         let mut left = self.locals[local as usize].aliases;
         for height in (0..self.stack.len()).rev() {
             if left == 0 {
@@ -111,14 +111,14 @@ impl FunctionCompiler<'_> {
             left -= 1;
             let Local { ty, cache_reg, reg, .. } = self.locals[local as usize];
             let own = match reg {
-                // The copy becomes the operand's.
+                // The copy becomes the operand's register.
                 Some(reg) if cache_reg.is_none() => {
                     self.locals[local as usize].reg = None;
                     reg
                 }
                 _ => {
                     let own = self.alloc(ty.is_float());
-                    // Giving it may have stored this very operand.
+                    // The allocation may have spilled this operand.
                     if self.stack[height].val != Val::Local(local) {
                         continue;
                     }
@@ -166,8 +166,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Before a call: nothing of value stays in registers that the callee may use. Inside a `try`
-    /// nothing stays in registers only, since the handler finds values in the frame.
+    /// Before a call: saves all values in registers that the callee may clobber. Inside a `try` no
+    /// value stays in a register only, because the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
         let in_try = self.try_region.is_some();
         for (reg, local) in self.region().iter() {

@@ -35,7 +35,7 @@ impl RegisterFile {
         self.holders[reg.0 as usize]
     }
 
-    /// Notes what a register is used for.
+    /// Records the use of a register.
     pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
         self.holders[reg.0 as usize] = holder;
         match holder {
@@ -49,7 +49,7 @@ impl RegisterFile {
         self.held
     }
 
-    /// One of the set that is neither held nor pinned.
+    /// A register of the set that is neither held nor pinned.
     pub(super) fn free_of(&self, set: u32) -> Option<Reg> {
         bits(set & !self.held & !self.pinned).next()
     }
@@ -62,12 +62,12 @@ impl RegisterFile {
         self.pinned &= !reg.bit();
     }
 
-    /// For the next instruction, or where the current one is done with all that it has taken.
+    /// Called before the next instruction, or when the current one has finished with its operands.
     pub(super) fn unpin_all(&mut self) {
         self.pinned = 0;
     }
 
-    /// Those of the set that are not pinned.
+    /// The registers of the set that are not pinned.
     pub(super) fn unpinned(&self, set: u32) -> u32 {
         set & !self.pinned
     }

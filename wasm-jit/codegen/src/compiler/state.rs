@@ -19,11 +19,11 @@ use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
-/// Operands that are another name for a local lie at most so far below the top: whoever writes a
-/// local looks for them.
+/// Aliases of a local are at most this far below the top of the stack: a write to a local searches
+/// for them.
 const MAX_ALIAS_DEPTH: u32 = 64;
 
-/// Data behind the code of a function.
+/// Data after the code of a function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constant {
     pub(super) bits: u128,
@@ -31,7 +31,7 @@ pub(super) struct Constant {
     pub(super) label: Label,
 }
 
-/// A condition in the flags: the result of a comparison, but for the last.
+/// A condition in the flags: the result of a comparison, except for the last variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     Int(Cond),
@@ -39,7 +39,7 @@ pub(super) enum Flag {
     FloatEqual,
     /// Not equal or unordered.
     FloatNotEqual,
-    /// Whether a value is not zero that is only asked for that, and is nowhere itself.
+    /// Whether a value is not zero, where the value is used for nothing else and is in no register.
     NonZero,
 }
 
@@ -54,23 +54,23 @@ impl Flag {
     }
 }
 
-/// Where an operand is.
+/// The location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Val {
     /// Its bits.
     Const(u64),
     Reg(Reg),
-    /// The same as a local.
+    /// An alias of a local.
     Local(u32),
     /// In its own slot.
     Slot,
-    /// In a slot: what an operand is after it was taken off the stack.
+    /// In a slot: the state of an operand after it was popped.
     Frame(i32),
-    /// To be loaded by the instruction that comes next.
+    /// Loaded by the next instruction.
     Load(Mem),
-    /// A register shifted left by so many bits, by the instruction that comes next.
+    /// A register shifted left by this many bits, by the next instruction.
     Scaled(Reg, u8),
-    /// To be used by the instruction that comes next.
+    /// Used by the next instruction.
     Flag(Flag),
 }
 
@@ -89,11 +89,11 @@ pub(super) struct Local {
     pub(super) reg: Option<Reg>,
     /// Whether its slot holds its value.
     pub(super) in_slot: bool,
-    /// Operands that are another name for it.
+    /// Operands that are aliases of it.
     pub(super) aliases: u32,
 }
 
-/// Where something is moved from or to.
+/// The source or destination of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Reg(Reg),
@@ -123,7 +123,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Const(bits));
     }
 
-    /// Takes the top operand; its register stays its own until the next instruction.
+    /// Pops the top operand; its register stays pinned until the next instruction.
     pub(super) fn pop(&mut self) -> Operand {
         let mut operand = self.stack.pop().expect("validated");
         let height = self.stack.len() as u32;
@@ -155,7 +155,7 @@ impl FunctionCompiler<'_> {
         operand
     }
 
-    /// Whether the operand has a register of its own, which may be written.
+    /// The operand's own register, which may be written, if it has one.
     pub(super) fn owns(&self, operand: &Operand) -> Option<Reg> {
         match operand.val {
             Val::Reg(reg) if self.region().cached & reg.bit() == 0 => Some(reg),
@@ -183,8 +183,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand as the source of a move: no code is made, except for what the next instruction
-    /// was to do.
+    /// The operand as the source of a move. Emits no code, except for a pending operation of the
+    /// next instruction.
     pub(super) fn place(&mut self, operand: &Operand) -> Place {
         match operand.val {
             Val::Const(bits) => Place::Const(bits),
@@ -220,7 +220,7 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Moves the operand into this register. The flags stay, unless they are the operand.
+    /// Moves the operand into this register. Preserves the flags, unless they are the operand.
     pub(super) fn to_this(&mut self, operand: &Operand, reg: Reg) {
         match operand.val {
             Val::Scaled(index, scale) => self.asm.lea(operand.ty.wide(), reg, Mem::scaled(index, scale, 0)),
@@ -267,7 +267,7 @@ impl FunctionCompiler<'_> {
         self.asm.movzx(Size::B1, reg, reg);
     }
 
-    /// Loads a routine's address table, and gives the place of an entry.
+    /// Loads the address of the libcall table, and returns the address of an entry.
     pub(super) fn libcall_entry(&mut self, libcall: crate::vmctx::Libcall) -> Mem {
         self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, crate::vmctx::LIBCALLS));
         Mem::base(SCRATCH, 8 * libcall as i32)
