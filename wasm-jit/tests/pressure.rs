@@ -8,14 +8,14 @@ use wasm_jit::{BoundsChecks, Config, Engine, Instance, Module, Store, Val};
 
 /// An operator with its immediates, the types of its operands, and of its result if it has one.
 struct Operator {
-    /// A constant in front of the operands.
+    /// A constant before the operands.
     constant: &'static str,
     text: String,
     operands: Vec<&'static str>,
     result: Option<&'static str>,
 }
 
-/// Where an operand comes from, and what it is then.
+/// The location of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     /// A register of its own.
@@ -132,13 +132,13 @@ fn operators() -> Vec<Operator> {
     for what in "add sub mul and or xor eq lt_s ge_u".split(' ') {
         let result = if what.contains(['e', 't']) { "i32" } else { "i64" };
         let (text, operands) = (format!("i64.{what}"), vec!["i64"]);
-        // One that needs a register.
+        // A constant that needs a register.
         all.push(Operator { constant: "(i64.const 0x1_0000_0007)", text, operands, result: Some(result) });
     }
     all
 }
 
-/// An operand called `$a` to `$c`.
+/// An operand named `$a` to `$c`.
 fn operand(name: char, ty: &str, from: From) -> String {
     match from {
         From::Own if ty.starts_with('f') => format!("({ty}.neg ({ty}.neg (local.get ${name})))"),
@@ -153,14 +153,14 @@ fn operand(name: char, ty: &str, from: From) -> String {
 /// 0, in a register of its own.
 const ADDRESS: &str = "(i32.wrap_i64 (i64.sub (local.get $int-1) (i64.const 0)))";
 
-/// Where an operand is in memory.
+/// The address of an operand in memory.
 fn place(name: char) -> u32 {
     8 * (u32::from(name) - u32::from('a'))
 }
 
 const NAMES: [char; 3] = ['a', 'b', 'c'];
 
-/// The operator where registers are short.
+/// The operator under register pressure.
 fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> String {
     let Operator { constant, text, operands, result } = operator;
     let result_ty = result.unwrap_or("i32");
@@ -262,7 +262,7 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
             "
         );
     }
-    // Imports come first.
+    // Imports must come first.
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_by_key(|line| !line.contains("(import"));
     let head = lines.iter().position(|line| line.contains("(module")).expect("it is there");
@@ -302,7 +302,7 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     (out, cases)
 }
 
-/// Arguments, most of which do not trap anywhere.
+/// Arguments, most of which never trap.
 fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
     let of = |ty: &str, number: i64, bits: f64| match ty {
         "i32" => Val::I32(number as i32),
@@ -324,7 +324,7 @@ fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
         .collect()
 }
 
-/// What is seen of a value; all NaNs are the same.
+/// A value as text; all NaNs are equal.
 fn shown(value: &Val) -> String {
     match value {
         Val::F32(bits) if f32::from_bits(*bits).is_nan() => "nan".to_owned(),
