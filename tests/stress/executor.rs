@@ -1,9 +1,9 @@
-//! The threads that run sites for as long as a run takes.
+//! The threads that execute sites during a run.
 
 use crate::run::{Kind, Run, Worker};
 use crate::sites::{bytes_at, execute};
 
-/// Runs the sites round and round.
+/// Executes the sites repeatedly.
 pub(crate) fn run_all(run: &Run, name: String, sites: &[usize]) {
     let worker = run.worker(name);
     while worker.goes_on() {
@@ -13,7 +13,7 @@ pub(crate) fn run_all(run: &Run, name: String, sites: &[usize]) {
     }
 }
 
-/// Runs each site once.
+/// Executes each site once.
 pub(crate) fn run_once(worker: &Worker<'_>, sites: &[usize]) {
     for site in sites {
         if execute(*site).is_none() {
