@@ -1,9 +1,9 @@
-//! The standard error stream of somebody else's process.
+//! The standard error stream of a profiled process.
 
 use nix::errno::Errno;
 
-/// The standard error stream as it was at the start. A daemon that closes it and opens a data file
-/// in its place must not find a report in the file.
+/// The standard error stream as it was at the start. If a daemon closes it and opens a data file in
+/// its place, the report must not be written to that file.
 pub(crate) struct Stderr {
     file: Option<(u64, u64)>,
 }
@@ -18,7 +18,7 @@ impl Stderr {
         Self { file: Self::file() }
     }
 
-    /// Writes all of it, or says that the stream is not there any more.
+    /// Writes all of the text; returns false if the stream was closed or replaced.
     pub(crate) fn write(&self, text: &str) -> bool {
         if self.file.is_none() || Self::file() != self.file {
             return false;

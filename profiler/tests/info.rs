@@ -1,4 +1,4 @@
-//! `fastinst info` on binaries of every kind that gcc makes.
+//! `fastinst info` on every kind of binary that gcc produces.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SOURCE: &str = "int work(int x) { return x + 1; }\nint main(void) { return work(-1); }\n";
 
-/// Compiles the source with these flags, and gives what `info --json` prints of the result.
+/// Compiles the source with these flags, and returns the output of `info --json` for the result.
 #[track_caller]
 fn info(folder: &TempDir, flags: &[&str]) -> Value {
     let (source, binary) = (folder.path().join("app.c"), folder.path().join("app"));
