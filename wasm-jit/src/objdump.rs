@@ -120,9 +120,9 @@ impl Disassembler {
                     code.get(decoder.position()).and_then(|code| TrapCode::ALL.get(usize::from(*code)))
             {
                 text += &format!(" ; {trap:?}");
-                let behind = decoder.position() + 1;
-                decoder.set_position(behind).expect("inside the code");
-                decoder.set_ip(u64::from(range.start) + behind as u64);
+                let after = decoder.position() + 1;
+                decoder.set_position(after).expect("inside the code");
+                decoder.set_ip(u64::from(range.start) + after as u64);
             }
             let bytes = &code[start..decoder.position()];
             let address = range.start as usize + start;

@@ -162,7 +162,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
     }
     let Counts { seeds, modules, returned, trapped, host, loaded } = counts;
     let _ = writeln!(out, "done {seeds} {modules} {returned} {trapped} {host} {loaded}");
-    match most_memory() {
+    match peak_memory() {
         Some(kilobytes) if kilobytes > MAX_MEMORY => {
             eprintln!("used {kilobytes} kB of memory");
             ExitCode::FAILURE
@@ -172,7 +172,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
 }
 
 /// Peak memory use of this process, in kilobytes.
-fn most_memory() -> Option<u64> {
+fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()

@@ -38,7 +38,7 @@ const MAX_CODE_SIZE: usize = (1 << 31) - (1 << 16);
 /// Code size that is likely to be enough, as a multiple of the module's size and a constant. Real
 /// programs have less than ten bytes of code for one of WebAssembly.
 const LIKELY_GROWTH: usize = 12;
-const LIKELY_LEAST: usize = 1 << 20;
+const LIKELY_MIN: usize = 1 << 20;
 
 /// A function and its validator.
 pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
@@ -79,9 +79,9 @@ pub(crate) fn compile_all(
         functions,
         jobs: &jobs,
         next: AtomicUsize::new(0),
-        most_waiting: WAITING * threads,
+        max_waiting: WAITING * threads,
         linking: Mutex::new(Linking {
-            linker: ImageLinker::new(MAX_CODE_SIZE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
+            linker: ImageLinker::new(MAX_CODE_SIZE, LIKELY_MIN + LIKELY_GROWTH * bytes.len())?,
             turn: 0,
             waiting: BTreeMap::new(),
             spare: Vec::new(),
@@ -133,7 +133,7 @@ struct Line<'a> {
     functions: &'a [ToCompile<'a>],
     jobs: &'a [Range<usize>],
     next: AtomicUsize,
-    most_waiting: usize,
+    max_waiting: usize,
     linking: Mutex<Linking>,
     /// Notified when a chunk was linked, or the work has stopped.
     turned: Condvar,
@@ -165,7 +165,7 @@ impl Line<'_> {
             let Some(job) = self.jobs.get(number) else { return };
             let mut chunk = self.linking().spare.pop().unwrap_or_default();
             let compiled = self.compile(job, &mut compiler, &mut allocations, &mut chunk);
-            if !self.hand_in(number, compiled.map(|()| chunk)) {
+            if !self.submit(number, compiled.map(|()| chunk)) {
                 return;
             }
         }
@@ -200,7 +200,7 @@ impl Line<'_> {
 
     /// Submits a chunk, links all chunks that can be linked, and waits while too many are waiting.
     /// Returns whether there is more to do.
-    fn hand_in(&self, number: usize, compiled: Result<Chunk, CompileError>) -> bool {
+    fn submit(&self, number: usize, compiled: Result<Chunk, CompileError>) -> bool {
         let mut linking = self.linking();
         linking.waiting.insert(number, compiled);
         let before = linking.turn;
@@ -229,7 +229,7 @@ impl Line<'_> {
             self.turned.notify_all();
         }
         // The thread with the next job in order does not wait here: it has not submitted it yet.
-        while !linking.stopped && linking.waiting.len() > self.most_waiting {
+        while !linking.stopped && linking.waiting.len() > self.max_waiting {
             linking = self.turned.wait(linking).unwrap_or_else(|e| e.into_inner());
         }
         !linking.stopped

@@ -170,8 +170,8 @@ impl CodeImage {
             return None;
         }
         let offset = (pc - self.memory.address()) as u32;
-        let behind = self.functions.partition_point(|function| function.entry <= offset);
-        let number = behind.checked_sub(1)?;
+        let after = self.functions.partition_point(|function| function.entry <= offset);
+        let number = after.checked_sub(1)?;
         (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
     }
 

@@ -29,8 +29,8 @@ impl<'a> Sections<'a> {
                 Payload::CodeSectionStart { unchecked_range: range, size, .. } => {
                     sections.code_start = range.start;
                     parser.skip_section();
-                    let Some(behind) = rest.get(size as usize..) else { break };
-                    rest = behind;
+                    let Some(after) = rest.get(size as usize..) else { break };
+                    rest = after;
                 }
                 Payload::CustomSection(custom) => match custom.as_known() {
                     KnownCustom::Name(names) => sections.read_names(names),

@@ -354,14 +354,14 @@ mod tests {
         let other = LinearMemory::new(MemoryType::new(1, None), Extent::Exact).unwrap();
         assert_ne!(memory.base(), other.base());
         assert_eq!(memory.grow(3, |_| true), Some(0));
-        let behind = memory.base().wrapping_add(5 * PAGE as usize);
-        map_at(behind.cast(), PAGE as usize, ProtFlags::empty()).unwrap();
+        let after = memory.base().wrapping_add(5 * PAGE as usize);
+        map_at(after.cast(), PAGE as usize, ProtFlags::empty()).unwrap();
         assert_eq!(memory.grow(3, |_| true), None);
         assert_eq!(memory.grow(2, |_| true), Some(3));
         // SAFETY: five pages have access.
         unsafe { assert_eq!(memory.base().add(5 * PAGE as usize - 1).read(), 0) };
         // SAFETY: mapped above.
-        unsafe { munmap(behind.cast(), PAGE as usize) }.unwrap();
+        unsafe { munmap(after.cast(), PAGE as usize) }.unwrap();
         assert_eq!(memory.grow(1, |_| true), Some(5));
     }
 
@@ -378,7 +378,7 @@ mod tests {
             unsafe { copy_atomically(base.add(from), base.add(to), length) };
             assert_eq!(found, expected, "copy {from} to {to}, {length} bytes");
             expected[to..to + length].fill(9);
-            // SAFETY: the range lies in the vector.
+            // SAFETY: the range is inside the vector.
             unsafe { fill_atomically(found.as_mut_ptr().add(to), 9, length) };
             assert_eq!(found, expected, "fill {to}, {length} bytes");
         }

@@ -170,8 +170,8 @@ impl<'a> Module<'a> {
         let offset = (pc - self.image.at(function.entry) as usize) as u32;
         let (instruction, problem) = match positions {
             Ok(positions) => {
-                let behind = positions.partition_point(|position| position.code <= offset);
-                (behind.checked_sub(1).map(|at| positions[at].wasm as usize), None)
+                let after = positions.partition_point(|position| position.code <= offset);
+                (after.checked_sub(1).map(|at| positions[at].wasm as usize), None)
             }
             Err(error) => (None, Some(error.to_string())),
         };

@@ -47,7 +47,7 @@ fn an_instance_imports_everything_from_another() {
 }
 
 #[test]
-fn a_linker_says_what_does_not_fit() {
+fn a_linker_reports_mismatched_imports() {
     let engine = Engine::default();
     let wants =
         |import: &str| Module::new(&engine, format!(r#"(module (import "a" "b" {import}))"#)).unwrap();

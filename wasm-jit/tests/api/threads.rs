@@ -23,7 +23,7 @@ const COUNTERS: &str = r#"(module
     (global $calls (mut i32) (i32.const 0))
     (table 1 funcref)
     (elem (i32.const 0) $count)
-    ;; The common counter is never behind the sum of the others.
+    ;; The common counter is never less than the sum of the others.
     (func $count (param $own i32)
         (drop (i64.atomic.rmw.add (i32.const 0) (i64.const 1)))
         (drop (i64.atomic.rmw.add (local.get $own) (i64.const 1))))

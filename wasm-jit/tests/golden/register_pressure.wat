@@ -1,4 +1,4 @@
-;; More live values than registers: the lowest go to their slots, and come back from there.
+;; More live values than registers: the lowest are spilled to their slots and reloaded.
 (module
   (func $deep (param i32 i32 i32 i32) (result i32)
     (i32.mul (local.get 0) (local.get 1)) (i32.mul (local.get 1) (local.get 2))

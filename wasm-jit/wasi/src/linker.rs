@@ -65,7 +65,7 @@ fn add<T: 'static>(
                     let memory = memory(&mut caller);
                     loop {
                         let outcome = get(caller.data_mut()).$name(&memory, $($abi,)? $($argument),*);
-                        if !is_made_again(&caller, stringify!($name), outcome) {
+                        if !is_retried(&caller, stringify!($name), outcome) {
                             return answer(outcome);
                         }
                     }
@@ -135,7 +135,7 @@ fn add<T: 'static>(
 
 /// Whether a call that was interrupted by a signal is retried: the signal was not for this program.
 /// Not `poll_oneoff`, whose timeout would start again.
-fn is_made_again<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
+fn is_retried<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
     outcome == Err(Failure::Errno(Errno::Intr)) && name != "poll_oneoff" && !caller.is_interrupted()
 }
 

@@ -14,7 +14,7 @@ use super::memory::Iovecs;
 const COPY_AT_ONCE: usize = 64 << 10;
 
 /// Number of bytes that a pipe accepts without blocking, if `poll` reports it as writable.
-const PIPE_TAKES: usize = libc::PIPE_BUF;
+const PIPE_SPACE: usize = libc::PIPE_BUF;
 
 /// The source of descriptor 0.
 pub(crate) enum Input {
@@ -52,7 +52,7 @@ fn write_some(fd: BorrowedFd<'_>, from: &Iovecs<'_>, done: usize) -> io::Result<
         // It is full, or a terminal, or the kernel is older.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
             wait(fd, PollFlags::OUT)?;
-            super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_TAKES))
+            super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_SPACE))
         }
         outcome => outcome,
     }

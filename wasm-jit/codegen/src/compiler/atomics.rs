@@ -165,7 +165,7 @@ impl FunctionCompiler<'_> {
     }
 
     /// The address including the offset, for the runtime, below the operands that follow it.
-    fn whole_address(&mut self, above: usize, arg: &MemArg) {
+    fn effective_address(&mut self, above: usize, arg: &MemArg) {
         let rest: Vec<Operand> = (0..above).map(|_| self.pop()).collect();
         let operand = self.pop();
         let whole = self.alloc(false);
@@ -183,14 +183,14 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn atomic_wait(&mut self, wide: bool, arg: &MemArg) {
-        self.whole_address(2, arg);
+        self.effective_address(2, arg);
         let libcall = if wide { Libcall::AtomicWait64 } else { Libcall::AtomicWait32 };
         self.bulk(libcall, &[u64::from(memory_of(arg))], 3);
         self.push_answer(Ty::I32);
     }
 
     pub(super) fn atomic_notify(&mut self, arg: &MemArg) {
-        self.whole_address(1, arg);
+        self.effective_address(1, arg);
         self.bulk(Libcall::AtomicNotify, &[u64::from(memory_of(arg))], 2);
         self.push_answer(Ty::I32);
     }

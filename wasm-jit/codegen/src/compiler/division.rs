@@ -141,13 +141,13 @@ impl FunctionCompiler<'_> {
         if !matches!(reg, Reg::RAX | Reg::RDX) {
             return reg;
         }
-        let other = self.alloc_apart();
+        let other = self.alloc_neither_rax_nor_rdx();
         self.asm.mov(operand.ty.wide(), other, reg);
         other
     }
 
     /// Allocates a register that is neither `rax` nor `rdx`.
-    fn alloc_apart(&mut self) -> Reg {
+    fn alloc_neither_rax_nor_rdx(&mut self) -> Reg {
         self.alloc_of(self.temps(false) & !Reg::RAX.bit() & !Reg::RDX.bit())
     }
 

@@ -198,7 +198,7 @@ pub(super) fn compile<'a>(
         let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
         function.position = position;
         function.registers.unpin_all();
-        function.next = next.as_ref().map_or(Next::Other, what_comes);
+        function.next = next.as_ref().map_or(Next::Other, next_kind);
         function.show_instruction();
         if function.reachable {
             function.operator(&operator)?;
@@ -216,7 +216,7 @@ pub(super) fn compile<'a>(
     Ok(())
 }
 
-fn what_comes(operator: &Operator<'_>) -> Next {
+fn next_kind(operator: &Operator<'_>) -> Next {
     use Operator as O;
     match operator {
         O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),

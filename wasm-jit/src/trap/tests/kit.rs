@@ -41,10 +41,10 @@ impl Function {
     /// CALL of another function.
     pub(super) fn call(&mut self, function: u32) {
         self.asm.call(0x10_0000).unwrap();
-        let mut behind = self.asm.create_label();
-        self.asm.set_label(&mut behind).unwrap();
+        let mut after = self.asm.create_label();
+        self.asm.set_label(&mut after).unwrap();
         self.asm.zero_bytes().unwrap();
-        self.calls.push((behind, function));
+        self.calls.push((after, function));
     }
 
     /// CALL of a libcall.
@@ -149,7 +149,7 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
         function
             .calls
             .iter()
-            .map(|(behind, function)| DirectCall { at: offset(behind) - 4, function: *function }),
+            .map(|(after, function)| DirectCall { at: offset(after) - 4, function: *function }),
     );
     let region = |region: &Try| TryRegion {
         start: offset(&region.start),
