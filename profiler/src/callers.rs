@@ -10,7 +10,7 @@ use crate::report::Estimate;
 
 /// Maximum number of distinct callers of a function. Calls from further ones are added up without
 /// their origin.
-const MOST: usize = 64;
+const MAX_PLACES: usize = 64;
 
 /// Calls from one address.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,11 +46,11 @@ impl Callers {
                 self.places[index].1.add(&call);
                 self.places.swap(0, index);
             }
-            None if self.places.len() < MOST => self.places.push((caller, call)),
+            None if self.places.len() < MAX_PLACES => self.places.push((caller, call)),
             // Address 0 stands for unknown callers.
             None => {
-                self.places[MOST - 1].0 = 0;
-                self.places[MOST - 1].1.add(&call);
+                self.places[MAX_PLACES - 1].0 = 0;
+                self.places[MAX_PLACES - 1].1.add(&call);
             }
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     fn many_callers_are_added_up() {
         let mut callers = Callers::default();
         (1..=1000).for_each(|caller| callers.call(caller, 2.0, 3.0));
-        assert_eq!(callers.places.len(), MOST);
+        assert_eq!(callers.places.len(), MAX_PLACES);
         let sum: f64 = callers.iter().map(|(_, from)| from.calls).sum();
         assert_eq!(sum, 2000.0);
     }

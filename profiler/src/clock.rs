@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use wordpatch::tsc;
 
 /// Minimum interval over which the rate is measured.
-const SHORTEST: Duration = Duration::from_millis(2);
+const MIN_DURATION: Duration = Duration::from_millis(2);
 
 /// An instant in both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Clock {
 
     /// TSC ticks per nanosecond, measured since the start.
     pub(crate) fn ticks_per_ns(&self) -> f64 {
-        while self.elapsed() < SHORTEST {
+        while self.elapsed() < MIN_DURATION {
             std::hint::spin_loop();
         }
         self.rate_since_start()

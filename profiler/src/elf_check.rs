@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn compiled_programs_are_told_apart() {
+    fn compiled_programs_are_distinguished() {
         const MAIN: &str = "int main(void) { return 0; }";
         const OWN_HOOKS: &str =
             "__attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *a, void *b) {}
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_no_program() {
+    fn only_files_are_programs() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(
             inspect(directory.path()).unwrap(),

@@ -21,7 +21,7 @@ use object::{CompressionFormat, Object, ObjectSection, ObjectSegment};
 use crate::report::FunctionReport;
 
 /// Maximum size of debugging information that is read of one object, in bytes.
-const LARGEST: u64 = 512 << 20;
+const MAX_DEBUG_BYTES: u64 = 512 << 20;
 
 type Section = EndianArcSlice<LittleEndian>;
 
@@ -39,7 +39,7 @@ pub struct Locations {
 }
 
 /// Sets the location of functions that have the same name.
-pub fn tell_apart(functions: &mut [FunctionReport], locations: &mut Locations) {
+pub fn disambiguate(functions: &mut [FunctionReport], locations: &mut Locations) {
     let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, function) in functions.iter().enumerate() {
         by_name.entry(function.name.clone()).or_default().push(index);
@@ -85,7 +85,7 @@ fn read(path: &Path) -> Option<Lines> {
     let mut file = File::open(path).ok()?;
     let cache = ReadCache::new(file.try_clone().ok()?);
     let elf: ElfFile64<'_, object::LittleEndian, _> = ElfFile64::parse(&cache).ok()?;
-    let mut left = LARGEST;
+    let mut left = MAX_DEBUG_BYTES;
     let mut load = |id: SectionId| -> Option<Vec<u8>> {
         let Some(section) = elf.section_by_name(id.name()) else {
             return Some(Vec::new());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_has_no_locations() {
+    fn unreadable_files_have_no_locations() {
         let folder = tempfile::tempdir().unwrap();
         let mut locations = Locations::default();
         let (library, [one, _]) = compiled(folder.path(), &["-g0"]);

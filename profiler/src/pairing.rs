@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stack_says_so() {
+    fn a_full_stack_is_reported() {
         let entries: Vec<_> = (0..DEPTH).map(|i| (1, 1, 0xa, 0x9000 - i)).collect();
         let full = stack(&entries);
         let one_more = Entry { stack_pointer: 1, ..Entry::default() };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_seen_from_outside() {
+    fn stored_entries_are_visible_to_other_threads() {
         let entry = Entry {
             function: 1,
             observation: u32::MAX,

@@ -19,7 +19,7 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
-use crate::locations::{Locations, tell_apart};
+use crate::locations::{Locations, disambiguate};
 use crate::measured::{Measured, Units};
 use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
@@ -216,7 +216,7 @@ impl Session {
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
-        tell_apart(&mut functions, &mut self.locations);
+        disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
@@ -365,7 +365,7 @@ fn discovered(probe: &ProbeMetadata) {
 /// time to the next tick.
 fn tick(wake: Wake) -> Duration {
     if TEXT_IS_SHARED.load(Ordering::Acquire) {
-        take_text_over();
+        unshare_text();
     }
     let finishing = REQUESTED.load(Ordering::Acquire) != DONE.load(Ordering::Relaxed);
     let next = with_session(|session| {
@@ -386,7 +386,7 @@ fn tick(wake: Wake) -> Duration {
 }
 
 /// In a forked child: gives it its own text, and starts to observe there.
-fn take_text_over() {
+fn unshare_text() {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
@@ -460,7 +460,7 @@ pub(crate) fn restart_in_child() {
         session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
-        take_text_over();
+        unshare_text();
     }
     // Without a service thread the child is not profiled, but otherwise works.
     is_running.into_iter().for_each(|()| _ = start_service_thread());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Longer names are not demangled, nor are names that would become longer than this. In bytes.
-const LONGEST: usize = 64 * 1024;
+const MAX_LENGTH: usize = 64 * 1024;
 
 /// The readable form of a symbol's name: C++ (Itanium) and Rust (legacy and v0) names are
 /// demangled, others are returned unchanged.
@@ -13,7 +13,7 @@ const LONGEST: usize = 64 * 1024;
 /// and memory: a name of more than 64 KiB, and one whose readable form would be longer than that,
 /// is returned unchanged.
 pub fn demangle(name: &str) -> String {
-    if name.len() > LONGEST {
+    if name.len() > MAX_LENGTH {
         return name.to_owned();
     }
     let name = without_suffix(name);
@@ -156,8 +156,8 @@ fn cpp(name: &str) -> Option<String> {
     bounded(|text| symbol.structured_demangle(text, &cpp_demangle::DemangleOptions::new()))
 }
 
-/// The output of `write`, or `None` if that fails or is longer than [`LONGEST`]: a few bytes of a
-/// mangled name can expand to gigabytes.
+/// The output of `write`, or `None` if that fails or is longer than [`MAX_LENGTH`]: a few bytes of
+/// a mangled name can expand to gigabytes.
 fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     let mut text = Bounded(String::new());
     write(&mut text).ok()?;
@@ -168,7 +168,7 @@ struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST {
+        if self.0.len() + text.len() > MAX_LENGTH {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn long_names_and_names_that_explode_stay_as_they_are() {
-        let long = format!("_Z{}{}v", LONGEST, "a".repeat(LONGEST));
+        let long = format!("_Z{}{}v", MAX_LENGTH, "a".repeat(MAX_LENGTH));
         assert_eq!(demangle(&long), long);
         // Every level is a pair of the previous one: 2 to the power of 40 ints.
         let mut bomb = String::from("_Z1f1aIiiE");
@@ -269,7 +269,7 @@ mod tests {
             let previous = if level == 0 { "S0_".to_owned() } else { format!("S{}_", base36(level)) };
             bomb.push_str(&format!("S_I{previous}{previous}E"));
         }
-        assert!(demangle(&bomb).len() <= LONGEST);
+        assert!(demangle(&bomb).len() <= MAX_LENGTH);
     }
 
     fn base36(number: usize) -> String {

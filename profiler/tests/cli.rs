@@ -172,7 +172,7 @@ fn wrong_usage_exits_2() {
 }
 
 #[test]
-fn what_cannot_be_started_exits_126_or_127() {
+fn programs_that_cannot_be_started_exit_126_or_127() {
     let fixture = Fixture::new();
     fixture.put("text", 0o644, "");
     fixture.put("script", 0o755, "#!/nowhere/interpreter\n");
@@ -187,7 +187,7 @@ fn what_cannot_be_started_exits_126_or_127() {
 }
 
 #[test]
-fn what_cannot_be_profiled_is_not_run() {
+fn unprofilable_programs_are_not_run() {
     let fixture = Fixture::new();
     fixture.compile("static", &["-static"]);
     fixture.compile("static_pie", &["-static-pie"]);
@@ -205,7 +205,7 @@ fn what_cannot_be_profiled_is_not_run() {
 }
 
 #[test]
-fn what_is_not_set_up_right_exits_125() {
+fn invalid_setups_exit_125() {
     let fixture = Fixture::new();
     fs::write(fixture.path("garbage.so"), "garbage").unwrap();
     fs::copy(&fixture.library, fixture.path("with space.so")).unwrap();

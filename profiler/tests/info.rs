@@ -58,7 +58,7 @@ fn each_kind_of_binary_has_its_verdict() {
 }
 
 #[test]
-fn what_a_binary_has_is_found() {
+fn instrumentation_of_a_binary_is_found() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let flags = ["-g", "-Wl,-rpath,/opt/lib", "-Wl,--build-id=0x0123abcd", "-fpatchable-function-entry=5"];
     let found = info(&folder, &flags);
@@ -86,7 +86,7 @@ fn the_text_is_for_people() {
 }
 
 #[test]
-fn what_is_no_binary_ends_with_1() {
+fn other_files_exit_1() {
     let check = |file: &Path, expected: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_fastinst")).arg("info").arg(file).output();
         let output = output.expect("it can be started");

@@ -13,11 +13,11 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: null or the caller's action, by the contract of sigaction(2).
     let wanted = unsafe { new.as_ref() };
-    let stand_in;
+    let replacement;
     let new = match wanted {
         Some(wanted) if wanted.sa_sigaction == libc::SIG_DFL && FATAL.contains(&signal) && is_followed() => {
-            stand_in = default_with_report();
-            &raw const stand_in
+            replacement = default_with_report();
+            &raw const replacement
         }
         _ => new,
     };

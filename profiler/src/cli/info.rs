@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_binary_is_refused_in_one_line() {
+    fn other_files_are_rejected_in_one_line() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let check = |content: &[u8], expected: &str| {
             let path = folder.path().join("file");

@@ -278,8 +278,8 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, Error> {
 
 fn usual_library() -> Result<PathBuf, Error> {
     let executable = env::current_exe().unwrap_or_default();
-    let beside = executable.parent().unwrap_or(Path::new("/"));
-    let directories = LIBRARY_DIRECTORIES.map(|directory| beside.join(directory));
+    let folder = executable.parent().unwrap_or(Path::new("/"));
+    let directories = LIBRARY_DIRECTORIES.map(|directory| folder.join(directory));
     match directories.iter().find_map(|directory| fs::canonicalize(directory.join(LIBRARY)).ok()) {
         Some(library) => Ok(library),
         None => {

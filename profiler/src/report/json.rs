@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_written_the_same() {
+    fn a_report_round_trips() {
         let mut report = example();
         report.lost_samples = 7;
         report.cost.error = 1.0 / 3.0;

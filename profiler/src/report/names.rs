@@ -22,7 +22,7 @@ pub fn names(functions: &[&FunctionReport]) -> Vec<String> {
     let mut names = vec![String::new(); functions.len()];
     for (name, indices) in groups {
         let group: Vec<&FunctionReport> = indices.iter().map(|index| functions[*index]).collect();
-        for (index, name) in indices.into_iter().zip(told_apart(&name, &group)) {
+        for (index, name) in indices.into_iter().zip(disambiguated(&name, &group)) {
             names[index] = printable(&name);
         }
     }
@@ -30,7 +30,7 @@ pub fn names(functions: &[&FunctionReport]) -> Vec<String> {
 }
 
 /// Names for functions that initially have the same name.
-fn told_apart(name: &str, group: &[&FunctionReport]) -> Vec<String> {
+fn disambiguated(name: &str, group: &[&FunctionReport]) -> Vec<String> {
     let file = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let forms: [&dyn Fn(&FunctionReport) -> String; 6] = [
         &|_| name.to_owned(),

@@ -457,7 +457,7 @@ std::vector<…>::push_back     >=5000      <=20.0ms       <=0.9%  >=12.0us     
     }
 
     #[test]
-    fn what_the_clock_cannot_resolve_is_said_so() {
+    fn times_below_the_resolution_are_marked() {
         let of = |estimate: Estimate| {
             let mut function = example().functions.swap_remove(0);
             function.latency_ns.as_mut().unwrap().mean = estimate;

@@ -34,7 +34,7 @@ const _: () = {
 ///
 /// # Safety
 /// `handle` can be written.
-unsafe fn hand_out(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
+unsafe fn store_handle(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
     let (site, code) = match decoded {
         Ok(site) => (Box::into_raw(Box::new(site)), OK),
         Err(error) => (std::ptr::null_mut(), Code::from(&error) as c_int),
@@ -59,7 +59,7 @@ unsafe extern "C" fn callpatch_decode(
         return Code::Argument as c_int;
     }
     // SAFETY: the header requires the obligations of `decode`, and space for a handle.
-    unsafe { hand_out(CallSite::decode(address.expose_provenance(), clobbers), handle) }
+    unsafe { store_handle(CallSite::decode(address.expose_provenance(), clobbers), handle) }
 }
 
 #[unsafe(no_mangle)]
@@ -72,7 +72,7 @@ unsafe extern "C" fn callpatch_decode_nop(
         return Code::Argument as c_int;
     }
     // SAFETY: the header requires the obligations of `at_nop`, and space for a handle.
-    unsafe { hand_out(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
+    unsafe { store_handle(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
 }
 
 #[unsafe(no_mangle)]
