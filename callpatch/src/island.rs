@@ -56,7 +56,7 @@ pub(crate) unsafe fn displacement(shape: Shape, text: &TextRef) -> Result<i32, E
         Ok(block) => block,
         Err(refusal @ Refusal::OutOfReach { .. }) if shape == Shape::Call => {
             // SAFETY: the caller's obligation.
-            let ret = unsafe { ret_behind(text, shape) };
+            let ret = unsafe { ret_after(text, shape) };
             let displacement = ret.and_then(|ret| encoding::displacement(shape, address, ret));
             return displacement.ok_or(refusal.into());
         }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn displacement(shape: Shape, text: &TextRef) -> Result<i32, E
 ///
 /// # Safety
 /// The text must stay mapped during the call.
-unsafe fn ret_behind(text: &TextRef, shape: Shape) -> Option<usize> {
+unsafe fn ret_after(text: &TextRef, shape: Shape) -> Option<usize> {
     let start = text.address() + shape.len();
     let to_page_end = |length: usize| (start + length).next_multiple_of(SEARCH) - start;
     // SAFETY: the caller's obligation.
