@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_goes_on_where_it_was() {
+    fn an_interrupted_run_is_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/journal");
         // The paper's grid has each spec five times.

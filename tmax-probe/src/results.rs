@@ -88,7 +88,7 @@ impl Results {
         let tears = findings(&trials);
         let t_max_ticks = tears.t_max_ticks();
         let processors = usable_processors().map_or(0, |processors| processors.len());
-        let most_executors = trials.iter().map(|trial| trial.spec.executors).max().unwrap_or(0);
+        let max_executors = trials.iter().map(|trial| trial.spec.executors).max().unwrap_or(0);
         Self {
             version: VERSION,
             made_by: concat!("tmax-probe ", env!("CARGO_PKG_VERSION")).into(),
@@ -101,7 +101,7 @@ impl Results {
             tears,
             advice: costs.as_ref().map(|costs| Advice::new(t_max_ticks, costs)),
             costs,
-            blind_spots: blind_spots(&host, processors, most_executors),
+            blind_spots: blind_spots(&host, processors, max_executors),
             host,
             trials,
         }

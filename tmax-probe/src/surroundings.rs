@@ -6,7 +6,7 @@ use std::fs;
 use wordpatch::calibration::Host;
 
 /// One line for each condition that may matter and could not be tried.
-pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
+pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: u8) -> Vec<String> {
     let mut lines = Vec::new();
     if usable_processors < 2 {
         lines.push(
@@ -41,7 +41,7 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors:
         "tears under conditions that no trial had: a place is taken for whole because equal trials tear elsewhere in the line".into(),
     );
     lines.push(format!(
-        "at most {most_executors} executors on {usable_processors} processors; more processors may take longer"
+        "at most {max_executors} executors on {usable_processors} processors; more processors may take longer"
     ));
     lines
 }

@@ -76,7 +76,7 @@ fn json_has_the_promised_keys_and_report_reads_it_again() {
 }
 
 #[test]
-fn what_is_no_result_is_refused_in_one_line() {
+fn invalid_results_are_rejected_in_one_line() {
     let home = home();
     for (text, expected) in [
         ("", "no results"),
@@ -130,7 +130,7 @@ fn interrupt(mut child: Child, journal: &Path, more_than: usize) -> (Option<i32>
 }
 
 #[test]
-fn the_full_run_goes_on_after_an_interrupt() {
+fn an_interrupted_full_run_is_resumed() {
     let home = home();
     let journal = home.path().join(".local/state/fastinst/tmax-probe.journal");
     let start = |arguments: &[&str]| {

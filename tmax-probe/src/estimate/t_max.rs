@@ -4,7 +4,8 @@
 //! one, over all splits, boundaries and executors. T_max is [`SAFETY_FACTOR`] times that, rounded
 //! up. It is claimed only if
 //!
-//! 1. at least [`ENOUGH`] trials tore at shorter waits, so that the run was able to detect tears;
+//! 1. at least [`MIN_TORN_TRIALS`] trials tore at shorter waits, so that the run was able to detect
+//!    tears;
 //! 2. with [`CONFIDENCE`](super::CONFIDENCE), the share of trials that tear at the clean wait and
 //!    beyond is below a sixth ([`MARGIN`]) of the share just below it. Longer waits do not tear
 //!    more often than shorter ones, so the bound holds at T_max.
@@ -23,7 +24,7 @@ pub const SAFETY_FACTOR: f64 = 3.0;
 
 /// Minimum number of torn trials for a T_max. With this and [`MARGIN`], none of 5,000 simulated
 /// machines got a T_max that was too short; with 20 and 4, 13 did.
-pub const ENOUGH: u64 = 60;
+pub const MIN_TORN_TRIALS: u64 = 60;
 
 /// Torn trials from which the share just below the clean wait is taken.
 const JUST_BELOW: u64 = 12;
@@ -117,7 +118,7 @@ pub(super) fn verdict(waits: &[AtWait]) -> TMaxVerdict {
     let (torn, clean) = waits.split_at(first_clean);
     let torn_trials = sum(torn).torn_trials;
     let clean_wait = clean.first().map(|at| at.wait);
-    if torn_trials < ENOUGH {
+    if torn_trials < MIN_TORN_TRIALS {
         return TMaxVerdict::FewTears { torn_trials, clean: clean_wait };
     }
     let Some(clean_wait) = clean_wait else { return TMaxVerdict::NoBound };

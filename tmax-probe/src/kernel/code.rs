@@ -4,8 +4,8 @@
 //! ```text
 //!         mov  r8, old          what the old form leaves in (EDX:EAX)
 //!         mov  r9, new          what the new one does
-//! next:   flush what lies behind the boundary           Approach::Cold
-//!         fetch anew from here                          Approach::Cold and Anew
+//! next:   flush the code after the boundary             Approach::Cold
+//!         fetch again from here                         Approach::Cold and Anew
 //!         xor  eax, eax
 //!         xor  ecx, ecx
 //!         xor  edx, edx
@@ -114,7 +114,7 @@ pub(super) fn assemble(
             asm.mfence()?;
         }
         if spec.approach != Approach::Loop {
-            fetch_anew(asm)?;
+            fetch_again(asm)?;
         }
         asm.xor(eax, eax)?;
         asm.xor(ecx, ecx)?;
@@ -168,7 +168,7 @@ pub(super) fn assemble(
 /// Continues at the next instruction through a return that no processor predicts (a *retpoline*).
 /// Otherwise the processor would have fetched the code there long before the instructions above are
 /// complete: it fetches hundreds of instructions ahead.
-fn fetch_anew(asm: &mut CodeAssembler) -> Result<(), IcedError> {
+fn fetch_again(asm: &mut CodeAssembler) -> Result<(), IcedError> {
     let (mut inner, mut predicted, mut next) = (asm.create_label(), asm.create_label(), asm.create_label());
     asm.call(inner)?;
     asm.set_label(&mut predicted)?;
@@ -203,7 +203,7 @@ mod tests {
     /// The forms of the `mov` kernels, mixed at each offset, must be distinguishable in the
     /// registers.
     #[test]
-    fn every_mixture_can_be_told_from_both_forms() {
+    fn every_mixture_differs_from_both_forms() {
         for kernel in [Kernel::Immediate, Kernel::Opcode] {
             let code = code(kernel);
             let first = if kernel == Kernel::Opcode { 0 } else { 1 };

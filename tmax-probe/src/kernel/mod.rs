@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_protocol_executors_meet_the_lock() {
+    fn executors_observe_the_lock_during_the_protocol() {
         let mut machine = ThisMachine::in_this_process().unwrap();
         let method = Method::Protocol { wait: 20_000 };
         let trial =
