@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_json_say_the_same() {
+    fn text_and_json_agree() {
         let mut table = Table::new("title", "note", &["what", "n", "ticks"]);
         table.push(vec!["first".into(), 12_u64.into(), 6.54321.into()]);
         table.push(vec!["2nd".into(), 3_u64.into(), 1234.5.into()]);

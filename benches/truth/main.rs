@@ -32,7 +32,7 @@ use programs::{Built, Competitors, Program};
 /// Relative difference between two runs of the same work.
 const NOISE: f64 = 0.03;
 /// Functions whose times are measured one at a time.
-const TIMED_ALONE: usize = 12;
+const TIMED_INDIVIDUALLY: usize = 12;
 /// Minimum number of calls of a function for percentiles.
 const CALLS_FOR_PERCENTILES: f64 = 100.0;
 /// Number of functions whose ranks are compared.
@@ -180,12 +180,12 @@ struct Tables {
 
 impl Tables {
     fn new(runs: u32, busy: bool) -> Self {
-        let beside = if busy { ", beside a busy loop on each processor" } else { "" };
+        let load = if busy { ", next to a busy loop on each processor" } else { "" };
         Self {
             calls: Table::new(
                 "Numbers of calls",
                 format!(
-                    "Rows of {runs} profiled runs{beside} against exact counts. covered: 95 % intervals that hold the truth, in percent of \
+                    "Rows of {runs} profiled runs{load} against exact counts. covered: 95 % intervals that hold the truth, in percent of \
                      the rows that state one; exact wrong: rows that state an exact number, and another one than the truth; sampled: the intervals of the other rows. at least: rows without an upper end, \
                      and how many of them are right. off: rows with an interval whose number is more than twice or less than half the \
                      truth; confident: those that state an error below 50 %. missing: functions that ran and have no row. over: \
@@ -213,7 +213,7 @@ impl Tables {
             times: Table::new(
                 "Times of the functions with the largest totals",
                 format!(
-                    "The same runs against runs that time one function each: its {TIMED_ALONE} functions with the largest totals and at \
+                    "The same runs against runs that time one function each: its {TIMED_INDIVIDUALLY} functions with the largest totals and at \
                      least {CALLS_FOR_PERCENTILES} calls. Intervals that hold the truth (which is known within {:.0} % and what two \
                      runs differ by), in percent. off, confident: totals. p90 in 20 %: of those of {COMPARABLE_NS} ns and \
                      more. rank: Spearman's rank correlation of the {TOP} largest totals, median of the runs; totals within 2 % share a rank.",
@@ -321,7 +321,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         String::from_utf8_lossy(&second.output),
         "two runs print different things"
     );
-    assert_eq!(everything.base, counted.base, "the program lies at the same place in all runs");
+    assert_eq!(everything.base, counted.base, "the program is mapped at the same address in all runs");
     let calls_of =
         |oracle: &Oracle, address: &u64| oracle.functions.get(address).map_or(0.0, |truth| truth.calls);
     let addresses: BTreeSet<u64> =
@@ -332,7 +332,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
     let mut order: Vec<_> =
         everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
-    let alone = order.iter().take(options.either(TIMED_ALONE, 4)).map(|&(&address, _)| {
+    let alone = order.iter().take(options.either(TIMED_INDIVIDUALLY, 4)).map(|&(&address, _)| {
         let link_address = format!("{address:#x}");
         let once = || {
             let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
