@@ -122,7 +122,7 @@ pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (command, FIXTURE_FLAGS, flags).hash(&mut hasher);
     fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display())).hash(&mut hasher);
-    for header in headers_beside(&source) {
+    for header in headers_of(&source) {
         fs::read(header).expect("a header can be read").hash(&mut hasher);
     }
     let folder = target_dir().join("fixtures");
@@ -155,7 +155,7 @@ pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     binary
 }
 
-fn headers_beside(source: &Path) -> BTreeSet<PathBuf> {
+fn headers_of(source: &Path) -> BTreeSet<PathBuf> {
     let folder = source.parent().expect("a source is in a folder");
     let entries = fs::read_dir(folder)
         .expect("the folder can be read")

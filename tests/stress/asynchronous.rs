@@ -45,7 +45,7 @@ fn storm(run: &Run, number: usize, all: &[usize]) {
     let sites = &all[number * EACH..(number + 1) * EACH];
     let mut values = vec![Value::FIRST; sites.len()];
     let mut finisher = None;
-    while worker.goes_on() {
+    while worker.continues() {
         let finisher_now = finisher.get_or_insert_with(|| Finisher::start().expect("a finisher"));
         let mut waited_for = Vec::new();
         let mut changes = Vec::new();

@@ -46,7 +46,7 @@ fn patch_batches(run: &Run, number: usize, sites: &[usize]) {
     let mut worker = run.worker(format!("batch patcher {number}"));
     let mut values = vec![Value::FIRST; sites.len()];
     let data = Box::new([0_u8; 64]);
-    while worker.goes_on() {
+    while worker.continues() {
         let mut changes = Vec::new();
         for (place, site) in sites.iter().enumerate() {
             let value = values[place];

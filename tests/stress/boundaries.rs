@@ -174,7 +174,7 @@ fn exchange(run: &Run, turn: &Turn, processors: &[usize]) {
             let site = classes[class][worker.random.below(classes[class].len())];
             turn.site.store(site, Ordering::Release);
             exchange_times(&worker, window, site, EXCHANGES[third]);
-            if !worker.goes_on() {
+            if !worker.continues() {
                 return;
             }
         }
@@ -212,7 +212,7 @@ fn execute(run: &Run, number: usize, turn: &Turn, processors: &[usize]) {
     if number < 2 {
         pin(processors.get(number));
     }
-    while worker.goes_on() {
+    while worker.continues() {
         let site = turn.site.load(Ordering::Acquire);
         if site == 0 || number >= turn.executors.load(Ordering::Relaxed) {
             thread::yield_now();

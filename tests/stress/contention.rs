@@ -18,7 +18,7 @@ const SITES: usize = 10;
 /// State that the patchers of a round share.
 struct Round {
     meet: Barrier,
-    goes_on: AtomicBool,
+    continues: AtomicBool,
     /// The value of the site before the round.
     value: AtomicU8,
     number: AtomicU64,
@@ -29,7 +29,7 @@ pub(crate) fn run(run: &Run) {
     let sites = sites::make(SITES);
     let round = Round {
         meet: Barrier::new(PATCHERS),
-        goes_on: AtomicBool::new(true),
+        continues: AtomicBool::new(true),
         value: AtomicU8::new(Value::FIRST.0),
         number: AtomicU64::new(0),
         winners: Mutex::default(),
@@ -51,11 +51,11 @@ fn contend(run: &Run, round: &Round, number: usize, sites: &[usize]) {
     let mut left = vec![Value::FIRST; sites.len()];
     loop {
         if number == 0 {
-            round.goes_on.store(worker.goes_on(), Ordering::Relaxed);
+            round.continues.store(worker.continues(), Ordering::Relaxed);
         }
         worker.beat();
         round.meet.wait();
-        if !round.goes_on.load(Ordering::Relaxed) {
+        if !round.continues.load(Ordering::Relaxed) {
             return;
         }
         let turn = round.number.load(Ordering::Relaxed) as usize % sites.len();

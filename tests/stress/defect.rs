@@ -14,7 +14,7 @@ pub(crate) fn inject(run: &Run, sites: &[usize]) {
     let worker = run.worker("the injected defect");
     match defect {
         Defect::Overwrite => {
-            while worker.goes_on() {
+            while worker.continues() {
                 for site in sites {
                     let loaded = bytes_at(*site);
                     (0..2_000).for_each(|_| spin_loop());
@@ -23,7 +23,7 @@ pub(crate) fn inject(run: &Run, sites: &[usize]) {
             }
         }
         Defect::Tear => {
-            while worker.goes_on() {
+            while worker.continues() {
                 for site in sites {
                     let loaded = bytes_at(*site);
                     write_by_bytes(*site, &Value(loaded[1]).next().form());
@@ -31,7 +31,7 @@ pub(crate) fn inject(run: &Run, sites: &[usize]) {
                 }
             }
         }
-        Defect::Lock => while worker.goes_on() && !sites.iter().any(|site| lock(*site)) {},
+        Defect::Lock => while worker.continues() && !sites.iter().any(|site| lock(*site)) {},
         Defect::Writable => {
             let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

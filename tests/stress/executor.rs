@@ -6,7 +6,7 @@ use crate::sites::{bytes_at, execute};
 /// Executes the sites repeatedly.
 pub(crate) fn run_all(run: &Run, name: String, sites: &[usize]) {
     let worker = run.worker(name);
-    while worker.goes_on() {
+    while worker.continues() {
         for _ in 0..64 {
             run_once(&worker, sites);
         }

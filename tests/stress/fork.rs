@@ -48,7 +48,7 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
     let name = if one_by_one { "parent's outstanding patcher" } else { "parent's patcher" };
     let mut worker = run.worker(name);
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let changes: Vec<Change> = sites
             .iter()
@@ -81,7 +81,7 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
 fn fork_round(run: &Run, sites: &[usize]) {
     let mut worker = run.worker("the thread that forks");
     let data = data_over_patched_text(&mut worker);
-    while worker.goes_on() {
+    while worker.continues() {
         // SAFETY: the child calls only what this crate permits after a fork, and ends with `_exit`.
         match unsafe { libc::fork() } {
             -1 => worker.found(Kind::Other, std::io::Error::last_os_error()),

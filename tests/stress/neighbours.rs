@@ -114,7 +114,7 @@ fn make() -> usize {
 /// Gives each site a new value, one by one or in one batch.
 fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: bool) {
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let forms =
             |values: &[Value]| values.iter().map(|value| value.form_with(opcodes)).collect::<Vec<_>>();
@@ -159,7 +159,7 @@ fn decode(sites: &[usize]) -> Vec<CallSite> {
 fn toggle_all(worker: &Worker<'_>, sites: &[usize]) {
     const TIMES: u64 = 64;
     let sites = decode(sites);
-    while worker.goes_on() {
+    while worker.continues() {
         for site in &sites {
             (0..TIMES).for_each(|_| toggle_twice(worker, site));
         }
@@ -180,7 +180,7 @@ fn toggle_twice(worker: &Worker<'_>, site: &CallSite) {
 fn retarget_all(worker: &Worker<'_>, sites: &[usize], start: usize) {
     let mut sites = decode(sites);
     let mut round = 0;
-    while worker.goes_on() {
+    while worker.continues() {
         round += 1;
         let target = start + CALLEES[round % 2];
         let wanted: Vec<(CallSite, usize)> = sites.iter().map(|site| (*site, target)).collect();
@@ -204,7 +204,7 @@ fn retarget_all(worker: &Worker<'_>, sites: &[usize], start: usize) {
 
 fn execute_all(run: &Run, number: usize, runs: &[usize]) {
     let worker = run.worker(format!("neighbours' executor {number}"));
-    while worker.goes_on() {
+    while worker.continues() {
         for _ in 0..64 {
             for place in runs {
                 let (eax, ecx, edx, esi, edi): (u32, u32, u32, u32, u32);

@@ -13,8 +13,8 @@ use crate::sites::{self, LENGTH, RET, Value, bytes_at, offset_of};
 use crate::{defect, sites::text};
 
 const SITES: usize = 20;
-const FEWEST: usize = 2;
-const MOST: usize = FEWEST + PARTS - 1;
+const MIN_EXECUTORS: usize = 2;
+const MAX_EXECUTORS: usize = MIN_EXECUTORS + PARTS - 1;
 
 /// A five-byte NOP.
 const NOP: [u8; LENGTH] = [0x0f, 0x1f, 0x44, 0, 0];
@@ -24,7 +24,7 @@ pub(crate) fn run(run: &Run) {
     let calls = make_calls();
     thread::scope(|scope| {
         scope.spawn(|| patch_round(run, &sites, &calls));
-        for number in 0..MOST {
+        for number in 0..MAX_EXECUTORS {
             let (sites, calls) = (&sites, &calls);
             scope.spawn(move || execute(run, number, sites, calls));
         }
@@ -36,7 +36,7 @@ pub(crate) fn run(run: &Run) {
 fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
     let mut worker = run.worker("paper's patcher");
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         for (site, value) in sites.iter().zip(&mut values) {
             let next = value.other(&mut worker.random);
             // SAFETY: the site is one instruction and may hold any of the values; no thread here
@@ -63,8 +63,8 @@ fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
 /// Executes all sites, if that many executors take part.
 fn execute(run: &Run, number: usize, sites: &[usize], calls: &[Call]) {
     let worker = run.worker(format!("paper's executor {number}"));
-    while worker.goes_on() {
-        if number >= FEWEST + run.part() {
+    while worker.continues() {
+        if number >= MIN_EXECUTORS + run.part() {
             thread::yield_now();
             continue;
         }

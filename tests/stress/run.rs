@@ -1,6 +1,6 @@
 //! One run of a scenario: its progress, the counts of its threads, its findings.
 //!
-//! A participating thread is a [`Worker`]. It calls [`Worker::goes_on`] in each iteration of its
+//! A participating thread is a [`Worker`]. It calls [`Worker::continues`] in each iteration of its
 //! loop, which the watchdog (`watchdog.rs`) also takes as a sign of life.
 
 use std::cell::Cell;
@@ -171,7 +171,7 @@ impl Worker<'_> {
     }
 
     /// Whether to run another iteration: at least one, then until the run is over.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn continues(&self) -> bool {
         self.beat();
         self.is_new.replace(false) || !self.run.is_over()
     }

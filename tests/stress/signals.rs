@@ -85,7 +85,7 @@ pub(crate) fn run(run: &Run) {
             scope.spawn(move || {
                 let worker = run.worker(format!("signalled executor {number}"));
                 with_alternate_stack(number, || {
-                    while worker.goes_on() {
+                    while worker.continues() {
                         (0..64).for_each(|_| run_once(&worker, sites));
                     }
                 });
@@ -132,7 +132,7 @@ fn with_alternate_stack(number: usize, act: impl FnOnce()) {
 /// Gives the sites new values, each time by another interface.
 fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let changes: Vec<Change> = sites
             .iter()
@@ -167,7 +167,7 @@ fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
 /// Sends signals to random threads, the next one when the last was handled.
 fn send(run: &Run, sites: u64) {
     let mut worker = run.worker("the sender of signals");
-    while worker.goes_on() {
+    while worker.continues() {
         let thread = TARGETS[worker.random.below(THREADS)].load(Ordering::Acquire);
         if thread == 0 {
             thread::yield_now();

@@ -175,7 +175,7 @@ fn map_round(run: &Run, number: usize) {
     let start = map(reserve(), Next::Text(value));
     let range = start..start + length();
     let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
-    while worker.goes_on() {
+    while worker.continues() {
         patch_there_and_back(&mut worker, &sites, value);
         if cycles == CYCLES {
             continue;
@@ -217,7 +217,7 @@ fn load_round(run: &Run, path: &CString) {
     let mut worker = run.worker("loader");
     let finisher = Finisher::start().expect("a finisher");
     let mut cycles = 0;
-    while worker.goes_on() {
+    while worker.continues() {
         if cycles == CYCLES {
             thread::yield_now();
             continue;

@@ -134,7 +134,7 @@ fn probes_toggled_with_text_access_by_mprotect() {
 
 #[test]
 fn probes_toggled_by_a_parent_and_its_forked_children_apart() {
-    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled apart\n");
+    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled independently\n");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 }
 
 #[test]
-fn probes_of_a_library_that_comes_and_goes() {
+fn probes_of_a_library_that_is_loaded_and_unloaded() {
     for &(compiler, flags) in USUAL {
         let mut shared = vec!["-shared", "-fPIC"];
         shared.extend(flags);

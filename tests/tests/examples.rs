@@ -69,7 +69,7 @@ fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
 }
 
 #[test]
-fn examples_in_rust_print_what_they_say() {
+fn examples_in_rust_print_the_documented_output() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--release", "--examples", "--target-dir"]).arg(target_dir());
@@ -92,7 +92,7 @@ fn examples_in_rust_print_what_they_say() {
 }
 
 #[test]
-fn examples_in_c_print_what_they_say() {
+fn examples_in_c_print_the_documented_output() {
     ensure_preload();
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let libraries = target_release_dir().canonicalize().expect("the library was built");

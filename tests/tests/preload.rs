@@ -708,7 +708,7 @@ fn a_redirected_report_names_its_file() {
 }
 
 #[test]
-fn without_proc_one_line_says_so() {
+fn a_missing_proc_is_reported_in_one_line() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let mut command = Command::new("unshare");
     command
