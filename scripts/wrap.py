@@ -4,7 +4,7 @@
 usage: scripts/wrap.py [--check] [FILE OR FOLDER...]        default: those listed in CHECKED
 
 A paragraph of a comment (Rust, C, shell, Python, TOML) or of Markdown that has a line of more than 100
-characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
+characters is filled again; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
 what cannot be divided (a long name or address) stay too. --check prints what would change, and exits with 1.
 """
 
