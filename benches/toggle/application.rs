@@ -39,7 +39,7 @@ struct Probe {
 }
 
 fn activate(id: ProbeId, function: ProbeFn) {
-    // SAFETY: the functions stay, call nothing instrumented, and may run anywhere.
+    // SAFETY: the functions are never unloaded, call nothing instrumented, and may run anywhere.
     unsafe { fastinst::activate(id, function) }.expect("the probe is switched on");
 }
 
@@ -47,7 +47,7 @@ fn deactivate(id: ProbeId) {
     fastinst::deactivate(id).expect("the probe is switched off");
 }
 
-/// Discovers them, and toggles them in passes over all and one alone.
+/// Discovers them, and toggles them in passes over all probes and one alone.
 pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     let functions = options.either(10_000, 500);
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -58,7 +58,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         &source,
         &["-finstrument-functions", "-shared", "-fPIC"],
     );
-    // So that only the application is left to be discovered.
+    // So that only the application remains to be discovered.
     cyg_profile::start().expect("the provider starts");
     let mut discovery = Vec::new();
     let mut last = None;
@@ -113,7 +113,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     );
     discovered.push_distribution("discovery", discovery);
     discovered.push_distribution(
-        "telling a callback that comes later",
+        "notifying a callback that is registered later",
         vec![telling / fastinst::probe_count() as f64],
     );
 
@@ -132,7 +132,7 @@ fn kind_of(metadata: ProbeMetadata) -> Probe {
         [0xe9, _] => Shape::Jump,
         [0xff, 0x15] => Shape::IndirectCall,
         [0xff, 0x25] => Shape::IndirectJump,
-        found => panic!("{metadata:?} is no active site: {found:02x?}"),
+        found => panic!("{metadata:?} is not an active site: {found:02x?}"),
     };
     let split = window().split(metadata.site_address, shape.len());
     let strategy = Strategy::choose(shape, window(), metadata.site_address, Clobbers::CallerSaved);
@@ -205,7 +205,7 @@ fn passes(probes: &[Probe], rounds: usize) -> Table {
     table
 }
 
-/// The entry probe of one function, toggled again and again.
+/// The entry probe of one function, toggled repeatedly.
 fn one_probe(library: &Library, probes: &[Probe], rounds: usize) -> Table {
     let mut table = Table::of_distributions(
         "fastinst::activate and deactivate by id, one probe again and again",
@@ -224,7 +224,7 @@ fn one_probe(library: &Library, probes: &[Probe], rounds: usize) -> Table {
         };
         ticks(batch).0 / (2 * BATCH) as f64
     });
-    table.push_distribution("activate or deactivate, executed by nobody", pairs.collect());
+    table.push_distribution("activate or deactivate, not executed", pairs.collect());
     activate(id, NOTHING);
     let retargets = (0..rounds).map(|_| {
         let batch = || {

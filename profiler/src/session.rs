@@ -19,7 +19,7 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
-use crate::locations::{Locations, tell_apart};
+use crate::locations::{Locations, disambiguate};
 use crate::measured::{Measured, Units};
 use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
@@ -28,14 +28,14 @@ use crate::schedule::{Schedule, switch_on};
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, summary, thread};
 
-/// Time between two looks for threads that have ended.
+/// Interval between two checks for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// Probes of programs with no more functions than this are made at the start, in some 50 ms at the
-/// most.
+/// Probes of programs with no more functions than this are made at the start, in at most some 50
+/// ms.
 const SMALL: usize = 8000;
 
-/// Between the start and the first tick.
+/// Time between the start and the first tick.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
 struct Session {
@@ -45,48 +45,47 @@ struct Session {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
-    /// Source files, for filters and for functions with one name.
+    /// Source files, for filters and for functions with the same name.
     locations: Locations,
-    /// Index of a function by object and place in it: a library that is loaded again finds its
+    /// Index of a function by object and offset in it: a library that is loaded again finds its
     /// functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
-    /// By address: what the calls are counted by that were made before a function's probes were
-    /// ready.
+    /// By function address: the index under which calls are counted that were made before its
+    /// probes were ready.
     by_address: HashMap<usize, u32>,
     early_calls: HashMap<usize, u64>,
     bodies: Bodies,
     last_reclaim: Instant,
     toggles_before: u64,
     written: Option<PathBuf>,
-    /// Why no code can be found or patched in this process, if so.
+    /// The reason why code cannot be found or patched in this process, if so.
     refusal: Option<String>,
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
-/// Set in a forked child until its text is its own.
+/// Set in a forked child until it has its own text.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Set in the process that the user has started: only that one says that there is nothing to
-/// report.
+/// Set in the process that the user started: only that one reports that there is nothing to report.
 static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
 
-/// This process is the first of its run.
+/// Marks this process as the first of its run.
 pub fn speak_for_the_run() {
     SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
 }
 
-/// Nothing is observed any more: the last report is written.
+/// Set when the last report was written: nothing is observed any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
     SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
 }
 
-/// Starts measuring. Blocks for the look at the loaded objects.
+/// Starts measuring. Blocks while the loaded objects are inspected.
 ///
 /// # Errors
-/// [`Error::Start`] when the provider or the service thread cannot be started.
+/// [`Error::Start`] if the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
     // From now on it is known which stream it is.
@@ -108,14 +107,14 @@ pub fn start(options: Options) -> Result<(), Error> {
     discovered_now.map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
-    start_daemon().map_err(failed)
+    start_service_thread().map_err(failed)
 }
 
 fn governor(options: &Options, ticks_per_ns: f64) -> Governor {
     Governor::new(options.budget.fraction(), options.counts == Counts::Exact, ticks_per_ns)
 }
 
-fn start_daemon() -> Result<(), fastinst::Error> {
+fn start_service_thread() -> Result<(), fastinst::Error> {
     service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
 
@@ -149,7 +148,7 @@ impl Session {
         }
     }
 
-    /// The index of a probe's function, which is made if it is new.
+    /// The index of a probe's function, which is created if it is new.
     fn function_of(&mut self, probe: &ProbeMetadata) -> Option<u32> {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(index) = self.indices.get(&key) {
@@ -160,12 +159,12 @@ impl Session {
         self.schedule.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
         self.indices.insert(key, index);
         self.by_address.insert(probe.function_address, index);
-        // Its probes are switched on one by one as they are adopted.
+        // Its probes are switched on one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
     }
 
-    /// Whether the user asked for the function of a probe.
+    /// Whether the user selected the function of a probe.
     fn wants(&mut self, probe: &ProbeMetadata) -> bool {
         let locations = &mut self.locations;
         let file = || {
@@ -177,7 +176,7 @@ impl Session {
     }
 
     /// Adds the calls that were made before their function's probes were ready. They were counted,
-    /// not timed.
+    /// but not timed.
     fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
         cyg_profile::take_arrivals(|address, calls| *early.entry(address).or_default() += calls);
@@ -187,7 +186,7 @@ impl Session {
                 functions[*index as usize].strata.counted_early(*calls);
                 false
             }
-            // Its probes are still to be made.
+            // Its probes have not been made yet.
             None => true,
         });
     }
@@ -207,7 +206,7 @@ impl Session {
         pause
     }
 
-    /// Everything measured so far.
+    /// The report of everything measured so far.
     fn report(&mut self) -> Report {
         self.schedule.drain();
         self.take_early_calls();
@@ -216,7 +215,7 @@ impl Session {
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
-        tell_apart(&mut functions, &mut self.locations);
+        disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
@@ -246,8 +245,7 @@ impl Session {
         }
     }
 
-    /// Writes the report where the options say. What cannot be written there is not lost: it goes
-    /// to a file beside.
+    /// Writes the report as the options say. If that fails, it is written to another file.
     fn write(&mut self) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();
@@ -259,7 +257,7 @@ impl Session {
                 if stderr().write(&text::render(&report, &on_stderr())) {
                     return;
                 }
-                // The stream was closed or is another file by now.
+                // The stream was closed or is now another file.
                 self.write_file(&report, RESCUE, crate::report::Format::Text)
             }
             Output::File { template, format } => {
@@ -276,7 +274,7 @@ impl Session {
         }
         match written {
             Ok(path) => self.written = Some(path),
-            // No file can be made: all that is left is the stream.
+            // No file can be created: only the stream is left.
             Err(error) => {
                 stderr().write(&format!("fastinst: {error}\n"));
                 stderr().write(&text::render(&report, &on_stderr()));
@@ -284,7 +282,7 @@ impl Session {
         }
     }
 
-    /// One line, from the process that the user has started, unless its children may have had
+    /// Writes one line, in the process that the user started, unless its children may have had
     /// something to report.
     fn write_why_there_is_none(&self) {
         if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
@@ -312,13 +310,13 @@ impl Session {
     }
 }
 
-/// What is shown on standard error: a terminal does not need thousands of rows.
+/// The selection for standard error: a terminal does not need thousands of rows.
 fn on_stderr() -> View {
     let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
-/// What finding and patching code cannot do without, if it is missing.
+/// The reason why code cannot be found or patched, if there is one.
 fn refusal() -> Option<String> {
     const MAPS: &str = "/proc/self/maps";
     let error = std::fs::File::open(MAPS).err()?;
@@ -329,7 +327,7 @@ fn refusal() -> Option<String> {
     Some(format!("{MAPS} cannot be read ({error}), and code cannot be found without it; {remedy}"))
 }
 
-/// Where a report goes that has no other place.
+/// The file for a report that cannot be written elsewhere.
 const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
 fn notes() -> Vec<String> {
@@ -343,7 +341,7 @@ fn notes() -> Vec<String> {
     notes
 }
 
-/// Told of every probe: makes it one of its function's, and switches it on if the others are.
+/// Called for every probe: assigns it to its function, and switches it on if the others are on.
 fn discovered(probe: &ProbeMetadata) {
     let is_on = with_session(|session| {
         if !session.wants(probe) {
@@ -362,10 +360,11 @@ fn discovered(probe: &ProbeMetadata) {
     }
 }
 
-/// The daemon's work: when something is due, and whenever it is woken. Gives the time to the next.
+/// The work of the service thread: when something is due, and whenever it is woken. Returns the
+/// time to the next tick.
 fn tick(wake: Wake) -> Duration {
     if TEXT_IS_SHARED.load(Ordering::Acquire) {
-        take_text_over();
+        unshare_text();
     }
     let finishing = REQUESTED.load(Ordering::Acquire) != DONE.load(Ordering::Relaxed);
     let next = with_session(|session| {
@@ -385,8 +384,8 @@ fn tick(wake: Wake) -> Duration {
     next.unwrap_or(FIRST_TICK)
 }
 
-/// In a forked child: gives it text of its own, and begins to observe there.
-fn take_text_over() {
+/// In a forked child: gives it its own text, and starts to observe there.
+fn unshare_text() {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
@@ -397,17 +396,17 @@ fn take_text_over() {
     }
 }
 
-/// How many reports were asked for, and how many were written.
+/// Numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// How long a process that ends waits for its report.
+/// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why the report is written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// The process exits, by its own will.
+    /// The process exits.
     Exit,
     /// The process becomes another program, unless the system refuses.
     Exec,
@@ -415,12 +414,13 @@ pub enum Leaving {
     Signal,
 }
 
-/// Has the daemon write the report, and waits for it, [`PATIENCE`] at the most. A process that
-/// exits waits for as long as somebody reads the report (in a pager, say), as it does with its own
-/// output.
+/// Requests the report from the service thread, and waits for it, at most 10 s. A process that
+/// exits waits longer while its report is being read from a pipe (by a pager, say), as it does with
+/// its own output.
 ///
-/// The daemon does it, since the caller may be a signal handler: it allocates nothing, and holds no
-/// lock. The daemon in turn uses nothing of the program's: not its allocator, nor its streams.
+/// The service thread writes it, because the caller may be a signal handler: it does not allocate,
+/// and holds no lock. The service thread in turn uses neither the program's allocator nor its
+/// streams.
 pub fn finish(leaving: Leaving) {
     if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
         return;
@@ -451,17 +451,16 @@ pub fn is_running() -> bool {
     with_session(|_| ()).is_some()
 }
 
-/// Whether there is anything that a report could hold.
+/// Whether there is anything to report.
 pub fn has_probes() -> bool {
     fastinst::probe_count() > 0
 }
 
-/// Text up to this size is copied while the child is made; for more, the child waits for its first
-/// tick, since most children call exec before it. About a millisecond.
+/// Text up to this size is copied while the child is created; for more, the child waits for its
+/// first tick, because most children call exec before it. About a millisecond.
 const COPIED_AT_ONCE: usize = 4 << 20;
 
-/// In a forked child: begins anew, with the parent's functions and nothing of what the parent
-/// measured.
+/// In a forked child: starts again, with the parent's functions and without its measurements.
 pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -481,13 +480,13 @@ pub(crate) fn restart_in_child() {
         session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
-        take_text_over();
+        unshare_text();
     }
-    // Without a thread the child is not profiled, and not disturbed either.
-    is_running.into_iter().for_each(|()| _ = start_daemon());
+    // Without a service thread the child is not profiled, but otherwise works.
+    is_running.into_iter().for_each(|()| _ = start_service_thread());
 }
 
-/// Says something to the user, on the standard error stream of the start.
+/// Prints a line to the standard error stream of the start.
 pub fn say(line: &str) {
     stderr().write(&format!("fastinst: {line}\n"));
 }

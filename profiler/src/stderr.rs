@@ -1,4 +1,4 @@
-//! The standard error stream of somebody else's process.
+//! The standard error stream of a profiled process.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The standard error stream as it was at the start. A daemon that closes it and opens a data file
-/// in its place must not find a report in the file.
+/// The standard error stream as it was at the start. If a daemon closes it and opens a data file in
+/// its place, the report must not be written to that file.
 pub(crate) struct Stderr {
     /// Device and inode.
     file: Option<(u64, u64)>,
@@ -31,8 +31,8 @@ impl Stderr {
         self.file.is_some() && Self::file() == self.file
     }
 
-    /// Writes all of it, or says that the stream is not there any more. Blocks while nobody reads
-    /// what is written.
+    /// Writes all of the text; returns false if the stream was closed or replaced. Blocks while
+    /// nobody reads what was written.
     pub(crate) fn write(&self, text: &str) -> bool {
         if !self.is_there() {
             return false;

@@ -1,4 +1,4 @@
-/* Every call with arguments that are wrong, and the text of every error. */
+/* Every call with invalid arguments, and the message of every error. */
 
 #include "capi.h"
 
@@ -91,7 +91,7 @@ UNINSTRUMENTED static void patches(void) {
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch(data, mov_1, mov_2, 5));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_activate_call(data, 0));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_deactivate_call(data));
-    /* Nothing is mapped in the first page. */
+    /* The first page is never mapped. */
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch((void *)64, mov_1, mov_2, 5));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_activate_call((void *)64, 0));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_deactivate_call((void *)64));

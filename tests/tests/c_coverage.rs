@@ -1,8 +1,8 @@
-//! What the three crates offer in Rust is in `fastinst.h`, or is listed here with the reason why C
-//! has no need of it.
+//! Every public Rust function of the three crates is in `fastinst.h`, or is listed here with the
+//! reason why C does not need it.
 //!
-//! Every `pub fn` of the crates is reachable from outside (the lint `unreachable_pub` sees to
-//! that), so the sources are the list.
+//! Every `pub fn` of the crates is reachable from outside (ensured by the lint `unreachable_pub`),
+//! so the list is taken from the sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use tests::repo_root;
 
-/// What C has in place of a function, or of all functions of a file.
+/// The C counterpart of a function, or of all functions of a file.
 enum InC {
     /// A function of the header.
     Call(&'static str),
@@ -20,7 +20,7 @@ enum InC {
 
 use InC::{Call, Left};
 
-/// Why a function is left out that keeps many sites in order.
+/// The reason for functions that manage many sites.
 const FOR_FASTINST: &str = "for fastinst, which knows when the loader maps and unmaps the text of its sites";
 
 /// File, or file and function.
@@ -138,7 +138,7 @@ const TABLE: &[(&str, InC)] = &[
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";
 
-/// What the header has besides: texts, and what Rust does when a value is dropped.
+/// Functions without a Rust counterpart: error texts, and what Rust does when a value is dropped.
 const ONLY_IN_C: [&str; 3] = ["fastinst_strerror", "callpatch_release", "wordpatch_stop_finisher"];
 
 /// `file::function` of every public function in the folder.

@@ -1,9 +1,9 @@
 //! The command `fastinst`: starts programs under the profiler and prints their reports. One file
-//! per verb.
+//! for each subcommand.
 //!
 //! Results go to standard output. A diagnostic is one line on standard error that starts with
-//! `fastinst: `. A verb returns a [`Failure`], which is printed here, once; mistakes in the command
-//! line itself are clap's, exit code 2.
+//! `fastinst: `. A subcommand returns a [`Failure`], which is printed here, once; clap reports
+//! errors in the command line itself, with exit code 2.
 
 mod generate;
 mod info;
@@ -42,7 +42,7 @@ enum Verb {
     Generate(generate::Generate),
 }
 
-/// Why a verb ends without its result.
+/// A subcommand failed.
 #[derive(Debug)]
 struct Failure {
     /// Exit code.
@@ -51,11 +51,11 @@ struct Failure {
     message: String,
 }
 
-/// Writes a verb's result to standard output.
+/// Writes a subcommand's result to standard output.
 fn print(text: &[u8]) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text).and_then(|()| output.flush()) {
-        // The reader, `head` for example, has seen enough.
+        // The reader, `head` for example, has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
         Ok(()) => Ok(()),
@@ -107,7 +107,7 @@ mod tests {
         check("fastinst record --merge -- a", "--output <FILE>");
         check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
-        check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
+        check("fastinst record -o %n.txt -- a", "`%n` is not a valid sequence");
         check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");

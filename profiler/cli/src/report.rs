@@ -1,4 +1,4 @@
-//! `fastinst report`: prints recorded reports again, as they are or merged.
+//! `fastinst report`: prints recorded reports, single or merged.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -58,18 +58,18 @@ pub(crate) struct Report {
     #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
     callees: Option<String>,
 
-    /// Print a call tree. It is made of pairs of caller and callee, so a function looks the same on
-    /// every path
+    /// Print a call tree. It is computed from pairs of caller and callee, so a function looks the
+    /// same on every path
     #[arg(long, group = "form", conflicts_with_all = ["sort", "filter"])]
     tree: bool,
 
-    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by what is
-    /// certain of them (the lower end of the interval), or name (default: total)
+    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by the lower
+    /// end of their interval, or name (default: total)
     #[arg(long, value_name = "KEY")]
     sort: Option<SortKey>,
 
-    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * is any text, ?
-    /// any character
+    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * matches any text,
+    /// ? any character
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("filter", text))]
     filter: Option<Patterns>,
 
@@ -108,7 +108,7 @@ fn print(arguments: &Report) -> Result<String, Error> {
     })
 }
 
-/// All reports as one.
+/// All reports, merged into one.
 fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     let (first, others) = files.split_first().expect("clap requires a file");
     let mut report = json::read(first)?;

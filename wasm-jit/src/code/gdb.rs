@@ -1,16 +1,16 @@
-//! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation
+//! Names of generated code for gdb, through its JIT interface (the gdb manual, "JIT Compilation
 //! Interface").
 //!
-//! gdb reads a list of object files from a variable of the process, whenever the process calls a
-//! function that does nothing; it finds both by their names. Each image gets an object file in
-//! memory, with a symbol for each function and trampoline, and no code: gdb takes that from the
-//! process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
+//! gdb reads a list of object files from a variable of the process whenever the process calls an
+//! empty function; it finds both by their names. Each image gets an object file in memory, with a
+//! symbol for each function and trampoline, and no code: gdb reads that from the process. No unwind
+//! information is needed: gdb analyzes the prologue that every function has, and follows `rbp`.
 //!
-//! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into
-//! it: `hbreak`, which uses the processor's, works.
+//! Code is shared memory that is not writable where it is executed, so gdb cannot insert software
+//! breakpoints: `hbreak`, which uses hardware breakpoints, works.
 //!
-//! The two names are hidden: they are for the linker and for gdb, and no library that contains this
-//! one exports them.
+//! Both symbols are hidden: they are for the linker and for gdb, and are not exported by libraries
+//! that contain this one.
 
 use std::arch::global_asm;
 use std::ptr::NonNull;
@@ -72,15 +72,15 @@ struct Entry {
     length: u64,
 }
 
-/// Held while the list changes.
+/// Held while the list is changed.
 static LIST: Mutex<()> = Mutex::new(());
 
-/// A module whose functions gdb knows, until this is dropped.
+/// Registers a module's functions with gdb, until it is dropped.
 #[derive(Debug)]
 #[must_use = "gdb forgets the module when it is dropped"]
 pub struct GdbRegistration {
     entry: NonNull<Entry>,
-    /// What gdb reads.
+    /// The object file that gdb reads.
     _file: Vec<u8>,
     _image: Arc<CodeImage>,
 }
@@ -90,7 +90,8 @@ unsafe impl Send for GdbRegistration {}
 // SAFETY: as above.
 unsafe impl Sync for GdbRegistration {}
 
-/// Tells gdb the functions of an image. Costs an object file of some 60 bytes for each of them.
+/// Registers the functions of an image with gdb. Allocates an object file of some 60 bytes for each
+/// of them.
 pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     let file = object_file(&image);
     let entry = Entry {
@@ -101,8 +102,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     };
     let entry = NonNull::from(Box::leak(Box::new(entry)));
     let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: list and entries are touched under the lock only; gdb reads them while the process is
-    // stopped.
+    // SAFETY: list and entries are accessed under the lock only; gdb reads them while the process
+    // is stopped.
     unsafe {
         let first = DESCRIPTOR.first;
         (*entry.as_ptr()).next = first;
@@ -120,8 +121,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
 impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is
-        // out.
+        // SAFETY: as in `register`; the entry is in the list, and nothing else refers to it after
+        // it is removed.
         unsafe {
             let Entry { next, previous, .. } = *self.entry.as_ptr();
             match previous.as_mut() {
@@ -152,7 +153,7 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         let function = image.function(index);
         (name(index), function.entry..function.end)
     });
-    // By their symbols, gdb finds the way from here to the host's frames.
+    // By their symbols, gdb unwinds from here to the host's frames.
     let trampolines =
         image.trampolines().into_iter().map(|(what, place)| (format!("{module}!trampoline[{what}]"), place));
     let places: Vec<_> = functions
@@ -162,7 +163,7 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut file);
 
-    // First everything gets its place, then it is written, in the same order.
+    // All parts are reserved first, then written in the same order.
     writer.reserve_null_section_index();
     let text_name = writer.add_section_name(b".text");
     let text = writer.reserve_section_index();
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_list_holds_what_is_registered() {
-        /// The addresses of the files in the list, each with that of the one before it.
+        /// The addresses of the files in the list, each with that of its predecessor.
         fn list() -> Vec<(*const u8, Option<*const u8>)> {
             let _list = LIST.lock().unwrap();
             let mut found = Vec::new();

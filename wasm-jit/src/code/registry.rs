@@ -1,18 +1,17 @@
-//! Which image an address of code belongs to: a table that is read without locks, also by signal
-//! handlers.
+//! Finds the image of a code address: a table that is read without locks, also by signal handlers.
 //!
-//! An entry is one word, the pages of the image, which is zero while the entry is free; and the
-//! image's address, which is written before the word. Entries of images that went are used again. A
-//! reader asks for an address that a thread is executing, or will return to. Its image is therefore
-//! alive, and its entry does not change while it is read; of the other entries, only the word is
-//! looked at.
+//! An entry consists of one word, the pages of the image, which is zero while the entry is free,
+//! and of the image's address, which is written before the word. Entries of freed images are
+//! reused. A reader looks up an address that a thread is executing, or will return to. So its image
+//! is alive, and its entry does not change while it is read; of the other entries, only the word is
+//! read.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::CodeImage;
 
-/// Entries come in segments, each twice as long as the one before, so that they never move.
+/// Entries are in segments, each twice as long as the previous one, so that they never move.
 const SEGMENTS: usize = 26;
 const FIRST_SEGMENT: usize = 64;
 
@@ -22,17 +21,17 @@ const LENGTH_BITS: u32 = 20;
 
 #[derive(Debug)]
 struct Entry {
-    /// Number of the first page, and of pages behind it.
+    /// Number of the first page, and number of pages.
     pages: AtomicU64,
     image: AtomicPtr<CodeImage>,
 }
 
 static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SEGMENTS];
-/// How many entries were ever used.
+/// Number of entries ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The segment of an entry, and its place in there.
+/// The segment of an entry, and its index there.
 fn locate(number: usize) -> (usize, usize) {
     let segment = (number / FIRST_SEGMENT + 1).ilog2() as usize;
     (segment, number - FIRST_SEGMENT * ((1 << segment) - 1))
@@ -41,11 +40,11 @@ fn locate(number: usize) -> (usize, usize) {
 fn entry(number: usize) -> Option<&'static Entry> {
     let (segment, place) = locate(number);
     let start = TABLE.get(segment)?.load(Ordering::Acquire);
-    // SAFETY: a segment is null, or has so many entries and is never freed.
+    // SAFETY: a segment is null, or has this many entries and is never freed.
     (!start.is_null()).then(|| unsafe { &*start.add(place) })
 }
 
-/// The segment is made if it is not there; under the lock of `FREE`.
+/// Allocates the segment if necessary; called under the lock of `FREE`.
 fn make_entry(number: usize) -> &'static Entry {
     if entry(number).is_none() {
         let (segment, _) = locate(number);
@@ -56,7 +55,7 @@ fn make_entry(number: usize) -> &'static Entry {
     entry(number).expect("just made")
 }
 
-/// An image's entry, free again when dropped.
+/// An image's entry, freed when dropped.
 #[derive(Debug)]
 pub(super) struct Registered(usize);
 
@@ -70,7 +69,7 @@ impl Drop for Registered {
     }
 }
 
-/// Makes the image known, whose entry `keep` puts into it.
+/// Registers the image; `keep` stores the entry in it.
 pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Registered)) -> Arc<CodeImage> {
     let mut image = Arc::new(image);
     let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
@@ -85,7 +84,7 @@ pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Regis
     image
 }
 
-/// The image that an address of code is in. Atomics only.
+/// The image that contains a code address. Uses atomics only.
 ///
 /// # Safety
 /// If the address is in an image, a thread must be executing it, or have it as a return address,
@@ -105,14 +104,14 @@ pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     None
 }
 
-/// The same, shared.
+/// The same, as an `Arc`.
 ///
 /// # Safety
-/// As [`image_at`], during the call.
+/// Those of [`image_at`], during the call.
 pub(crate) unsafe fn share_image_at(pc: usize) -> Option<Arc<CodeImage>> {
     // SAFETY: the caller's obligation.
     let image: *const CodeImage = unsafe { image_at(pc)? };
-    // SAFETY: `register` took the pointer from an `Arc`, of which the caller says that it is alive.
+    // SAFETY: `register` took the pointer from an `Arc`, which is alive by the caller's obligation.
     unsafe {
         Arc::increment_strong_count(image);
         Some(Arc::from_raw(image))
