@@ -1,8 +1,8 @@
 //! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid
 //! once. One patch is a batch of one.
 //!
-//! 1. Every patch is checked; those that may be, are taken: the straddlers' sites are locked in the
-//!    table.
+//! 1. Every patch is checked, and the sites of those that may be made are acquired: the straddlers'
+//!    sites are locked in the table.
 //! 2. All of them make their stores up to their next wait: the single stores are done, the
 //!    straddlers have INT3.
 //! 3. One wait, from the last of these stores.
@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::in_flight::InFlightPatch;
+use crate::in_flight::{AfterRefusal, InFlightPatch};
 use crate::text::atfork;
 use crate::{Error, Patch, serialize, trap, tsc};
 
@@ -123,33 +123,33 @@ unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<InFlightPatch, Er
         ways.iter_mut().flatten().for_each(|way| way.stay_mapped());
     };
     stay(ways);
-    take_all(ways);
+    acquire_all(ways);
     run(ways);
     // SAFETY: the caller's obligations.
     if unsafe { renew_stale(patches, ways) } {
         stay(ways);
-        take_all(ways);
+        acquire_all(ways);
         run(ways);
     }
 }
 
-/// Takes every site that must be taken.
-pub(crate) fn take_all(ways: &mut [Result<InFlightPatch, Error>]) {
+/// Acquires every site that must be acquired.
+pub(crate) fn acquire_all(ways: &mut [Result<InFlightPatch, Error>]) {
     let any =
         |has: fn(&InFlightPatch) -> bool| ways.iter().flatten().any(|way| has(way) && !way.is_finished());
     let no_trap = if any(InFlightPatch::uses_int3) { trap::own_sigtrap().err() } else { None };
     let no_wait = if any(InFlightPatch::waits) { serialize::may_wait().err() } else { None };
     for way in ways {
-        let taken = match way {
+        let acquired = match way {
             Ok(way) if way.is_finished() => continue,
             Ok(way) => match (&no_trap, &no_wait) {
                 (Some(refusal), _) if way.uses_int3() => Err(Error::of_refusal(refusal)),
                 (_, Some(refusal)) if way.waits() => Err(Error::of_refusal(refusal)),
-                _ => way.take(),
+                _ => way.acquire(),
             },
             Err(_) => continue,
         };
-        if let Err(error) = taken {
+        if let Err(error) = acquired {
             *way = Err(error);
         }
     }
@@ -182,7 +182,7 @@ pub(crate) fn give_up(ways: &mut [Result<InFlightPatch, Error>], refusal: &Error
     for way in ways {
         if let Ok(waiting) = way
             && waiting.is_waiting()
-            && !waiting.give_up()
+            && waiting.give_up() == AfterRefusal::Failed
         {
             *way = Err(Error::of_refusal(refusal));
         }

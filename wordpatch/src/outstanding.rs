@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::TryLockError;
 use std::time::Instant;
 
-use crate::batch::{check_all, give_up, have_waited, renew_stale, store_all, take_all};
+use crate::batch::{acquire_all, check_all, give_up, have_waited, renew_stale, store_all};
 use crate::in_flight::InFlightPatch;
 use crate::primitive::{Arc, AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, global, thread};
 use crate::text::fork::Generation;
@@ -123,11 +123,11 @@ pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -
 pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     // SAFETY: the caller's obligations.
     let mut ways = unsafe { check_all(patches) };
-    take_all(&mut ways);
+    acquire_all(&mut ways);
     let mut stored_at = store_all(&mut ways);
     // SAFETY: as above.
     if unsafe { renew_stale(patches, &mut ways) } {
-        take_all(&mut ways);
+        acquire_all(&mut ways);
         // What waited before waits still.
         stored_at = store_all(&mut ways).or(stored_at);
     }
