@@ -11,6 +11,7 @@ use crate::fault::{self, Point};
 use crate::layout::{self, Change, MAX_CODE};
 use crate::protocol::{INT3, Protocol, Step, Stored};
 use crate::site_table::{self, Int3, OwnedSite};
+use crate::stepwise::Stepwise;
 use crate::text::{self, TextRef};
 use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
@@ -28,17 +29,6 @@ pub(crate) struct InFlightPatch {
     made: usize,
     /// The site, while it is this patch's alone.
     owned: Option<OwnedSite>,
-}
-
-/// What becomes of a patch whose next wait is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterRefusal {
-    /// It is made: only the wait after its last store is missing. Its site is kept from every other
-    /// patch.
-    Made,
-    /// It has failed. If its back part was not stored yet, the site is as it was. After that there
-    /// is no way back, nor on: the site stays locked, and its threads go on in the copy.
-    Failed,
 }
 
 impl InFlightPatch {
@@ -87,10 +77,6 @@ impl InFlightPatch {
         self.place.address()
     }
 
-    pub(crate) fn uses_int3(&self) -> bool {
-        self.protocol.uses_int3()
-    }
-
     pub(crate) fn waits(&self) -> bool {
         self.protocol.waits()
     }
@@ -136,32 +122,6 @@ impl InFlightPatch {
         Ok(())
     }
 
-    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller
-    /// keeps forks out ([`atfork::step`](crate::text::atfork::step)).
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
-    /// back.
-    pub(crate) fn store(&mut self) -> Result<(), Error> {
-        while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
-            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
-            // window, and mixtures behind INT3.
-            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
-            if let Err(error) = stored {
-                // SAFETY: obligation 1 of `check`.
-                let error = unsafe { self.explain(*offset, old, error) };
-                self.take_lock_back();
-                return Err(error);
-            }
-            self.made += 1;
-            fault::reached(self.address(), Point::Made(self.made));
-        }
-        if self.is_finished() && self.owned.take().is_some() {
-            fault::reached(self.address(), Point::Released);
-        }
-        Ok(())
-    }
-
     /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an
     /// instruction starts, an INT3 or another patch can be in the way: the rest of a site is stored
     /// by its owner alone.
@@ -184,34 +144,6 @@ impl InFlightPatch {
                 })
             }
             other => other,
-        }
-    }
-
-    /// Whether a wait comes next.
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.protocol.steps().get(self.made), Some(Step::Wait))
-    }
-
-    /// Says that the wait that comes next is over.
-    pub(crate) fn has_waited(&mut self) {
-        assert!(self.is_waiting());
-        self.made += 1;
-        fault::reached(self.address(), Point::Made(self.made));
-    }
-
-    /// Gives the patch up because its next wait is refused. The caller keeps forks out.
-    pub(crate) fn give_up(&mut self) -> AfterRefusal {
-        assert!(self.is_waiting());
-        match self.protocol.stored(self.made) {
-            Stored::All => {
-                self.abandon_site();
-                self.made = self.protocol.steps().len();
-                AfterRefusal::Made
-            }
-            Stored::Nothing | Stored::Lock | Stored::LockAndBack => {
-                self.take_lock_back();
-                AfterRefusal::Failed
-            }
         }
     }
 
@@ -262,6 +194,70 @@ impl InFlightPatch {
     pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
         let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
         text::are_there(&places)
+    }
+}
+
+impl Stepwise for InFlightPatch {
+    type Error = Error;
+
+    /// At the end, the site is given back.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
+    /// back.
+    fn store(&mut self) -> Result<(), Error> {
+        while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
+            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
+            // window, and mixtures behind INT3.
+            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
+            if let Err(error) = stored {
+                // SAFETY: obligation 1 of `check`.
+                let error = unsafe { self.explain(*offset, old, error) };
+                self.take_lock_back();
+                return Err(error);
+            }
+            self.made += 1;
+            fault::reached(self.address(), Point::Made(self.made));
+        }
+        if self.is_finished() && self.owned.take().is_some() {
+            fault::reached(self.address(), Point::Released);
+        }
+        Ok(())
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.protocol.steps().get(self.made), Some(Step::Wait))
+    }
+
+    fn end_wait(&mut self) {
+        assert!(self.is_waiting());
+        self.made += 1;
+        fault::reached(self.address(), Point::Made(self.made));
+    }
+
+    /// Where only the wait after the last store is missing, the patch stands, and its site is kept
+    /// from every other patch.
+    ///
+    /// # Errors
+    /// The refusal, else. If the back part was not stored yet, the site is as it was. After that
+    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy.
+    fn give_up(&mut self, refusal: Error) -> Result<(), Error> {
+        assert!(self.is_waiting());
+        match self.protocol.stored(self.made) {
+            Stored::All => {
+                self.abandon_site();
+                self.made = self.protocol.steps().len();
+                Ok(())
+            }
+            Stored::Nothing | Stored::Lock | Stored::LockAndBack => {
+                self.take_lock_back();
+                Err(refusal)
+            }
+        }
+    }
+
+    fn uses_int3(&self) -> bool {
+        self.protocol.uses_int3()
     }
 }
 
@@ -404,12 +400,12 @@ mod tests {
         let mut back = check(site, &FRONT, &BOTH).unwrap();
         assert_eq!(steps(&back), [(3, OLD[3..].to_vec(), BACK[3..].to_vec())]);
         assert!(matches!(back.acquire(), Err(Error::Contended { address }) if address == site));
-        front.has_waited();
+        front.end_wait();
         front.store().unwrap();
         back.acquire().unwrap();
         back.store().unwrap();
         assert_eq!(read(site, 5), BOTH);
-        back.has_waited();
+        back.end_wait();
         back.store().unwrap();
     }
 
