@@ -28,7 +28,7 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use wordpatch::text::TogglePair;
+use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, FetchModel, FetchWindow, Split, TextRef, patch};
 
 use crate::defect;
@@ -197,7 +197,7 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
                 let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
                 patch(site, old, new).map(|()| true)
             } else {
-                forms.exchange(round % 2)
+                forms.exchange([Form::First, Form::Second][round % 2])
             }
         };
         worker.check(matches!(exchanged, Ok(true)), Kind::Lost, || format!("{exchanged:?} at {site:#x}"));

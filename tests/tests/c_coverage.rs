@@ -86,6 +86,7 @@ const TABLE: &[(&str, InC)] = &[
         "wordpatch/src/protocol.rs",
         Left("the protocol as a value: for drivers and for the search of its executions"),
     ),
+    ("wordpatch/src/stepwise.rs", Left("for callpatch, whose retargets have waits between their stores")),
     ("wordpatch/src/tsc.rs", Left("__rdtsc does it")),
     ("wordpatch/src/fault.rs", Left("for tests that plant defects")),
     ("callpatch/src/by_address.rs::activate_call", Call("callpatch_activate_call")),
