@@ -87,14 +87,12 @@ mod probe;
 mod probe_in_tests;
 pub mod provider;
 mod registry;
-mod segments;
 pub mod service;
 
 pub use discovery::register_callback;
 pub use error::Error;
 pub use probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
 pub use registry::{activate, activate_all, deactivate, deactivate_all, metadata, probe_count, toggle_count};
-pub use segments::Segments;
 pub use wordpatch::{TextAccess, text::set_access};
 
 /// Compiles the programs of the README.

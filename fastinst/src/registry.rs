@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use callpatch::{Switch, Toggle};
+use fastinst_sigsafe::Segments;
 
 use crate::error::Error;
 use crate::probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
-use crate::segments::Segments;
 
 /// One probe, for ever.
 pub(crate) struct Probe {

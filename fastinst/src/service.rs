@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fastinst_sigsafe::futex::{wait, wake};
+
 use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::provider::cyg_profile;
@@ -21,34 +23,6 @@ static NEWS: AtomicU32 = AtomicU32::new(0);
 /// How often the thread looks whether it is alone, and for libraries that came and went where
 /// nothing else wakes it.
 const IDLE: Duration = Duration::from_millis(100);
-
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: Option<&libc::timespec>) {
-    let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look
-    // at the word again.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
-    }
-}
-
-/// Wakes every thread that [`wait`]s for this word. May be called from a signal handler.
-pub fn wake(word: &AtomicU32) {
-    futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
-}
-
-/// Sleeps while the word is `value`, but not beyond `deadline`; may return early. May be called
-/// from a signal handler.
-pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return;
-    }
-    let timeout = libc::timespec {
-        tv_sec: left.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(left.subsec_nanos()),
-    };
-    futex(word, libc::FUTEX_WAIT, value, Some(&timeout));
-}
 
 /// Wakes the service thread, if there is one. May be called from a signal handler or a probe
 /// function.

@@ -23,7 +23,8 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
-use fastinst::{ProbeId, ProbeType, Segments};
+use fastinst::{ProbeId, ProbeType};
+use fastinst_sigsafe::Segments;
 
 use crate::governor;
 use crate::policy::Allowance;

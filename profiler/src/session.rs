@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fastinst::provider::cyg_profile;
 use fastinst::service::{self, Tick, Wake};
 use fastinst::{ProbeMetadata, ProbeType};
+use fastinst_sigsafe::futex;
 use wordpatch::calibration;
 
 use crate::callers::Bodies;
@@ -381,7 +382,7 @@ fn tick(wake: Wake) -> Duration {
     });
     if finishing {
         DONE.store(REQUESTED.load(Ordering::Acquire), Ordering::Release);
-        service::wake(&DONE);
+        futex::wake(&DONE);
     }
     next.unwrap_or(FIRST_TICK)
 }
@@ -422,7 +423,7 @@ pub fn finish(last: bool) {
         if done.wrapping_sub(wanted) < u32::MAX / 2 || Instant::now() >= deadline {
             return;
         }
-        service::wait(&DONE, done, deadline);
+        futex::wait(&DONE, done, deadline);
     }
 }
 

@@ -133,7 +133,6 @@ const TABLE: &[(&str, InC)] = &[
         Left("the library's own instrumentation functions call it, and the profiler takes what was counted"),
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
-    ("fastinst/src/segments.rs", Left("a container")),
 ];
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";

@@ -18,12 +18,13 @@ const LONGEST: usize = 900;
 const LAYERS: &[(&str, &[&str])] = &[
     ("wordpatch", &[]),
     ("callpatch", &["wordpatch"]),
-    ("fastinst", &["wordpatch", "callpatch"]),
+    ("fastinst/sigsafe", &[]),
+    ("fastinst", &["fastinst-sigsafe", "wordpatch", "callpatch"]),
     ("tmax-probe", &["wordpatch"]),
-    ("profiler", &["wordpatch", "callpatch", "fastinst"]),
-    ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
+    ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
+    ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
-    ("wasm-jit", &["wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
@@ -289,6 +290,7 @@ fn layers(file: &File) -> Vec<String> {
         "wordpatch",
         "callpatch",
         "fastinst",
+        "fastinst-sigsafe",
         "profiler",
         "fastinst-preload",
         "tmax-probe",
@@ -491,6 +493,9 @@ fn every_rule_finds_a_planted_offence() {
     check("wasm-jit/cli/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &[]);
     check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
+    check("wordpatch/Cargo.toml", "[dependencies]\nfastinst-sigsafe.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/Cargo.toml", "[dependencies]\nwordpatch.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/src/futex.rs", "fn f() { println!() }", &["print"]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
     check("wasm-jit/codegen/src/asm/int.rs", "use crate::vmctx::TrapCode;", &["modules"]);
     check("wasm-jit/codegen/src/compiler/int.rs", "use crate::vmctx::TrapCode;", &[]);

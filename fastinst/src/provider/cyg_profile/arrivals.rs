@@ -13,9 +13,10 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use fastinst_sigsafe::Segments;
+
 use super::index::{Index, Met};
 use crate::probe::{ProbeId, ProbeType};
-use crate::segments::Segments;
 use crate::service;
 
 /// An instrumented object that is or was loaded.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use callpatch::stub::{CELL_SIZE, NUMBER, STUB_SIZE, stub};
 use callpatch::{CallSite, Clobbers, Shape, Switch};
+use fastinst_sigsafe::Segments;
 use wordpatch::near::NearBlock;
 
 use super::loaded::LoadedObject;
@@ -164,8 +165,8 @@ impl Stubs {
         lazily: bool,
     ) -> Result<Made, Error> {
         let first = PROBES.len();
-        if first + sites.len() > crate::Segments::<Probe>::LIMIT {
-            return Err(Error::TooManyProbes { limit: crate::Segments::<Probe>::LIMIT });
+        if first + sites.len() > Segments::<Probe>::LIMIT {
+            return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
         }
         self.reserve(&loaded.range, sites)?;
         let mut led = Led::default();

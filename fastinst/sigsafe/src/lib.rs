@@ -1,0 +1,27 @@
+//! What probe functions and signal handlers may use: they run at any time in any thread, so they
+//! neither allocate nor lock nor format.
+//!
+//! * [`futex`]: sleeping on a word, and waking those who do.
+//! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
+//! * [`signal`]: passing a signal on to the action that was installed before.
+//!
+//! # Example
+//! ```
+//! use fastinst_sigsafe::Segments;
+//!
+//! static NAMES: Segments<&str> = Segments::new();
+//!
+//! let index = NAMES.push_with(|_| "main").expect("there is room");
+//! // May be executed by a signal handler; the reference is valid for ever.
+//! let name: &'static &str = NAMES.get(index).expect("it was pushed");
+//! assert_eq!(*name, "main");
+//! ```
+//!
+//! # Features
+//! None.
+
+pub mod futex;
+mod segments;
+pub mod signal;
+
+pub use segments::Segments;
