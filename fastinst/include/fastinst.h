@@ -145,14 +145,19 @@ const char *fastinst_strerror(int error);
 /* The number of a probe. The first is 0, there are no gaps, and no number is reused. */
 typedef uint32_t fastinst_probe_id;
 
-/* When a probe fires. */
-typedef enum {
+/*
+ * When a probe fires. Providers of probes may have other types, from FASTINST_FIRST_OF_PROVIDERS
+ * on, with meanings of their own.
+ */
+typedef uint32_t fastinst_probe_type;
+enum {
     /* When its function is entered. */
     FASTINST_ENTRY = 0,
     /* When its function returns; in C++ compiled by gcc also when an exception leaves it. A function
        has an exit probe for each place where it is left. */
-    FASTINST_EXIT = 1
-} fastinst_probe_type;
+    FASTINST_EXIT = 1,
+    FASTINST_FIRST_OF_PROVIDERS = 256
+};
 
 /* What is known about a probe. The strings live as long as the process. */
 typedef struct {
@@ -171,6 +176,9 @@ typedef struct {
     /* The lowest address of that object in memory: function_address minus this is the same in every
        run. */
     const void *object_base;
+    /* What has made the probe: "cyg_profile" for functions that were compiled with
+       -finstrument-functions. */
+    const char *provider;
 } fastinst_probe_metadata;
 
 /*
@@ -231,8 +239,9 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * The caller guarantees what fastinst_probe_fn asks for.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`fn` is null), FASTINST_ERROR_NO_PROBE,
- * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_UNLOADED, FASTINST_ERROR_FOREIGN_BYTES,
- * FASTINST_ERROR_CONTENDED, FASTINST_ERROR_SHARED_WITH_PARENT, FASTINST_ERROR_SYSTEM.
+ * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_UNLOADED,
+ * FASTINST_ERROR_FOREIGN_BYTES, FASTINST_ERROR_CONTENDED, FASTINST_ERROR_SHARED_WITH_PARENT,
+ * FASTINST_ERROR_SYSTEM.
  */
 int fastinst_activate(fastinst_probe_id id, fastinst_probe_fn fn);
 

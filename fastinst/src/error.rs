@@ -36,8 +36,15 @@ pub enum Error {
         limit: usize,
     },
 
-    /// A discovery callback tried to register another callback.
-    #[error("a discovery callback must not register callbacks")]
+    /// More providers than there is room for.
+    #[error("more than {limit} providers")]
+    TooManyProviders {
+        /// How many there can be.
+        limit: usize,
+    },
+
+    /// A discovery callback tried to register another callback, or to discover probes.
+    #[error("a discovery callback must not register callbacks or discover probes")]
     CalledFromCallback,
 
     /// The file behind a loaded object could not be read or understood.

@@ -7,14 +7,21 @@ use std::ffi::CStr;
 #[repr(transparent)]
 pub struct ProbeId(pub u32);
 
-/// When a probe fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ProbeType {
+/// When a probe fires: an open set.
+///
+/// Numbers below [`FIRST_OF_PROVIDERS`](Self::FIRST_OF_PROVIDERS) have the meaning that they have
+/// here. What the others mean is the provider's to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ProbeKind(pub u16);
+
+impl ProbeKind {
     /// When its function is entered.
-    Entry = 0,
+    pub const ENTRY: Self = Self(0);
     /// When its function returns, or an exception leaves it.
-    Exit = 1,
+    pub const EXIT: Self = Self(1);
+    /// The first number that each provider may use as it likes.
+    pub const FIRST_OF_PROVIDERS: Self = Self(256);
 }
 
 /// What a probe calls while it is active, on the thread that executes the site.
@@ -28,15 +35,19 @@ pub enum ProbeType {
 /// also in a signal handler; it must not call code whose own active probes call it.
 pub type ProbeFn = unsafe extern "C" fn(ProbeId, usize, usize);
 
-/// What is known about a probe. The strings live as long as the process.
+/// What is known about a probe. The strings of a probe that stays live as long as the process:
+/// [`lasting_metadata`](crate::lasting_metadata) returns those.
 #[derive(Clone, Copy, Debug)]
-pub struct ProbeMetadata {
+#[non_exhaustive]
+pub struct ProbeMetadata<'a> {
     /// The probe.
     pub id: ProbeId,
-    /// Whether it fires at the entry or at an exit of its function.
-    pub kind: ProbeType,
+    /// The name of its provider.
+    pub provider: &'static CStr,
+    /// When it fires, such as at the entry or at an exit of its function.
+    pub kind: ProbeKind,
     /// The function's symbol as the linker knows it, or `[object+0xoffset]` where there is none.
-    pub function_name: &'static CStr,
+    pub function_name: &'a CStr,
     /// Where the function starts. A function that was inlined has probes at many places, all with
     /// this address.
     pub function_address: usize,
@@ -48,9 +59,28 @@ pub struct ProbeMetadata {
     pub body_start: usize,
     /// Where that code ends.
     pub body_end: usize,
-    /// The file of the executable or library that holds the site.
-    pub object_path: &'static CStr,
+    /// The file of the executable or library that holds the site, or the name of the module.
+    pub object_path: &'a CStr,
     /// The lowest address of that object in memory: `function_address` less this is the same in
     /// every run.
     pub object_base: usize,
+}
+
+impl ProbeMetadata<'_> {
+    /// What is known about a probe of which nothing else is: strings are empty and addresses 0.
+    /// For providers, which set what they know.
+    pub fn new(id: ProbeId, provider: &'static CStr, kind: ProbeKind) -> Self {
+        Self {
+            id,
+            provider,
+            kind,
+            function_name: c"",
+            function_address: 0,
+            site_address: 0,
+            body_start: 0,
+            body_end: 0,
+            object_path: c"",
+            object_base: 0,
+        }
+    }
 }

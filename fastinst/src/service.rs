@@ -1,5 +1,5 @@
-//! The service thread: discovers probes of libraries that are loaded later, and gives a tool a
-//! regular tick.
+//! The service thread: has the [providers](crate::provider) discover what comes later, and gives a
+//! tool a regular tick.
 //!
 //! It blocks every signal, so that the program's handlers never run on it; all but that of a locked
 //! site, which it may itself run through. At a fork it is between two rounds of work (see
@@ -14,7 +14,7 @@ use fastinst_sigsafe::futex::{wait, wake};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::provider::cyg_profile;
+use crate::provider;
 use crate::registry::probe_count;
 
 /// Counts the notifications; what the thread sleeps on.
@@ -91,7 +91,7 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here, not by the thread: who notifies before it runs is heard.
     let seen = NEWS.load(Ordering::Acquire);
-    cyg_profile::look_everywhere();
+    provider::service_starts();
     let runs = Arc::new(AtomicU32::new(0));
     let has_begun = Arc::clone(&runs);
     let spawned = wordpatch::with_signals_blocked(|| {
@@ -121,9 +121,9 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         let before = processor_time();
-        // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
+        // A refusal concerns one object, and is kept with it: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {
-            look_again = cyg_profile::discover(&discovery);
+            look_again = provider::discover(&discovery);
         }
         let looked = processor_time().saturating_sub(before);
         if looked > NOTHING_NEW {

@@ -8,7 +8,7 @@ use std::arch::naked_asm;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use fastinst::ProbeType;
+use fastinst::ProbeKind;
 use fastinst::provider::cyg_profile::arrival;
 
 /// Goes on to [`entry`] with a third argument: the address that this returns to, which is on top of
@@ -27,11 +27,11 @@ unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: 
 }
 
 extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Entry, this_fn, return_address);
+    arrival(ProbeKind::ENTRY, this_fn, return_address);
 }
 
 extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Exit, this_fn, return_address);
+    arrival(ProbeKind::EXIT, this_fn, return_address);
 }
 
 /// Whether the objects of this process call the functions above, and not functions of the same name

@@ -18,7 +18,7 @@ mod process;
 
 use std::ffi::{CStr, c_char, c_int};
 
-use fastinst::provider::cyg_profile;
+use fastinst::provider::{self, Extent};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
@@ -169,7 +169,7 @@ unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
 /// Makes the sites of the loaded objects probes, switched off: the library without the profiler.
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
-    cyg_profile::start().map_err(|source| Error::Start { source })?;
+    provider::begin(Extent::All).map_err(|source| Error::Start { source })?;
     if let Some(warning) = calibration::status().warning() {
         session::say(&warning);
     }
