@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::Error;
+use crate::group;
 use crate::probe::ProbeMetadata;
 use crate::registry::{PROBES, Probe};
 
@@ -68,6 +69,7 @@ impl Drop for Discovery {
 pub fn register_callback(callback: impl Fn(&ProbeMetadata<'_>) + Send + 'static) -> Result<(), Error> {
     let mut discovery = Discovery::begin()?;
     PROBES.iter().filter_map(Probe::metadata).for_each(|metadata| callback(&metadata));
+    group::for_each_announced(&callback);
     discovery.callbacks.push(Box::new(callback));
     Ok(())
 }

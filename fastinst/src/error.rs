@@ -29,6 +29,13 @@ pub enum Error {
         id: ProbeId,
     },
 
+    /// The group that the probe was in was dropped: see [`Group`](crate::group::Group).
+    #[error("the module that held probe {} is gone", .id.0)]
+    Retired {
+        /// The probe.
+        id: ProbeId,
+    },
+
     /// More probes than a 32-bit id, or the tables, can count.
     #[error("more than {limit} probes")]
     TooManyProbes {

@@ -44,6 +44,8 @@
 //!   `-finstrument-functions`.
 //! * **Discovery**: a provider makes a probe, which gets an id, and every callback is called with
 //!   it ([`register_callback`]). Ids of probes that stay as long as the process are dense.
+//! * **Group**: probes that come and go together, such as those of code that is compiled at run
+//!   time and freed: see [`group`].
 //!
 //! # What happens when a probe fires
 //! ```text
@@ -59,7 +61,7 @@
 //!   probe, and what a probe calls.
 //! * [`register_callback`]; [`activate`], [`deactivate`] and both for many probes,
 //!   [`activate_all`], [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
-//! * [`provider::Provider`], [`Discovery`]: for providers.
+//! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
 //! * [`service`]: the thread that has the providers discover what comes later, and forks.
 //!
 //! # Safety
@@ -69,7 +71,7 @@
 //! program's code. Both switches may be called from signal handlers, probe functions and callbacks.
 //!
 //! # Errors
-//! [`Error`]: an unknown id, a probe whose library was unloaded, a site that holds foreign bytes, a call from a callback that must not
+//! [`Error`]: an unknown id, a probe whose library was unloaded or whose group is gone, a site that holds foreign bytes, a call from a callback that must not
 //! be made there. What could not be made a probe is in [`provider::notes`].
 //!
 //! # Features
@@ -84,6 +86,7 @@
 
 mod discovery;
 mod error;
+pub mod group;
 mod probe;
 #[cfg(test)]
 mod probe_in_tests;

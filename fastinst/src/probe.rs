@@ -2,10 +2,19 @@
 
 use std::ffi::CStr;
 
-/// The number of a probe: dense, from 0, never reused.
+/// The number of a probe.
+///
+/// Probes that stay as long as the process have dense numbers, from 0. Those of a
+/// [`Group`](crate::group::Group) are consecutive, from [`FIRST_OF_GROUPS`](Self::FIRST_OF_GROUPS)
+/// up, and their numbers are used again only when all others have been. `u32::MAX` is no probe's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ProbeId(pub u32);
+
+impl ProbeId {
+    /// The lowest number of a probe that may go away before the process ends.
+    pub const FIRST_OF_GROUPS: Self = Self(1 << 24);
+}
 
 /// When a probe fires: an open set.
 ///

@@ -1,4 +1,6 @@
-//! The table of probes: appended to under discovery's lock, read and switched without any.
+//! Probes by their ids: those that stay as long as the process are in a table, which is appended to
+//! under discovery's lock, and read and switched without any. The others are in a
+//! [`group`](crate::group).
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
@@ -8,6 +10,7 @@ use callpatch::{Switch, Toggle};
 use fastinst_sigsafe::Segments;
 
 use crate::error::Error;
+use crate::group;
 use crate::probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 
 /// A probe that stays: one at a call that a compiler has placed, and that leads to a stub of ours.
@@ -54,6 +57,8 @@ pub(crate) struct ObjectInfo {
 }
 
 pub(crate) static PROBES: Segments<Probe> = Segments::new();
+
+const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as usize);
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
@@ -169,7 +174,10 @@ fn switch(
 /// As [`activate`].
 #[inline]
 unsafe fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
-    let probe = PROBES.get(id.0 as usize).ok_or(Error::UnknownProbe { id })?;
+    let Some(probe) = PROBES.get(id.0 as usize) else {
+        // SAFETY: the caller's obligation.
+        return unsafe { group::activate(id, function) };
+    };
     let probe = discovered(probe, id)?;
     // Release, and before the code: a thread that executes the new code finds the new function.
     probe.cell.function.store(function as usize, Ordering::Release);
@@ -179,7 +187,7 @@ unsafe fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
 
 #[inline]
 fn switch_off(id: ProbeId) -> Result<bool, Error> {
-    let probe = PROBES.get(id.0 as usize).ok_or(Error::UnknownProbe { id })?;
+    let Some(probe) = PROBES.get(id.0 as usize) else { return group::deactivate(id) };
     let probe = discovered(probe, id)?;
     probe.wanted.store(false, Ordering::Release);
     switch(probe, Switch::deactivate)
@@ -198,11 +206,12 @@ fn count(toggles: u64) {
 /// same address.
 ///
 /// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or
-/// from a probe function. Other threads see the change within T_max.
+/// from a probe function. Other threads see the change within T_max. (For a probe of a
+/// [group](crate::group), the provider may say something else.)
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], or the site holds foreign
-/// bytes.
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`], or
+/// the site holds foreign bytes.
 ///
 /// # Safety
 /// `function` must stay callable for as long as any thread may execute the site, and keep the
@@ -263,11 +272,11 @@ pub fn toggle_count() -> u64 {
 /// Does not lock or allocate, and may be called from a signal handler.
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`].
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Retired`].
 pub fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R) -> Result<R, Error> {
     match PROBES.get(id.0 as usize) {
         Some(probe) => probe.metadata().map(|metadata| read(&metadata)).ok_or(Error::Undiscovered { id }),
-        None => Err(Error::UnknownProbe { id }),
+        None => group::with_metadata(id, read),
     }
 }
 

@@ -14,6 +14,7 @@ use fastinst_sigsafe::futex::{wait, wake};
 
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::group;
 use crate::provider;
 use crate::registry::probe_count;
 
@@ -171,13 +172,16 @@ fn is_last_thread() -> bool {
 pub struct ForkGuard {
     _working: std::sync::MutexGuard<'static, ()>,
     _discovery: Option<Discovery>,
+    _groups: group::Hold,
 }
 
-/// Waits until neither the service thread nor a caller of `register_callback` is at work, and keeps
-/// both out until the guard is dropped: for `pthread_atfork`, where parent and child each drop it.
+/// Waits until neither the service thread, nor a caller of `register_callback`, nor one that makes
+/// or drops a [group](crate::group) is at work, and keeps all of them out until the guard is
+/// dropped: for `pthread_atfork`, where parent and child each drop it.
 pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
-    ForkGuard { _working: working, _discovery: Discovery::begin().ok() }
+    let discovery = Discovery::begin().ok();
+    ForkGuard { _working: working, _discovery: discovery, _groups: group::hold() }
 }
 
 #[cfg(test)]

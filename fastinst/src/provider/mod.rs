@@ -1,7 +1,12 @@
 //! Providers: what knows where probes can be.
 //!
 //! A provider tells where sites are, what they look like and when they fire; ids, callbacks and the
-//! calls that switch a probe are the same for all.
+//! calls that switch a probe are the same for all. There are two ways to have probes:
+//!
+//! * Sites that stay as long as the process, or come back when a library is loaded again, are in
+//!   fastinst's own table. [`cyg_profile`] makes such probes.
+//! * Sites that come and go, as code does that is compiled while the process runs, are answered by
+//!   an object of the provider: see [`group`](crate::group).
 //!
 //! A provider that looks for sites, or has something to say in reports, [registers](register)
 //! itself. The service thread then calls it regularly.
