@@ -17,10 +17,9 @@ thread_local! {
     static DISCOVERING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The right to make probes known. One thread has it at a time, so that calls of callbacks do not
-/// overlap.
+/// The right to announce probes. One thread has it at a time, so calls of callbacks do not overlap.
 ///
-/// Providers are given it, or [begin](Self::begin) a discovery of their own.
+/// Providers are passed one when they are called, or [begin](Self::begin) a discovery of their own.
 pub struct Discovery {
     callbacks: MutexGuard<'static, Vec<Callback>>,
 }

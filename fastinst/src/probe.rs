@@ -4,9 +4,10 @@ use std::ffi::CStr;
 
 /// The number of a probe.
 ///
-/// Probes that stay as long as the process have dense numbers, from 0. Those of a
-/// [`Group`](crate::group::Group) are consecutive, from [`FIRST_OF_GROUPS`](Self::FIRST_OF_GROUPS)
-/// up, and their numbers are used again only when all others have been. `u32::MAX` is no probe's.
+/// Probes that stay as long as the process are numbered densely from 0. The probes of a
+/// [`Group`](crate::group::Group) have consecutive numbers from
+/// [`FIRST_OF_GROUPS`](Self::FIRST_OF_GROUPS) up, which are reused only when all others have been
+/// used. `u32::MAX` is never the number of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ProbeId(pub u32);
@@ -16,10 +17,10 @@ impl ProbeId {
     pub const FIRST_OF_GROUPS: Self = Self(1 << 24);
 }
 
-/// When a probe fires: an open set.
+/// When a probe fires.
 ///
-/// Numbers below [`FIRST_OF_PROVIDERS`](Self::FIRST_OF_PROVIDERS) have the meaning that they have
-/// here. What the others mean is the provider's to say.
+/// Kinds are open: those below [`FIRST_OF_PROVIDERS`](Self::FIRST_OF_PROVIDERS) mean the same for
+/// all providers, and every provider may define others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ProbeKind(pub u16);
@@ -29,7 +30,7 @@ impl ProbeKind {
     pub const ENTRY: Self = Self(0);
     /// When its function returns, or an exception leaves it.
     pub const EXIT: Self = Self(1);
-    /// The first number that each provider may use as it likes.
+    /// The first kind whose meaning is defined by the provider of the probe.
     pub const FIRST_OF_PROVIDERS: Self = Self(256);
 }
 
@@ -44,8 +45,8 @@ impl ProbeKind {
 /// also in a signal handler; it must not call code whose own active probes call it.
 pub type ProbeFn = unsafe extern "C" fn(ProbeId, usize, usize);
 
-/// What is known about a probe. The strings of a probe that stays live as long as the process:
-/// [`lasting_metadata`](crate::lasting_metadata) returns those.
+/// What is known about a probe. For probes that stay as long as the process,
+/// [`lasting_metadata`](crate::lasting_metadata) returns strings that do so, too.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ProbeMetadata<'a> {
@@ -76,8 +77,7 @@ pub struct ProbeMetadata<'a> {
 }
 
 impl ProbeMetadata<'_> {
-    /// What is known about a probe of which nothing else is: strings are empty and addresses 0.
-    /// For providers, which set what they know.
+    /// Metadata with empty strings and with 0 for all addresses, for a provider to fill in.
     pub fn new(id: ProbeId, provider: &'static CStr, kind: ProbeKind) -> Self {
         Self {
             id,

@@ -1,6 +1,6 @@
-//! Probes by their ids: those that stay as long as the process are in a table, which is appended to
-//! under discovery's lock, and read and switched without any. The others are in a
-//! [`group`](crate::group).
+//! Probes by id. Those that stay as long as the process are in a table, which is appended to under
+//! discovery's lock, and read and switched without locks. The others belong to a
+//! [`group`].
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::group;
 use crate::probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 
-/// A probe that stays: one at a call that a compiler has placed, and that leads to a stub of ours.
+/// A probe that stays: a call that a compiler has placed and that was led to a stub of ours.
 pub(crate) struct Probe {
     /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed:
     /// a thread may be using them.
@@ -206,8 +206,8 @@ fn count(toggles: u64) {
 /// same address.
 ///
 /// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or
-/// from a probe function. Other threads see the change within T_max. (For a probe of a
-/// [group](crate::group), the provider may say something else.)
+/// from a probe function. Other threads see the change within T_max. (The
+/// provider of a [group] may document something else for its probes.)
 ///
 /// # Errors
 /// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`], or
@@ -255,8 +255,7 @@ fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Er
     results
 }
 
-/// How many ids were given out to probes that stay as long as the process: they are below this
-/// number.
+/// The number of probes that stay as long as the process. Their ids are below it.
 pub fn probe_count() -> usize {
     PROBES.len()
 }
@@ -266,10 +265,10 @@ pub fn toggle_count() -> u64 {
     TOGGLES.load(Ordering::Relaxed)
 }
 
-/// Calls `read` with what is known about a probe, and returns what it returns. If the probe goes
-/// away meanwhile, what `read` sees stays.
+/// Calls `read` with the metadata of a probe, and returns its result. The metadata stay valid
+/// during the call, even if the probe is retired meanwhile.
 ///
-/// Does not lock or allocate, and may be called from a signal handler.
+/// Does not lock or allocate; signal handlers may call it.
 ///
 /// # Errors
 /// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Retired`].
@@ -280,10 +279,10 @@ pub fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R)
     }
 }
 
-/// What is known about a probe that stays as long as the process. `None` for any other, and before
-/// its discovery.
+/// The metadata of a probe that stays as long as the process; `None` for probes of groups, and
+/// before the discovery of the probe.
 ///
-/// Does not lock or allocate, and may be called from a signal handler.
+/// Does not lock or allocate; signal handlers may call it.
 pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
     PROBES.get(id.0 as usize)?.metadata()
 }

@@ -1,4 +1,4 @@
-//! The service thread: has the [providers](crate::provider) discover what comes later, and gives a
+//! The service thread: has the [providers](provider) discover what comes later, and gives a
 //! tool a regular tick.
 //!
 //! It blocks every signal, so that the program's handlers never run on it; all but that of a locked
@@ -176,7 +176,7 @@ pub struct ForkGuard {
 }
 
 /// Waits until neither the service thread, nor a caller of `register_callback`, nor one that makes
-/// or drops a [group](crate::group) is at work, and keeps all of them out until the guard is
+/// or drops a [group] is at work, and keeps all of them out until the guard is
 /// dropped: for `pthread_atfork`, where parent and child each drop it.
 pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,8 +1,8 @@
-//! A provider as a JIT compiler would be one: modules with probes are made, executed and freed, one
-//! after the other, while other threads switch the probes of whatever module there is.
+//! A small provider that works like a JIT compiler: modules with probes are made, executed and
+//! freed, one after the other, while other threads switch the probes of the current module.
 //!
-//! Counts, no times: which calls succeed and which come too late is decided by chance, but each
-//! must be answered in one of these ways, and a module that is gone must leave nothing behind.
+//! Which calls succeed and which come too late is left to chance, but each must have one of these
+//! results, and modules that were freed must leave nothing behind. Nothing depends on time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CString;
@@ -238,7 +238,7 @@ fn load(number: u32) -> Group {
     let ids = ReservedIds::new(probes).expect("there are ids");
     let module = Module::compile(&ids);
     let own = module.functions[OWN as usize];
-    let group = ids.answered_by(module);
+    let group = ids.with_sites(module);
     CURRENT.store(group.range().start, Ordering::Release);
     let discovery = Discovery::begin().expect("not in a callback");
     (0..probes).for_each(|index| group.announce(&discovery, index));

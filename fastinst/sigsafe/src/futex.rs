@@ -1,4 +1,4 @@
-//! Sleeping on a word of this process's memory, and waking those who do (futex(2)).
+//! Waiting for a change of a word in this process's memory, and waking the waiters (futex(2)).
 
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;

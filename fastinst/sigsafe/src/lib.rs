@@ -1,7 +1,7 @@
-//! What probe functions and signal handlers may use: they run at any time in any thread, so they
-//! neither allocate nor lock nor format.
+//! Building blocks for code that runs at any time in any thread, such as probe functions and signal
+//! handlers, and therefore must not allocate, lock or format.
 //!
-//! * [`futex`]: sleeping on a word, and waking those who do.
+//! * [`futex`]: waiting for a change of a word, and waking the waiters.
 //! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
 //! * [`signal`]: passing a signal on to the action that was installed before.
 //!

@@ -1,10 +1,10 @@
-//! From a block of ids to the number of what answers for them: read without locks, also by signal
+//! The index: from a block of ids to the slot of its group. Read without locks, also by signal
 //! handlers.
 //!
-//! Two levels: a root for all blocks that there are, whose pages come into being when they are
-//! written, and leaves. A leaf without entries is used again for other blocks. Memory of leaves is
-//! never freed, so a reader may be late: what it reads of a block that is not in use may belong to
-//! another one, and has to be verified. The entry of a block that is in use is right.
+//! It has two levels: a root for all blocks, whose pages are allocated by the kernel when they are
+//! first written, and leaves. A leaf that has become empty is reused for other blocks. Leaves are
+//! never freed, so reading one late does no harm: for a block that is not in use, the result may be
+//! that of another block, and the caller verifies it. For a block in use, the result is right.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,23 +17,23 @@ const LEAF: usize = 1024;
 
 const ROOT: usize = (BLOCKS.end as usize).div_ceil(LEAF);
 
-/// Entries are a number plus one; 0 for none.
+/// Entries are the number of a slot plus one; 0 for none.
 struct Leaf {
     entries: [AtomicU32; LEAF],
-    /// How many are not 0. Changed under the lock of the index's owner.
+    /// How many entries are not 0. Changed under the lock of the index's owner.
     used: AtomicU32,
 }
 
-/// An index.
+/// The index.
 pub(super) struct Index {
-    /// Numbers of leaves plus one; 0 for none.
+    /// The number of a leaf plus one; 0 for none.
     root: [AtomicU32; ROOT],
     leaves: Segments<Leaf, 8, 8192>,
 }
 
 const _: () = assert!(Segments::<Leaf, 8, 8192>::LIMIT >= ROOT, "there is a leaf for every entry");
 
-/// Leaves that are not in use. Its owner's lock makes changes of the index one at a time.
+/// Empty leaves. Changes of the index take it by mutable reference, so they exclude each other.
 #[derive(Default)]
 pub(super) struct FreeLeaves(Vec<u32>);
 
@@ -48,14 +48,14 @@ impl Index {
         Self { root: [const { AtomicU32::new(0) }; ROOT], leaves: Segments::new() }
     }
 
-    /// The number of a block: right for one that is in use, otherwise any or none.
+    /// The slot of a block: right for a block in use, otherwise any or none.
     #[inline]
     pub(super) fn get(&self, block: u32) -> Option<u32> {
         let leaf = self.root.get(block as usize / LEAF)?.load(Ordering::Acquire).checked_sub(1)?;
         self.leaves.get(leaf as usize)?.entries[block as usize % LEAF].load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Gives a block a number.
+    /// Enters the slot of a block.
     pub(super) fn insert(&self, free: &mut FreeLeaves, block: u32, number: u32) {
         let root = &self.root[block as usize / LEAF];
         let leaf = root.load(Ordering::Relaxed).checked_sub(1).unwrap_or_else(|| {
@@ -72,10 +72,10 @@ impl Index {
         leaf.used.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the number of a block away.
+    /// Removes the entry of a block.
     pub(super) fn remove(&self, free: &mut FreeLeaves, block: u32) {
         let root = &self.root[block as usize / LEAF];
-        let number = root.load(Ordering::Relaxed).checked_sub(1).expect("the block has a number");
+        let number = root.load(Ordering::Relaxed).checked_sub(1).expect("the block is in use");
         let leaf = self.leaves.get(number as usize).expect("leaves stay");
         leaf.entries[block as usize % LEAF].store(0, Ordering::Release);
         if leaf.used.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_has_its_number_from_insertion_to_removal() {
+    fn a_block_has_its_slot_from_insertion_to_removal() {
         static INDEX: Index = Index::new();
         let mut free = FreeLeaves::new();
         let last = BLOCKS.end - 1;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_are_used_again() {
+    fn empty_leaves_are_reused() {
         static INDEX: Index = Index::new();
         let mut free = FreeLeaves::new();
         for block in 0..10 * LEAF as u32 {

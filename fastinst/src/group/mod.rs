@@ -1,25 +1,26 @@
-//! Probes that come and go together: those of code that is compiled while the process runs, and
-//! freed again.
+//! Probes that come and go together, such as those of code that is compiled at run time and freed.
 //!
-//! A provider [reserves](ReservedIds) consecutive ids and says what answers for them, an object
-//! that implements [`Sites`]. The [`Group`] that it gets is the probes' life: when it is dropped,
-//! its ids are *retired*. They answer [`Error::Retired`] from then on, and are given out again only
-//! when all others have been.
+//! A provider [reserves](ReservedIds) consecutive ids and supplies an object that implements their
+//! probes ([`Sites`]). The resulting [`Group`] owns the probes. When it is dropped, its ids are
+//! *retired*: calls with such an id return [`Error::Retired`]. Retired ids are reused only when all
+//! other ids have been used.
 //!
-//! # How an id finds its object
-//! 1. Ids are taken in blocks of 64 ([`ids`]). The [`index`] has the number of a slot for each
-//!    block in use, and is read without locks.
-//! 2. A slot holds the group's ids, its object, and how many calls are under way. A call adds
-//!    itself to these first, then compares the ids. A slot is used again, never freed, so that a
-//!    late call finds other ids there, or none, and does no harm.
-//! 3. To retire a group, its ids are taken out of the slot first, then the calls are looked at.
-//!    Both sides store before they load, in one order for all threads: a call that has found its
-//!    ids is seen here, and one that is not seen finds no ids.
-//! 4. If there is a call, the object stays until a group is made or dropped next. So nobody waits:
-//!    a call may be made by a signal handler, or by a thread that is stopped.
+//! Making and dropping groups locks and allocates; signal handlers must not do it.
 //!
-//! What is kept for retired groups is nothing but the number of the last id that was ever given
-//! out.
+//! # From an id to its object
+//! 1. Ids are allocated in blocks of 64 (`ids`). For each block in use, an `index` that is read
+//!    without locks has the number of a slot.
+//! 2. A slot holds the ids of its group, the object, and the number of calls in progress. A call
+//!    increments that number first, then compares the ids. Slots are reused, but never freed, so a
+//!    call with a retired id finds other ids, or none, and returns an error.
+//! 3. Retiring a group clears the ids in the slot first, then reads the number of calls. Both sides
+//!    store before they load, and these operations have one order for all threads: either the
+//!    retiring thread sees the call, or the call sees that the ids are gone.
+//! 4. If there is a call in progress, the object is kept until the next group is made or dropped.
+//!    Dropping a group never waits: a call may have been made by a signal handler, or by a thread
+//!    that is stopped.
+//!
+//! Nothing is stored about retired ids but the highest id that was ever allocated.
 //!
 //! # Example
 //! ```
@@ -50,7 +51,7 @@
 //!
 //! unsafe extern "C" fn nothing(_: ProbeId, _: usize, _: usize) {}
 //!
-//! let group = ReservedIds::new(2)?.answered_by(Places(Default::default()));
+//! let group = ReservedIds::new(2)?.with_sites(Places(Default::default()));
 //! group.announce(&Discovery::begin()?, 0);
 //! let id = group.id(0);
 //! // SAFETY: the function may be called at any time.
@@ -76,34 +77,33 @@ use crate::probe::{ProbeFn, ProbeId, ProbeMetadata};
 use ids::{BLOCK, BLOCKS, Ids};
 use index::{FreeLeaves, Index};
 
-/// What answers for the probes of a group. They are numbered from 0 here.
+/// The probes of a group, by their index in it.
 ///
-/// Calls come at any time, from any thread, from signal handlers and probe functions too, and while
-/// others are under way: implementations neither lock, nor allocate, nor format, and say so where
-/// they must. No call comes for a probe that was not [announced](Group::announce), and none when
-/// the object is being dropped.
+/// The methods are called at any time by any thread, several at once, and also by signal handlers
+/// and probe functions. An implementation therefore neither locks nor allocates nor formats, or its
+/// provider documents that its probes must not be switched there. Only probes that were
+/// [announced](Group::announce) are passed to them.
 ///
-/// The object is dropped by the thread that drops the group, or by one that makes or drops another
-/// group later, if a call was under way. In a child that was forked during a call of another
-/// thread, it may stay for ever.
+/// The object is dropped with its group, or, if a call is in progress, when the next group is made
+/// or dropped. A child that was forked while another thread was in a call may keep it for ever.
 pub trait Sites: Send + Sync {
-    /// Has `function` called whenever the site is executed: with the probe's id and two arguments
-    /// that the provider documents.
+    /// Makes the site call `function` whenever it is executed, with the probe's id and two
+    /// arguments that the provider documents.
     ///
     /// # Errors
-    /// The site could not be switched, and is as it was.
+    /// The site could not be switched and is unchanged.
     ///
     /// # Safety
     /// As [`activate`](crate::activate).
     unsafe fn activate(&self, index: u32, function: ProbeFn) -> Result<Toggle, Error>;
 
-    /// Has the site call nothing from now on.
+    /// Makes the site call nothing.
     ///
     /// # Errors
     /// As [`Sites::activate`].
     fn deactivate(&self, index: u32) -> Result<Toggle, Error>;
 
-    /// What is known about the probe, which has this id.
+    /// The metadata of the probe, whose id is `id`.
     fn metadata(&self, index: u32, id: ProbeId) -> ProbeMetadata<'_>;
 }
 
@@ -137,13 +137,13 @@ impl Body {
     }
 }
 
-/// Where a group is found. Slots are used again, and never freed.
+/// The place of a group. Slots are reused, and never freed.
 struct Slot {
-    /// The first id in the upper half, how many in the lower one. 0 for no group.
+    /// The first id in the upper half, the number of ids in the lower half. 0 for no group.
     ids: AtomicU64,
-    /// Calls that may be using the body.
+    /// Calls in progress, which may be using the body.
     calls: AtomicU32,
-    /// Null until the ids are answered for.
+    /// Null while the ids are only reserved.
     body: AtomicPtr<Body>,
 }
 
@@ -152,16 +152,16 @@ impl Slot {
         Self { ids: AtomicU64::new(0), calls: AtomicU32::new(0), body: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Keeps the body of the group that the slot has now.
+    /// Begins a call: the body of the group that the slot holds now is kept until it ends.
     fn enter(&self) -> Call<'_> {
-        // SeqCst, here and in `retire`: the store of either side comes before its load.
+        // SeqCst, here and where ids are retired: the store of either side comes before its load.
         self.calls.fetch_add(1, Ordering::SeqCst);
         let ids = self.ids.load(Ordering::SeqCst);
         Call { slot: self, first: (ids >> 32) as u32, count: ids as u32 }
     }
 }
 
-/// A call under way, and the group that it has found: no probes, if there was none.
+/// A call in progress, and the ids that it has found: none if there was no group.
 struct Call<'a> {
     slot: &'a Slot,
     first: u32,
@@ -169,12 +169,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The object, and the number of the probe there.
+    /// The object, and the index of the probe.
     fn resolve(&self, id: ProbeId) -> Result<(&dyn Sites, u32), Error> {
         let index = id.0.wrapping_sub(self.first);
         if index >= self.count {
-            let is_behind = index < self.count.next_multiple_of(BLOCK);
-            return Err(if is_behind { Error::UnknownProbe { id } } else { Error::Retired { id } });
+            let is_unused = index < self.count.next_multiple_of(BLOCK);
+            return Err(if is_unused { Error::UnknownProbe { id } } else { Error::Retired { id } });
         }
         match self.body().filter(|body| body.is_announced(index)) {
             Some(body) => Ok((&*body.sites, index)),
@@ -186,15 +186,16 @@ impl Call<'_> {
         if self.count == 0 {
             return None;
         }
-        // SAFETY: null, or the body of a group that was not retired when this call had added
-        // itself, so that it is not freed before the call is over.
+        // SAFETY: null, or the body of a group that was not retired yet when this call was counted.
+        // Such a body is not freed before the call ends.
         unsafe { self.slot.body.load(Ordering::Acquire).as_ref() }
     }
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        // Release: what the call has done comes before the body is freed.
+        // Release: pairs with the load in `reclaim`; the call's accesses come before the body is
+        // freed.
         self.slot.calls.fetch_sub(1, Ordering::Release);
     }
 }
@@ -202,15 +203,15 @@ impl Drop for Call<'_> {
 static SLOTS: Segments<Slot, 64, 65536> = Segments::new();
 static INDEX: Index = Index::new();
 
-/// Ids below this number have been given out.
-static GIVEN_OUT: AtomicU32 = AtomicU32::new(BLOCKS.start * BLOCK);
+/// Every id at or above this number has never been allocated.
+static NEVER_ALLOCATED: AtomicU32 = AtomicU32::new(BLOCKS.start * BLOCK);
 
-/// What is changed by one thread at a time.
+/// What is changed under a lock.
 pub(crate) struct Groups {
     ids: Ids,
     free_leaves: FreeLeaves,
     free: Vec<u32>,
-    /// Slots of groups that were retired during a call.
+    /// Slots of retired groups whose bodies have not been freed.
     retiring: Vec<u32>,
 }
 
@@ -221,7 +222,7 @@ static GROUPS: Mutex<Groups> = Mutex::new(Groups {
     retiring: Vec::new(),
 });
 
-/// Keeps groups from being made and dropped, across a fork.
+/// Prevents groups from being made and dropped, across a fork.
 pub(crate) type Hold = MutexGuard<'static, Groups>;
 
 pub(crate) fn hold() -> Hold {
@@ -233,9 +234,9 @@ fn slot(number: u32) -> &'static Slot {
 }
 
 impl Groups {
-    /// Takes the bodies of retired groups that no call uses any more. They are to be dropped
-    /// without the lock.
-    fn reclaim(&mut self) -> Vec<Box<Body>> {
+    /// Takes the bodies of retired groups that no call uses any more, to be dropped without the
+    /// lock.
+    fn reclaim(&mut self) -> Vec<Body> {
         let mut bodies = Vec::new();
         self.retiring.retain(|number| {
             let slot = slot(*number);
@@ -244,9 +245,9 @@ impl Groups {
             }
             let body = slot.body.swap(std::ptr::null_mut(), Ordering::Relaxed);
             if !body.is_null() {
-                // SAFETY: from `answered_by`, taken out once. A call that used it has been over
-                // since; one that comes finds no ids.
-                bodies.push(unsafe { Box::from_raw(body) });
+                // SAFETY: from `with_sites`, and taken out once. Calls that used it have ended; a
+                // later one finds no ids.
+                bodies.push(*unsafe { Box::from_raw(body) });
             }
             self.free.push(*number);
             false
@@ -255,7 +256,8 @@ impl Groups {
     }
 }
 
-/// Ids that nothing answers for yet: they are [`Error::Undiscovered`]. Dropped, they are retired.
+/// Ids without probes: calls with them return [`Error::Undiscovered`]. They are retired when this
+/// is dropped.
 #[derive(Debug)]
 #[must_use = "ids are retired when this is dropped"]
 pub struct ReservedIds {
@@ -265,10 +267,10 @@ pub struct ReservedIds {
 }
 
 impl ReservedIds {
-    /// Takes so many consecutive ids. (Of every 64 that have begun, all are taken.)
+    /// Allocates `count` consecutive ids, in whole blocks of 64.
     ///
     /// # Errors
-    /// [`Error::TooManyProbes`]: there are not so many free ids in a row, or too many groups.
+    /// [`Error::TooManyProbes`]: there are not as many consecutive free ids, or too many groups.
     ///
     /// # Panics
     /// If the number is 0.
@@ -282,12 +284,12 @@ impl ReservedIds {
         else {
             return Err(Error::TooManyProbes { limit });
         };
-        let Some(first_block) = groups.ids.take(blocks) else {
+        let Some(first_block) = groups.ids.allocate(blocks) else {
             groups.free.push(number);
             return Err(Error::TooManyProbes { limit });
         };
         let first = first_block * BLOCK;
-        GIVEN_OUT.fetch_max(first + blocks * BLOCK, Ordering::Relaxed);
+        NEVER_ALLOCATED.fetch_max(first + blocks * BLOCK, Ordering::Relaxed);
         slot(number).ids.store(u64::from(first) << 32 | u64::from(count), Ordering::SeqCst);
         for block in first_block..first_block + blocks {
             INDEX.insert(&mut groups.free_leaves, block, number);
@@ -302,8 +304,8 @@ impl ReservedIds {
         self.first..self.first + self.count
     }
 
-    /// Makes them a group, of which `sites` has the probes. None of them is announced yet.
-    pub fn answered_by(self, sites: impl Sites + 'static) -> Group {
+    /// Makes them a group whose probes `sites` implements. None of them is announced yet.
+    pub fn with_sites(self, sites: impl Sites + 'static) -> Group {
         let words = self.count.div_ceil(u64::BITS);
         let body =
             Body { sites: Box::new(sites), announced: (0..words).map(|_| AtomicU64::new(0)).collect() };
@@ -316,13 +318,13 @@ impl ReservedIds {
 impl Drop for ReservedIds {
     fn drop(&mut self) {
         let mut groups = hold();
-        // First: a call that comes from here on finds no ids.
+        // First: later calls find no ids.
         slot(self.slot).ids.store(0, Ordering::SeqCst);
         let first_block = self.first / BLOCK;
         for block in first_block..first_block + self.count.div_ceil(BLOCK) {
             INDEX.remove(&mut groups.free_leaves, block);
         }
-        groups.ids.give_back(first_block);
+        groups.ids.free(first_block);
         groups.retiring.push(self.slot);
         let bodies = groups.reclaim();
         drop(groups);
@@ -330,7 +332,7 @@ impl Drop for ReservedIds {
     }
 }
 
-/// Probes with consecutive ids, as long as this value lives.
+/// Probes with consecutive ids, which exist as long as this value.
 #[derive(Debug)]
 #[must_use = "the probes are retired when this is dropped"]
 pub struct Group {
@@ -352,8 +354,9 @@ impl Group {
         ProbeId(self.ids.first + index)
     }
 
-    /// Makes a probe of the group known: from now on it can be switched, and every callback has
-    /// been, or will be, called once for it. Does nothing for one that is known already.
+    /// Announces a probe of the group: from now on it can be switched, and every callback is called
+    /// once for it, now or when it is registered. Does nothing for a probe that was announced
+    /// before.
     ///
     /// # Panics
     /// If the group has no such probe.
@@ -370,7 +373,7 @@ impl Group {
     }
 }
 
-/// Calls `act` for each probe that was announced. Under the right of discovery, so that none is
+/// Calls `act` for each announced probe. The caller holds the right of discovery, so none is
 /// announced meanwhile.
 pub(crate) fn for_each_announced(act: impl Fn(&ProbeMetadata<'_>)) {
     for slot in SLOTS.iter() {
@@ -382,9 +385,9 @@ pub(crate) fn for_each_announced(act: impl Fn(&ProbeMetadata<'_>)) {
     }
 }
 
-/// Calls `act` with what answers for the probe, and its number there.
-fn with_sites<R>(id: ProbeId, act: impl FnOnce(&dyn Sites, u32) -> R) -> Result<R, Error> {
-    if !(BLOCKS.start * BLOCK..GIVEN_OUT.load(Ordering::Relaxed)).contains(&id.0) {
+/// Calls `act` with the object that implements the probe, and the probe's index.
+fn resolve<R>(id: ProbeId, act: impl FnOnce(&dyn Sites, u32) -> R) -> Result<R, Error> {
+    if !(BLOCKS.start * BLOCK..NEVER_ALLOCATED.load(Ordering::Relaxed)).contains(&id.0) {
         return Err(Error::UnknownProbe { id });
     }
     let slot = INDEX.get(id.0 / BLOCK).and_then(|number| SLOTS.get(number as usize));
@@ -401,20 +404,20 @@ fn with_sites<R>(id: ProbeId, act: impl FnOnce(&dyn Sites, u32) -> R) -> Result<
 #[cold]
 pub(crate) unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
     // SAFETY: the caller's obligation.
-    let toggle = with_sites(id, |sites, index| unsafe { sites.activate(index, function) })??;
+    let toggle = resolve(id, |sites, index| unsafe { sites.activate(index, function) })??;
     Ok(toggle == Toggle::Changed)
 }
 
 /// Returns whether code was changed.
 #[cold]
 pub(crate) fn deactivate(id: ProbeId) -> Result<bool, Error> {
-    let toggle = with_sites(id, |sites, index| sites.deactivate(index))??;
+    let toggle = resolve(id, |sites, index| sites.deactivate(index))??;
     Ok(toggle == Toggle::Changed)
 }
 
 #[cold]
 pub(crate) fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R) -> Result<R, Error> {
-    with_sites(id, |sites, index| read(&sites.metadata(index, id)))
+    resolve(id, |sites, index| read(&sites.metadata(index, id)))
 }
 
 #[cfg(test)]
@@ -430,7 +433,7 @@ mod tests {
     /// How many objects there are.
     static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-    /// Sites that are flags. While `inside` is locked by a test, a call of `deactivate` waits.
+    /// Sites that are flags. While a test has locked `waits`, a call of `deactivate` waits.
     struct Flags {
         on: Vec<AtomicU32>,
         name: CString,
@@ -486,7 +489,7 @@ mod tests {
     }
 
     fn group(count: u32) -> Group {
-        ReservedIds::new(count).unwrap().answered_by(Flags::new(count))
+        ReservedIds::new(count).unwrap().with_sites(Flags::new(count))
     }
 
     fn announce(group: &Group, index: u32) {
@@ -501,7 +504,7 @@ mod tests {
         let behind = ProbeId(last.0 + 1);
         let undiscovered = |result: Result<(), Error>| matches!(result, Err(Error::Undiscovered { id: refused }) if refused == id);
         assert!(undiscovered(on(id)), "nothing answers");
-        let group = ids.answered_by(Flags::new(65));
+        let group = ids.with_sites(Flags::new(65));
         assert!(undiscovered(on(id)), "it is not announced");
         assert!(undiscovered(crate::deactivate(id)));
         assert!(undiscovered(crate::with_metadata(id, |_| ())));
@@ -555,7 +558,7 @@ mod tests {
         let before = ALIVE.load(Ordering::Relaxed);
         let flags = Flags::new(1);
         let (waits, is_inside) = (Arc::clone(&flags.waits), Arc::clone(&flags.is_inside));
-        let group_in_use = ReservedIds::new(1).unwrap().answered_by(flags);
+        let group_in_use = ReservedIds::new(1).unwrap().with_sites(flags);
         announce(&group_in_use, 0);
         let id = group_in_use.id(0);
         std::thread::scope(|scope| {

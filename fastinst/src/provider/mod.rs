@@ -1,15 +1,15 @@
-//! Providers: what knows where probes can be.
+//! Providers: the sources of probes.
 //!
-//! A provider tells where sites are, what they look like and when they fire; ids, callbacks and the
-//! calls that switch a probe are the same for all. There are two ways to have probes:
+//! A provider knows where sites are, what they look like and when they fire. Ids, callbacks and the
+//! functions that switch a probe are the same for all providers. There are two kinds of probes:
 //!
-//! * Sites that stay as long as the process, or come back when a library is loaded again, are in
-//!   fastinst's own table. [`cyg_profile`] makes such probes.
-//! * Sites that come and go, as code does that is compiled while the process runs, are answered by
-//!   an object of the provider: see [`group`](crate::group).
+//! * Probes that stay as long as the process, or come back when their library is loaded again. They
+//!   are in fastinst's own table; [`cyg_profile`] makes them.
+//! * Probes that come and go, such as those of code that is compiled at run time. An object of the
+//!   provider implements them: see [`group`](crate::group).
 //!
-//! A provider that looks for sites, or has something to say in reports, [registers](register)
-//! itself. The service thread then calls it regularly.
+//! A provider that searches for sites, or contributes notes to reports, is [registered](register).
+//! The service thread then calls it regularly.
 
 pub mod cyg_profile;
 
@@ -21,69 +21,67 @@ use fastinst_sigsafe::Segments;
 use crate::discovery::Discovery;
 use crate::error::Error;
 
-/// How many sites a provider looks for.
+/// Which sites a provider makes probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All: every probe is known when the look is over.
+    /// All sites: every probe is known when [`begin`] returns.
     All,
-    /// Those in code that is being executed: a program pays for what it runs, not for all that it
-    /// has.
+    /// Sites in code that has been executed: the cost depends on what the program runs, not on its
+    /// size.
     Executed,
-    /// All if they are in this many functions at most, else those in code that is being executed.
+    /// As `All` if the sites are in at most this many functions, else as `Executed`.
     AllUpTo {
-        /// How many functions there may be.
+        /// The maximum number of functions.
         functions: usize,
     },
 }
 
-/// What knows where probes can be, and makes them.
+/// A source of probes.
 ///
-/// A provider is called by one thread at a time, with the right of [`Discovery`], except where a
-/// method says otherwise.
+/// `begin` and `discover` are called by one thread at a time, which holds the right of
+/// [`Discovery`]. The other methods may be called at any time, without it.
 pub trait Provider: Sync {
-    /// Its name, in the metadata of its probes. No two providers have the same.
+    /// Its name, which is part of the metadata of its probes. No two providers have the same name.
     fn name(&self) -> &'static CStr;
 
-    /// Looks for sites, and makes them probes, from now on: called by [`begin`], perhaps several
-    /// times. What was begun with a larger extent stays so.
+    /// Starts searching for sites and making probes of them. May be called again; a larger extent
+    /// stays in force.
     fn begin(&self, discovery: &Discovery, extent: Extent);
 
-    /// Looks what has come or gone since the last look. Called by the service thread: regularly,
-    /// and after [`service::notify`](crate::service::notify). Returns when to look again, if that
-    /// is before there is news.
+    /// Handles sites that have appeared or disappeared since the last call. The service thread
+    /// calls it regularly, and after [`service::notify`](crate::service::notify). Returns when it
+    /// must be called again, if that is before the next notification.
     fn discover(&self, discovery: &Discovery) -> Option<Instant>;
 
-    /// A service thread is about to start, perhaps in a forked child: what other threads were about
-    /// to report may have been lost with them. Called without the right of discovery.
+    /// A service thread is about to start, perhaps in a forked child: notifications by threads of
+    /// the parent may have been lost.
     fn service_starts(&self) {}
 
-    /// What could not be made probes, one line for each reason and object. Called without the right
-    /// of discovery.
+    /// What could not be made probes, one line for each reason and object.
     fn notes(&self) -> Vec<String>;
 
-    /// How many bytes of memory its probes and the discovery of more hold. Called without the right
-    /// of discovery, also by callbacks.
+    /// How many bytes of memory its probes and its search for sites use. Callbacks may call it.
     fn memory_bytes(&self) -> usize;
 
-    /// Takes the calls that were counted before their functions' entry probes were known: calls
-    /// `take` with the address of a function and how many, perhaps several times for one function.
-    /// Returns how many more there were whose functions are not known. Called without the right of
-    /// discovery, also by callbacks.
+    /// Takes the calls that were counted before the entry probes of their functions were known:
+    /// calls `take` with the address of a function and a number of calls, perhaps several times for
+    /// one function. Returns how many more calls there were, of functions that are not known.
+    /// Callbacks may call it.
     fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
         let _ = take;
         0
     }
 }
 
-/// Those that are registered.
+/// The registered providers.
 static PROVIDERS: Segments<&'static dyn Provider, 8, 8> = Segments::new();
 
-/// Has the provider called from now on. Does nothing for one that is registered already.
+/// Registers a provider. Does nothing if one of the same name is registered already.
 ///
 /// # Errors
 /// [`Error::TooManyProviders`]; [`Error::CalledFromCallback`].
 pub fn register(provider: &'static dyn Provider) -> Result<(), Error> {
-    // One at a time.
+    // Registrations exclude each other.
     let _discovery = Discovery::begin()?;
     if PROVIDERS.iter().any(|registered| registered.name() == provider.name()) {
         return Ok(());
@@ -92,24 +90,23 @@ pub fn register(provider: &'static dyn Provider) -> Result<(), Error> {
     PROVIDERS.push_with(|_| provider).map(drop).ok_or(Error::TooManyProviders { limit })
 }
 
-/// Has every provider look for sites. Blocks for the time of the look; called again, also for what
-/// has come since.
+/// Has every registered provider search for sites, and blocks until all have done so. May be called
+/// again, for sites that have appeared since.
 ///
 /// # Errors
-/// [`Error::CalledFromCallback`]. What cannot be looked at is passed over; [`notes`] tells.
+/// [`Error::CalledFromCallback`]. Objects that cannot be read are skipped, and listed by [`notes`].
 pub fn begin(extent: Extent) -> Result<(), Error> {
     let discovery = Discovery::begin()?;
     PROVIDERS.iter().for_each(|provider| provider.begin(&discovery, extent));
     Ok(())
 }
 
-/// Has every provider look what has come or gone. Returns when to look again, if that is before
-/// there is news.
+/// [`Provider::discover`] of every provider. Returns the earliest time at which to call it again.
 pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
     PROVIDERS.iter().filter_map(|provider| provider.discover(discovery)).min()
 }
 
-/// Tells every provider that a service thread is about to start.
+/// [`Provider::service_starts`] of every provider.
 pub(crate) fn service_starts() {
     PROVIDERS.iter().for_each(|provider| provider.service_starts());
 }
@@ -119,14 +116,12 @@ pub fn notes() -> Vec<String> {
     PROVIDERS.iter().flat_map(|provider| provider.notes()).collect()
 }
 
-/// How many bytes of memory probes and the discovery of more hold, of all providers: tables, names,
-/// stubs, indices.
+/// How many bytes of memory all providers use: tables, names, stubs, indices.
 pub fn memory_bytes() -> usize {
     PROVIDERS.iter().map(|provider| provider.memory_bytes()).sum()
 }
 
-/// Takes the calls that were counted before their functions' entry probes were known, of all
-/// providers: see [`Provider::take_early_calls`]. May be called from a callback.
+/// [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call it.
 pub fn take_early_calls(mut take: impl FnMut(usize, u64)) -> u64 {
     PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
 }
