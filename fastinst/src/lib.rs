@@ -94,6 +94,7 @@ pub mod provider;
 mod registry;
 pub mod service;
 
+pub use callpatch::Toggle;
 pub use discovery::{Discovery, register_callback};
 pub use error::Error;
 pub use probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};

@@ -9,9 +9,9 @@ use std::ffi::CString;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use callpatch::{CallSite, Clobbers, Switch, Toggle};
+use callpatch::{CallSite, Clobbers, Switch};
 use fastinst::group::{Group, ReservedIds, Sites};
-use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
+use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 use wordpatch::code_memory::{CodeBuffer, CodeMemory};
 
 /// Modules that are made and freed.

@@ -26,9 +26,8 @@
 //! ```
 //! use std::sync::atomic::{AtomicBool, Ordering};
 //!
-//! use callpatch::Toggle;
 //! use fastinst::group::{ReservedIds, Sites};
-//! use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
+//! use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 //!
 //! /// Places of an interpreter, which looks at a flag for each.
 //! struct Places([AtomicBool; 2]);
@@ -234,6 +233,23 @@ fn slot(number: u32) -> &'static Slot {
 }
 
 impl Groups {
+    /// A slot with `count` consecutive ids, and the first of them.
+    fn allocate(&mut self, count: u32) -> Option<(u32, u32)> {
+        let number = self.free.pop().or_else(|| SLOTS.push_with(Slot::free).map(|slot| slot as u32))?;
+        let blocks = count.div_ceil(BLOCK);
+        let Some(first_block) = self.ids.allocate(blocks) else {
+            self.free.push(number);
+            return None;
+        };
+        let first = first_block * BLOCK;
+        NEVER_ALLOCATED.fetch_max(first + blocks * BLOCK, Ordering::Relaxed);
+        slot(number).ids.store(u64::from(first) << 32 | u64::from(count), Ordering::SeqCst);
+        for block in first_block..first_block + blocks {
+            INDEX.insert(&mut self.free_leaves, block, number);
+        }
+        Some((number, first))
+    }
+
     /// Takes the bodies of retired groups that no call uses any more, to be dropped without the
     /// lock.
     fn reclaim(&mut self) -> Vec<Body> {
@@ -276,27 +292,13 @@ impl ReservedIds {
     /// If the number is 0.
     pub fn new(count: u32) -> Result<Self, Error> {
         assert!(count > 0, "a group of no probes");
-        let limit = (BLOCKS.len() * BLOCK as usize).min(u32::MAX as usize);
         let mut groups = hold();
         let bodies = groups.reclaim();
-        let blocks = count.div_ceil(BLOCK);
-        let Some(number) = groups.free.pop().or_else(|| SLOTS.push_with(Slot::free).map(|slot| slot as u32))
-        else {
-            return Err(Error::TooManyProbes { limit });
-        };
-        let Some(first_block) = groups.ids.allocate(blocks) else {
-            groups.free.push(number);
-            return Err(Error::TooManyProbes { limit });
-        };
-        let first = first_block * BLOCK;
-        NEVER_ALLOCATED.fetch_max(first + blocks * BLOCK, Ordering::Relaxed);
-        slot(number).ids.store(u64::from(first) << 32 | u64::from(count), Ordering::SeqCst);
-        for block in first_block..first_block + blocks {
-            INDEX.insert(&mut groups.free_leaves, block, number);
-        }
+        let allocated = groups.allocate(count);
         drop(groups);
         drop(bodies);
-        Ok(Self { slot: number, first, count })
+        let (slot, first) = allocated.ok_or(Error::TooManyProbes { limit: BLOCKS.len() * BLOCK as usize })?;
+        Ok(Self { slot, first, count })
     }
 
     /// The ids.
