@@ -160,9 +160,11 @@ fn fire(criterion: &mut Criterion) {
     let plain = load("plain.so", &[]).procedure_of_number("run");
     let probed = load("probed.so", &["-finstrument-functions"]).procedure_of_number("run");
     cyg_profile::start().expect("the provider starts");
-    let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
-    let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+    let tell = move |probe: &ProbeMetadata<'_>| {
+        list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+    };
     fastinst::register_callback(tell).expect("not called from a callback");
     let found = found.lock().expect("no callback has failed").clone();
     let ids: Vec<ProbeId> =

@@ -8,7 +8,7 @@ use benches::compiled::{self, Library, PLAIN};
 use benches::sites::{Case, Code, E8_NOP, LoopFunction, code_at};
 use callpatch::{CallSite, Clobbers, Shape};
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 use wordpatch::{FetchModel, Outstanding, Split, State, WaitPolicy, serialize_all_cores};
 
 /// Changes the state of a site: 0 is off, 1 is on.
@@ -94,13 +94,15 @@ impl ToggleMethod {
         );
         let library = Library::load(&path);
         cyg_profile::start().expect("the provider starts");
-        let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+        let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
         let list = found.clone();
-        let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+        let tell = move |probe: &ProbeMetadata<'_>| {
+            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+        };
         fastinst::register_callback(tell).expect("not called from a callback");
         let found = found.lock().expect("no callback has failed");
         let is_wanted =
-            |probe: &&ProbeMetadata| probe.function_name == c"probed" && probe.kind == ProbeType::Entry;
+            |probe: &&ProbeMetadata<'_>| probe.function_name == c"probed" && probe.kind == ProbeKind::ENTRY;
         let probe = found.iter().find(is_wanted).expect("the function has an entry").id;
         // SAFETY: the library's functions of these names have this type.
         let functions =

@@ -13,7 +13,7 @@ use benches::options::Options;
 use benches::report::{Cell, Table, cells};
 use callpatch::{Clobbers, Shape, Strategy};
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 use wordpatch::{Split, serialize_all_cores};
 
 use crate::peers::{LINE_TRANSFER, line_transfers};
@@ -32,7 +32,7 @@ const NOTHING: ProbeFn = nothing;
 
 /// A probe and the kind of its site.
 struct Probe {
-    metadata: ProbeMetadata,
+    metadata: ProbeMetadata<'static>,
     shape: Shape,
     straddles: bool,
     strategy: Strategy,
@@ -73,10 +73,12 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         last = Some((library, already_there));
     }
     let (library, already_there) = last.expect("more than no copies");
-    let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
     let (telling, ()) = ticks(|| {
-        let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+        let tell = move |probe: &ProbeMetadata<'_>| {
+            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+        };
         fastinst::register_callback(tell).expect("not called from a callback");
     });
     let found = std::mem::take(&mut *found.lock().expect("no callback has failed"));
@@ -85,7 +87,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     assert!(
         count >= 2 * functions,
         "{count} probes in {functions} functions; notes: {:?}",
-        cyg_profile::notes()
+        fastinst::provider::notes()
     );
 
     let run_all = library.procedure("run_all");
@@ -99,7 +101,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     metadata.iter().for_each(|probe| activate(probe.id, COUNT));
     check(2 * functions);
     let probes: Vec<Probe> = metadata.into_iter().map(kind_of).collect();
-    let entries = probes.iter().filter(|probe| probe.metadata.kind == ProbeType::Entry).count();
+    let entries = probes.iter().filter(|probe| probe.metadata.kind == ProbeKind::ENTRY).count();
     assert_eq!(entries, functions);
 
     let straddling = probes.iter().filter(|probe| probe.straddles).count();
@@ -126,7 +128,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
 }
 
 /// The kind of an active probe's site.
-fn kind_of(metadata: ProbeMetadata) -> Probe {
+fn kind_of(metadata: ProbeMetadata<'static>) -> Probe {
     let shape = match code_at::<2>(metadata.site_address) {
         [0xe8, _] => Shape::Call,
         [0xe9, _] => Shape::Jump,

@@ -67,6 +67,7 @@ mod own_time;
 mod pairing;
 mod policy;
 mod preemption;
+mod probe_type;
 pub mod process;
 mod quantiles;
 pub mod report;

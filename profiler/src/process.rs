@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
+use fastinst_sigsafe::signal::{is_fault, send_again};
 
 use crate::session::{self, Leaving};
 
@@ -209,20 +210,15 @@ extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _c
     if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
         session::finish(Leaving::Signal);
     }
-    // SAFETY: async-signal-safe calls on valid memory. A fault is raised again when the instruction
-    // is executed again; any other signal is sent to this thread again with its information, and
-    // has its default effect once this handler returns.
+    // SAFETY: the kernel's pointer, and async-signal-safe calls on valid memory. A fault is raised
+    // again when the instruction is executed again; any other signal is sent to this thread again
+    // with its information, and has its default effect once this handler returns.
     unsafe {
         let mut default = action(libc::SIG_DFL);
         default.sa_flags = 0;
         __sigaction(signal, &default, std::ptr::null_mut());
-        let is_fault = (*info).si_code > 0
-            && matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGSYS);
-        if !is_fault {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) != 0 {
-                libc::raise(signal);
-            }
+        if !is_fault(&*info) {
+            send_again(&*info);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use fastinst::{ProbeId, ProbeType};
+use fastinst::ProbeId;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
@@ -20,6 +20,7 @@ use crate::governor::{self, Demand};
 use crate::measured::{Measured, ON, Stage};
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
+use crate::probe_type::ProbeType;
 use crate::strata::Strata;
 use crate::{fire, own_time, thread};
 

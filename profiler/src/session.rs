@@ -9,9 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastinst::provider::cyg_profile;
+use fastinst::ProbeMetadata;
+use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
-use fastinst::{ProbeMetadata, ProbeType};
+use fastinst_sigsafe::futex;
 use wordpatch::calibration;
 
 use crate::callers::Bodies;
@@ -23,6 +24,7 @@ use crate::locations::{Locations, disambiguate};
 use crate::measured::{Measured, Units};
 use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
+use crate::probe_type::ProbeType;
 use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
 use crate::stderr::stderr;
@@ -82,7 +84,8 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
     SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
 }
 
-/// Starts measuring. Blocks while the loaded objects are inspected.
+/// Starts measuring what the registered [providers](fastinst::provider) find. Blocks while the
+/// loaded objects are inspected.
 ///
 /// # Errors
 /// [`Error::Start`] if the provider or the service thread cannot be started.
@@ -99,12 +102,12 @@ pub fn start(options: Options) -> Result<(), Error> {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
-    let discovered_now = match discovery {
-        Discovery::Auto => cyg_profile::start_eagerly_up_to(SMALL),
-        Discovery::Eager => cyg_profile::start(),
-        Discovery::Lazy => cyg_profile::start_lazily(),
-    };
-    discovered_now.map_err(failed)?;
+    provider::begin(match discovery {
+        Discovery::Auto => Extent::AllUpTo { functions: SMALL },
+        Discovery::Eager => Extent::All,
+        Discovery::Lazy => Extent::Executed,
+    })
+    .map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_service_thread().map_err(failed)
@@ -149,7 +152,7 @@ impl Session {
     }
 
     /// The index of a probe's function, which is created if it is new.
-    fn function_of(&mut self, probe: &ProbeMetadata) -> Option<u32> {
+    fn function_of(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(index) = self.indices.get(&key) {
             return Some(*index);
@@ -165,7 +168,7 @@ impl Session {
     }
 
     /// Whether the user selected the function of a probe.
-    fn wants(&mut self, probe: &ProbeMetadata) -> bool {
+    fn wants(&mut self, probe: &ProbeMetadata<'_>) -> bool {
         let locations = &mut self.locations;
         let file = || {
             let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
@@ -179,7 +182,7 @@ impl Session {
     /// but not timed.
     fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
-        cyg_profile::take_arrivals(|address, calls| *early.entry(address).or_default() += calls);
+        provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
@@ -331,7 +334,7 @@ fn refusal() -> Option<String> {
 const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
 fn notes() -> Vec<String> {
-    let mut notes = cyg_profile::notes();
+    let mut notes = provider::notes();
     if !clock::tsc_is_invariant() {
         notes.push(
             "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
@@ -342,21 +345,25 @@ fn notes() -> Vec<String> {
 }
 
 /// Called for every probe: assigns it to its function, and switches it on if the others are on.
-fn discovered(probe: &ProbeMetadata) {
+/// Only functions whose code is never unloaded as a group are observed: a report names them when
+/// the process ends.
+fn discovered(probe: &ProbeMetadata<'_>) {
+    let Some(kind) = ProbeType::of(probe.kind) else { return };
+    let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
     let is_on = with_session(|session| {
-        if !session.wants(probe) {
+        if !session.wants(&probe) {
             return None;
         }
-        let index = session.function_of(probe)?;
-        Function::adopt(index, probe.id, probe.kind)?;
+        let index = session.function_of(&probe)?;
+        Function::adopt(index, probe.id, kind)?;
         session.schedule.functions[index as usize].probes += 1;
-        if probe.kind == ProbeType::Entry && probe.function_address == probe.body_start {
+        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
             session.bodies.insert(probe.body_start, probe.body_end, index);
         }
-        FUNCTIONS.get(index as usize).map(|function| function.has_on(probe.kind))
+        FUNCTIONS.get(index as usize).map(|function| function.has_on(kind))
     });
     if is_on.flatten() == Some(true) && !OVER.load(Ordering::Relaxed) {
-        switch_on(probe.id, probe.kind);
+        switch_on(probe.id, kind);
     }
 }
 
@@ -379,7 +386,7 @@ fn tick(wake: Wake) -> Duration {
     });
     if finishing {
         DONE.store(REQUESTED.load(Ordering::Acquire), Ordering::Release);
-        service::wake(&DONE);
+        futex::wake(&DONE);
     }
     next.unwrap_or(FIRST_TICK)
 }
@@ -434,7 +441,7 @@ pub fn finish(leaving: Leaving) {
             return;
         }
         if Instant::now() < deadline {
-            service::wait(&DONE, done, deadline);
+            futex::wait(&DONE, done, deadline);
         } else if leaving == Leaving::Exit && stderr().is_writing() {
             deadline = Instant::now() + PATIENCE;
         } else {
@@ -473,7 +480,7 @@ pub(crate) fn restart_in_child() {
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.early_calls.clear();
-        cyg_profile::take_arrivals(|_, _| {});
+        provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
         session.governor = governor(&session.options, governor::ticks_per_ns());

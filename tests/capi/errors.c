@@ -118,8 +118,9 @@ UNINSTRUMENTED int main(void) {
                          FASTINST_ERROR_SIGTRAP_BLOCKED,
                          FASTINST_ERROR_SHARED_WITH_PARENT,
                          FASTINST_ERROR_FORKED,
+                         FASTINST_ERROR_RETIRED,
                          1,
-                         FASTINST_ERROR_FORKED - 1,
+                         FASTINST_ERROR_RETIRED - 1,
                          INT32_MIN};
     for (unsigned i = 0; i < sizeof codes / sizeof *codes; i++)
         printf("%d %s\n", codes[i], api.fastinst_strerror(codes[i]));

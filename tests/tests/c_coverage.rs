@@ -23,6 +23,9 @@ use InC::{Call, Left};
 /// The reason for functions that manage many sites.
 const FOR_FASTINST: &str = "for fastinst, which knows when the loader maps and unmaps the text of its sites";
 
+/// Why a function is left out that makes probes.
+const FOR_PROVIDERS: &str = "for providers of probes, which are objects of Rust";
+
 /// File, or file and function.
 const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/batch.rs::patch", Call("wordpatch_patch")),
@@ -116,25 +119,26 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/registry.rs::deactivate_all", Call("fastinst_deactivate_all")),
     ("fastinst/src/registry.rs::probe_count", Call("fastinst_probe_count")),
     ("fastinst/src/registry.rs::toggle_count", Call("fastinst_toggle_count")),
-    ("fastinst/src/registry.rs::metadata", Call("fastinst_metadata")),
+    ("fastinst/src/registry.rs::with_metadata", Call("fastinst_metadata")),
+    (
+        "fastinst/src/registry.rs::lasting_metadata",
+        Left("the header says which probes' strings live as long as the process"),
+    ),
+    ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
+    ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
+    ("fastinst/src/group/mod.rs", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::register_callback", Call("fastinst_register_callback")),
-    ("fastinst/src/provider/cyg_profile/mod.rs::notes", Call("fastinst_notes")),
-    ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library calls it when it is loaded")),
-    (
-        "fastinst/src/provider/cyg_profile/mod.rs::start_lazily",
-        Left("for the profiler; fastinst_register_callback promises every probe"),
-    ),
-    (
-        "fastinst/src/provider/cyg_profile/mod.rs::start_eagerly_up_to",
-        Left("for the profiler; fastinst_register_callback promises every probe"),
-    ),
-    ("fastinst/src/provider/cyg_profile/mod.rs::memory_bytes", Left("for the profiler's report")),
+    ("fastinst/src/provider/mod.rs::notes", Call("fastinst_notes")),
+    ("fastinst/src/provider/mod.rs::register", Left(FOR_PROVIDERS)),
+    ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),
+    ("fastinst/src/provider/mod.rs::memory_bytes", Left("for reports of tools")),
+    ("fastinst/src/provider/mod.rs::take_early_calls", Left("for the profiler; in C, no calls come early")),
+    ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library registers this provider")),
     (
         "fastinst/src/provider/cyg_profile/arrivals.rs",
-        Left("the library's own instrumentation functions call it, and the profiler takes what was counted"),
+        Left("the library's own instrumentation functions call it"),
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
-    ("fastinst/src/segments.rs", Left("a container")),
 ];
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";

@@ -157,8 +157,9 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -14 a thread has SIGTRAP blocked; unblock it before patching
 -15 the code is shared with the parent process; call wordpatch_unshare
 -16 the patch or finisher belongs to the parent process
+-17 the module that held the probe is gone
 1 unknown error
--17 unknown error
+-18 unknown error
 -2147483648 unknown error
 ";
     assert_eq!(check("errors.c", &[], USUAL), expected);

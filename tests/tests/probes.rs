@@ -34,7 +34,7 @@ fn all_probes_of_a_library_switched_in_one_call() {
     cyg_profile::start().expect("the provider starts");
     let found: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
     let list = found.clone();
-    let add = move |probe: &fastinst::ProbeMetadata| {
+    let add = move |probe: &fastinst::ProbeMetadata<'_>| {
         let body = probe.body_start..probe.body_end;
         assert!(body.contains(&probe.site_address) && body.len() < 1000, "{probe:?}");
         assert_eq!(body.start, probe.function_address, "nothing is inlined: {probe:?}");

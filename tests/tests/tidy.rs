@@ -17,13 +17,14 @@ const MAX_LENGTH: usize = 900;
 const LAYERS: &[(&str, &[&str])] = &[
     ("wordpatch", &[]),
     ("callpatch", &["wordpatch"]),
-    ("fastinst", &["wordpatch", "callpatch"]),
+    ("fastinst/sigsafe", &[]),
+    ("fastinst", &["fastinst-sigsafe", "wordpatch", "callpatch"]),
     ("tmax-probe", &["wordpatch"]),
-    ("profiler", &["wordpatch", "callpatch", "fastinst"]),
+    ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
     ("profiler/cli", &["profiler"]),
-    ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
+    ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
-    ("wasm-jit", &["wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
@@ -288,6 +289,7 @@ fn layers(file: &File) -> Vec<String> {
         "wordpatch",
         "callpatch",
         "fastinst",
+        "fastinst-sigsafe",
         "profiler",
         "fastinst-cli",
         "fastinst-preload",
@@ -491,6 +493,9 @@ fn every_rule_finds_an_injected_violation() {
     check("wasm-jit/cli/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &[]);
     check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
+    check("wordpatch/Cargo.toml", "[dependencies]\nfastinst-sigsafe.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/Cargo.toml", "[dependencies]\nwordpatch.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/src/futex.rs", "fn f() { println!() }", &["print"]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
     check("wasm-jit/codegen/src/asm/int.rs", "use crate::vmctx::TrapCode;", &["modules"]);
     check("wasm-jit/codegen/src/compiler/int.rs", "use crate::vmctx::TrapCode;", &[]);

@@ -13,6 +13,7 @@ mod leaving;
 mod provider;
 mod signals;
 
+use fastinst::provider::cyg_profile::CygProfile;
 use profiler::error::Error;
 use profiler::options::{Options, Output, RunId, Tool, VARIABLE};
 use profiler::{options, process, session};
@@ -32,7 +33,9 @@ static DESTRUCTOR: extern "C" fn() = destruct;
 extern "C" fn construct() {
     // SAFETY: called once, before the library allocates on a second thread.
     unsafe { dlmalloc::enable_alloc_after_fork() };
-    let options = Options::from_variable(std::env::var_os(VARIABLE).as_deref());
+    // Whatever else fails: the C interface can be used without the profiler.
+    let registered = fastinst::provider::register(&CygProfile).map_err(|source| Error::Start { source });
+    let options = registered.and_then(|()| Options::from_variable(std::env::var_os(VARIABLE).as_deref()));
     let started = options.and_then(|options| {
         if options.help {
             options::HELP.lines().for_each(session::say);

@@ -8,7 +8,7 @@ use std::arch::naked_asm;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use fastinst::ProbeType;
+use fastinst::ProbeKind;
 use fastinst::provider::cyg_profile::arrival;
 
 /// Continues to [`entry`] with a third argument: the return address, which is on top of the stack.
@@ -26,11 +26,11 @@ unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: 
 }
 
 extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Entry, this_fn, return_address);
+    arrival(ProbeKind::ENTRY, this_fn, return_address);
 }
 
 extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Exit, this_fn, return_address);
+    arrival(ProbeKind::EXIT, this_fn, return_address);
 }
 
 /// Whether the objects of this process call the functions above, rather than functions of the same

@@ -6,14 +6,12 @@
 //! is alive, and its entry does not change while it is read; of the other entries, only the word is
 //! read.
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::CodeImage;
+use fastinst_sigsafe::Segments;
 
-/// Entries are in segments, each twice as long as the previous one, so that they never move.
-const SEGMENTS: usize = 26;
-const FIRST_SEGMENT: usize = 64;
+use super::CodeImage;
 
 const PAGE_BITS: u32 = 12;
 /// Bits for the number of pages: 2 GiB and more.
@@ -26,34 +24,10 @@ struct Entry {
     image: AtomicPtr<CodeImage>,
 }
 
-static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SEGMENTS];
-/// Number of entries ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// Every entry that was ever used. There is room for 16 million, more images than a process has
+/// address space for.
+static TABLE: Segments<Entry, 256, 65536> = Segments::new();
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// The segment of an entry, and its index there.
-fn locate(number: usize) -> (usize, usize) {
-    let segment = (number / FIRST_SEGMENT + 1).ilog2() as usize;
-    (segment, number - FIRST_SEGMENT * ((1 << segment) - 1))
-}
-
-fn entry(number: usize) -> Option<&'static Entry> {
-    let (segment, place) = locate(number);
-    let start = TABLE.get(segment)?.load(Ordering::Acquire);
-    // SAFETY: a segment is null, or has this many entries and is never freed.
-    (!start.is_null()).then(|| unsafe { &*start.add(place) })
-}
-
-/// Allocates the segment if necessary; called under the lock of `FREE`.
-fn make_entry(number: usize) -> &'static Entry {
-    if entry(number).is_none() {
-        let (segment, _) = locate(number);
-        let new = || Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
-        let entries: Box<[Entry]> = (0..FIRST_SEGMENT << segment).map(|_| new()).collect();
-        TABLE[segment].store(Box::leak(entries).as_mut_ptr(), Ordering::Release);
-    }
-    entry(number).expect("just made")
-}
 
 /// An image's entry, freed when dropped.
 #[derive(Debug)]
@@ -62,7 +36,7 @@ pub(super) struct Registered(usize);
 impl Drop for Registered {
     fn drop(&mut self) {
         let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(entry) = entry(self.0) {
+        if let Some(entry) = TABLE.get(self.0) {
             entry.pages.store(0, Ordering::Release);
         }
         free.push(self.0);
@@ -73,9 +47,10 @@ impl Drop for Registered {
 pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Registered)) -> Arc<CodeImage> {
     let mut image = Arc::new(image);
     let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
-    let number = free.pop().unwrap_or_else(|| USED.fetch_add(1, Ordering::Relaxed));
-    let place = make_entry(number);
+    let new = |_| Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
+    let number = free.pop().or_else(|| TABLE.push_with(new)).expect("there is room");
     drop(free);
+    let place = TABLE.get(number).expect("entries stay");
     keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
     let pages = image.memory().pages();
     let (first, count) = (pages.start >> PAGE_BITS, pages.len() >> PAGE_BITS);
@@ -91,8 +66,7 @@ pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Regis
 /// for as long as the reference is used.
 pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     let page = (pc >> PAGE_BITS) as u64;
-    for number in 0..USED.load(Ordering::Acquire) {
-        let Some(entry) = entry(number) else { continue };
+    for entry in TABLE.iter() {
         let pages = entry.pages.load(Ordering::Acquire);
         let (first, count) = (pages >> LENGTH_BITS, pages & ((1 << LENGTH_BITS) - 1));
         if page.wrapping_sub(first) < count {

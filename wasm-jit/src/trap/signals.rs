@@ -27,6 +27,7 @@ use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use fastinst_sigsafe::signal::{Action, was_sent};
 use wasm_jit_codegen::UD2;
 
 use super::ExecutionState;
@@ -47,9 +48,6 @@ const SI_TKILL: i32 = -6;
 
 /// `si_code` of a fault whose address the kernel does not know.
 const SI_KERNEL: i32 = 0x80;
-
-/// The signals whose default action is to be ignored.
-const IGNORED: [i32; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
 
 /// Signals are numbered from 1 to 64.
 const MAX_SIGNALS: usize = 65;
@@ -165,11 +163,6 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Whether a process or a timer sent the signal: then the instruction did not cause it.
-fn was_sent(info: &libc::siginfo_t) -> bool {
-    info.si_code <= 0
-}
-
 /// The reason of an explicit trap at `pc`: UD2 and a [`TrapCode`].
 ///
 /// # Safety
@@ -257,33 +250,9 @@ const NUMBERED: [i32; 16] = [
 /// Passes the signal to the handler that was installed before, or performs its default action.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let handled = &HANDLED[signal as usize];
+    // Acquire, first: pairs with the Release that published the action.
     let flags = handled.previous_flags.load(Ordering::Acquire);
-    // SAFETY: the kernel's pointer.
-    let is_fault = FAULTS.contains(&signal) && !was_sent(unsafe { &*info });
-    match handled.previous.load(Ordering::Relaxed) {
-        // A fault cannot be ignored: the kernel terminates a process that does so.
-        libc::SIG_IGN if !is_fault => {}
-        libc::SIG_DFL if IGNORED.contains(&signal) => {}
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: both are async-signal-safe. A fault is raised again when this handler has
-            // returned; any other signal must be sent again.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                if !is_fault {
-                    libc::raise(signal);
-                }
-            }
-        }
-        function if flags & libc::SA_SIGINFO != 0 => {
-            type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: the program installed this function with SA_SIGINFO.
-            let function: Action = unsafe { std::mem::transmute(function) };
-            function(signal, info, context);
-        }
-        function => {
-            // SAFETY: the program installed this function without SA_SIGINFO.
-            let function: extern "C" fn(i32) = unsafe { std::mem::transmute(function) };
-            function(signal);
-        }
-    }
+    let previous = Action { function: handled.previous.load(Ordering::Relaxed), flags };
+    // SAFETY: the program installed the function with these flags; the pointers are the kernel's.
+    unsafe { previous.take(info, context) };
 }

@@ -18,7 +18,7 @@ mod process;
 
 use std::ffi::{CStr, c_char, c_int};
 
-use fastinst::provider::cyg_profile;
+use fastinst::provider::{self, Extent};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
@@ -46,9 +46,10 @@ enum Code {
     SigtrapBlocked = -14,
     SharedWithParent = -15,
     Forked = -16,
+    Retired = -17,
 }
 
-const TEXTS: [(Code, &CStr); 16] = [
+const TEXTS: [(Code, &CStr); 17] = [
     (Code::Argument, c"an argument is null or out of range"),
     (Code::NoProbe, c"there is no probe with this id"),
     (Code::Undiscovered, c"the probe is not discovered before its site has been executed once"),
@@ -65,6 +66,7 @@ const TEXTS: [(Code, &CStr); 16] = [
     (Code::SigtrapBlocked, c"a thread has SIGTRAP blocked; unblock it before patching"),
     (Code::SharedWithParent, c"the code is shared with the parent process; call wordpatch_unshare"),
     (Code::Forked, c"the patch or finisher belongs to the parent process"),
+    (Code::Retired, c"the module that held the probe is gone"),
 ];
 
 impl From<&wordpatch::Error> for Code {
@@ -108,6 +110,7 @@ impl From<&fastinst::Error> for Code {
             E::UnknownProbe { .. } => Self::NoProbe,
             E::Undiscovered { .. } => Self::Undiscovered,
             E::Unloaded { .. } => Self::Unloaded,
+            E::Retired { .. } => Self::Retired,
             E::CalledFromCallback => Self::InCallback,
             E::Call(error) => error.into(),
             E::Text(error) => error.into(),
@@ -170,7 +173,7 @@ unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
 /// without the profiler.
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
-    cyg_profile::start().map_err(|source| Error::Start { source })?;
+    provider::begin(Extent::All).map_err(|source| Error::Start { source })?;
     if let Some(warning) = calibration::status().warning() {
         session::say(&warning);
     }

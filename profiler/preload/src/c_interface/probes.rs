@@ -3,33 +3,35 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 
-use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::provider::{self, Extent};
+use fastinst::{ProbeFn, ProbeId, ProbeMetadata};
 
-use super::{Code, OK, code, copy_text, elements, report};
+use super::{Code, code, copy_text, elements, report};
 
 /// `fastinst_probe_metadata` of the header.
 #[repr(C)]
 struct Metadata {
     probe_id: u32,
-    kind: ProbeType,
+    kind: u32,
     function_name: *const c_char,
     function_address: *const c_void,
     site_address: *const c_void,
     object_path: *const c_char,
     object_base: *const c_void,
+    provider: *const c_char,
 }
 
-impl From<&ProbeMetadata> for Metadata {
-    fn from(probe: &ProbeMetadata) -> Self {
+impl From<&ProbeMetadata<'_>> for Metadata {
+    fn from(probe: &ProbeMetadata<'_>) -> Self {
         Self {
             probe_id: probe.id.0,
-            kind: probe.kind,
+            kind: probe.kind.0.into(),
             function_name: probe.function_name.as_ptr(),
             function_address: std::ptr::without_provenance(probe.function_address),
             site_address: std::ptr::without_provenance(probe.site_address),
             object_path: probe.object_path.as_ptr(),
             object_base: std::ptr::without_provenance(probe.object_base),
+            provider: probe.provider.as_ptr(),
         }
     }
 }
@@ -65,7 +67,7 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     let Some(callback) = callback else { return Code::Argument as c_int };
     let user_data = UserData(user_data);
     // The profiler discovers executed functions only; the header promises all probes.
-    if let Err(error) = cyg_profile::start() {
+    if let Err(error) = provider::begin(Extent::All) {
         return code(Err::<(), _>(error));
     }
     let registered = fastinst::register_callback(move |probe| {
@@ -160,19 +162,14 @@ unsafe extern "C" fn fastinst_metadata(id: u32, metadata: *mut Metadata) -> c_in
     if metadata.is_null() {
         return Code::Argument as c_int;
     }
-    match fastinst::metadata(ProbeId(id)) {
-        Some(known) => {
-            // SAFETY: the header requires space for the metadata.
-            unsafe { metadata.write(Metadata::from(&known)) };
-            OK
-        }
-        None if (id as usize) < fastinst::probe_count() => Code::Undiscovered as c_int,
-        None => Code::NoProbe as c_int,
-    }
+    code(fastinst::with_metadata(ProbeId(id), |known| {
+        // SAFETY: the header requires space for the metadata.
+        unsafe { metadata.write(Metadata::from(known)) };
+    }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_notes(buffer: *mut c_char, size: usize) -> usize {
     // SAFETY: the header requires space for `size` bytes.
-    unsafe { copy_text(&cyg_profile::notes().join("\n"), buffer, size) }
+    unsafe { copy_text(&provider::notes().join("\n"), buffer, size) }
 }
