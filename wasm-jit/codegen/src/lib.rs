@@ -4,9 +4,10 @@
 //! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a
 //! [`Chunk`], with all that is needed to link it, to unwind its frames, and to find the handlers of
 //! exceptions. It knows what a module declares ([`ModuleInfo`]), and nothing of engines, stores or
-//! signals. An [`Observer`] is shown where the code of each instruction is, and where its values
-//! are. What the code expects of a runtime is in [`vmctx`]: registers, calls, frames, and the
-//! layout of the memory that both use. Read that first.
+//! signals. [`Sites`] are places that a patch can turn into jumps. An [`Observer`] is shown where
+//! the code of each instruction is, and where its values are. What the code expects of a runtime is
+//! in [`vmctx`]: registers, calls, frames, and the layout of the memory that both use. Read that
+//! first.
 //!
 //! This is a part of `wasm-jit`, which is what programs use: its interface changes whenever the
 //! engine's does.
@@ -26,7 +27,7 @@ pub mod vmctx;
 pub use asm::{Reg, UD2};
 pub use compiler::{
     Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, FrameMaps, Limit,
-    LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
-    entry_trampoline, host_trampoline,
+    LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed, Position, Positions, SITE_LENGTH, SITE_WINDOW,
+    Sites, State, TryRegion, Ty, entry_trampoline, host_trampoline,
 };
 pub use module::{CodeSettings, ModuleInfo};

@@ -212,6 +212,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
+        self.lay_out_site();
     }
 
     /// Innermost loops start where few of their bytes share a fetch with what is before.

@@ -19,6 +19,7 @@ use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
 use super::scan::Scan;
+use super::sites::{SITE_LENGTH, SITE_WINDOW, Sites};
 use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
@@ -113,6 +114,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) try_region: Option<u32>,
     /// Who watches, if anybody does.
     observer: Option<&'a mut (dyn Observer + 'a)>,
+    /// The instructions in front of which there is a site.
+    sites: &'a Sites,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -130,6 +133,7 @@ pub(super) fn compile<'a>(
     index: u32,
     body: &'a FunctionBody<'_>,
     chunk: &'a mut Chunk,
+    sites: &'a Sites,
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
     let Compiler { module, layout, scratch } = compiler;
@@ -185,10 +189,13 @@ pub(super) fn compile<'a>(
         try_regions: Vec::new(),
         try_region: None,
         observer,
+        sites,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
-    function.code_limit = start.saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE));
+    function.code_limit = start
+        .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
+        .saturating_add(wasm.saturating_mul(sites.max_bytes_each()));
     function.enter();
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -201,6 +208,10 @@ pub(super) fn compile<'a>(
         function.next = next.as_ref().map_or(Next::Other, what_comes);
         function.show_instruction();
         if function.reachable {
+            // The site of a loop is at its label: every iteration comes there.
+            if !matches!(operator, Operator::Loop { .. }) {
+                function.lay_out_site();
+            }
             function.operator(&operator)?;
         } else {
             function.skip(&operator);
@@ -249,6 +260,31 @@ impl<'a> FunctionCompiler<'a> {
         if let Some(observer) = self.observer.take() {
             let state = State::of(self);
             observer.instruction(Position { code: self.asm.offset(), wasm: self.position }, &state);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Lays out the site of the current instruction, if it is to have one.
+    pub(super) fn lay_out_site(&mut self) {
+        if !self.sites.contains(self.position) {
+            return;
+        }
+        let before = self.asm.offset();
+        let over = before % SITE_WINDOW;
+        if over + SITE_LENGTH > SITE_WINDOW {
+            self.asm.nops(SITE_WINDOW - over);
+        }
+        let site = self.asm.offset();
+        self.asm.nops(SITE_LENGTH);
+        // NOPs leave the flags alone: what the compiler knows of them holds on.
+        if let Some((_, _, known_at)) = &mut self.flags
+            && *known_at == before
+        {
+            *known_at = self.asm.offset();
+        }
+        if let Some(observer) = self.observer.take() {
+            let state = State::of(self);
+            observer.site(Position { code: site, wasm: self.position }, &state);
             self.observer = Some(observer);
         }
     }

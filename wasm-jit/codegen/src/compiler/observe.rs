@@ -27,6 +27,10 @@ pub trait Observer {
     /// More code of an instruction, apart from the rest: what runs rarely, and the epilogue. Or no
     /// code: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
+
+    /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
+    /// the instruction; for a loop, that at its label.
+    fn site(&mut self, _site: Position, _state: &State<'_>) {}
 }
 
 /// What the compiler knows in front of an instruction.

@@ -1,0 +1,46 @@
+//! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs.
+//!
+//! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
+//! JMP and back, whatever the processor. It is where control comes whenever the program is about to
+//! execute the instruction, and at no other time:
+//!
+//! - for a `loop`, right behind its label: the way into the loop and all branches back come there;
+//! - for any other instruction, behind the code of the instruction in front of it. A branch to the
+//!   end of a block goes on behind the site of its `end`, as it goes on behind the `end`.
+//!
+//! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
+//! registers, slots and flags in front of each instruction, the same frame, and the same calls in
+//! the same order. What runs one of these versions of a function can therefore go on in another one
+//! at the same place.
+
+/// Length of a site.
+pub const SITE_LENGTH: u32 = 5;
+/// A site lies inside an aligned block of so many bytes.
+pub const SITE_WINDOW: u32 = 8;
+
+/// Which instructions of a function get sites, by their offsets in the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sites {
+    /// None.
+    #[default]
+    None,
+    /// These, in ascending order.
+    At(Box<[u32]>),
+    /// All that can be reached.
+    All,
+}
+
+impl Sites {
+    pub(super) fn contains(&self, position: u32) -> bool {
+        match self {
+            Self::None => false,
+            Self::At(positions) => positions.binary_search(&position).is_ok(),
+            Self::All => true,
+        }
+    }
+
+    /// How much one of them may add to the code, with what aligns it.
+    pub(super) fn max_bytes_each(&self) -> u32 {
+        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW }
+    }
+}
