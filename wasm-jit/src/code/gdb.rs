@@ -5,6 +5,8 @@
 //! function that does nothing; it finds both by their names. Each image gets an object file in
 //! memory, with a symbol for each function and trampoline, and no code: gdb takes that from the
 //! process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
+//! It must find PUSH at the address of a symbol, so the prefixes in front of it get one of their
+//! own, `FUNCTION@entry`.
 //!
 //! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into
 //! it: `hbreak`, which uses the processor's, works.
@@ -139,6 +141,9 @@ impl Drop for GdbRegistration {
     }
 }
 
+/// The prefix of a function's first instruction (`wasm_jit_codegen::ENTRY_LENGTH`).
+const CS: u8 = 0x2e;
+
 /// An ELF file with the image's code as a section without contents, and a symbol for each function
 /// and trampoline.
 fn object_file(image: &CodeImage) -> Vec<u8> {
@@ -148,9 +153,13 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         Some(name) => format!("{module}!{name}"),
         None => format!("{module}!function[{index}]"),
     };
-    let functions = image.indices().map(|index| {
+    let code = image.memory().code();
+    let functions = image.indices().flat_map(|index| {
         let function = image.function(index);
-        (name(index), function.entry..function.end)
+        let prefixes = code[function.entry as usize..].iter().take_while(|byte| **byte == CS).count();
+        let push = function.entry + prefixes as u32;
+        let entry = (prefixes > 0).then(|| (name(index) + "@entry", function.entry..push));
+        entry.into_iter().chain([(name(index), push..function.end)])
     });
     // By their symbols, gdb finds the way from here to the host's frames.
     let trampolines =
@@ -252,7 +261,9 @@ mod tests {
         let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
         let file = object_file(&image);
         let file = object::File::parse(&*file).unwrap();
-        let names: Vec<_> = file.symbols().skip(3).map(|symbol| symbol.name().unwrap().to_owned()).collect();
+        let names: Vec<_> = file.symbols().skip(6).map(|symbol| symbol.name().unwrap().to_owned()).collect();
+        let of_functions: Vec<_> = file.symbols().take(2).map(|symbol| symbol.name().unwrap()).collect();
+        assert_eq!(of_functions, ["m!function[0]@entry", "m!function[0]"]);
         assert_eq!(names, ["enter", "leave", "enter", "leave"].map(|what| format!("m!trampoline[{what}]")));
         let ends: Vec<_> = file.symbols().map(|symbol| symbol.address() + symbol.size()).collect();
         assert!(ends.is_sorted() && ends.last() == Some(&(image.memory().pages().end as u64)), "{ends:x?}");

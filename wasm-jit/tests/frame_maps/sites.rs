@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use wasm_jit::{Engine, Module};
 use wasm_jit_codegen::{
-    Chunk, Compiler, FrameMap, ModuleInfo, Observer, Position, SITE_LENGTH, SITE_WINDOW, Sites, State,
+    Chunk, Compiler, ENTRY_LENGTH, FrameMap, ModuleInfo, Observer, Position, SITE_LENGTH, SITE_WINDOW, Sites,
+    State,
 };
 use wasmparser::{FunctionBody, Operator};
 
@@ -20,6 +21,7 @@ const NOP: [u8; SITE_LENGTH as usize] = [0x0f, 0x1f, 0x44, 0, 0];
 struct Seen {
     instructions: Vec<(u32, Option<FrameMap>)>,
     sites: Vec<(Position, Option<FrameMap>)>,
+    transfers: Vec<u32>,
     /// Where jump tables and constants begin.
     data: Option<u32>,
 }
@@ -37,6 +39,10 @@ impl Observer for Seen {
 
     fn site(&mut self, site: Position, state: &State<'_>) {
         self.sites.push((site, state.frame_map()));
+    }
+
+    fn transfer(&mut self, code: u32) {
+        self.transfers.push(code);
     }
 }
 
@@ -74,12 +80,36 @@ impl Version {
         calls
     }
 
+    /// The first instruction can become a JMP by one store, and so can what is at a transfer point
+    /// become a trap: nothing else has its address.
+    fn check_places(&self, has_sites: bool) {
+        let function = &self.chunk.functions[0];
+        assert!(function.entry % SITE_WINDOW + ENTRY_LENGTH <= SITE_WINDOW);
+        let code = &self.chunk.code[function.entry as usize..];
+        let push = Decoder::new(64, code, DecoderOptions::NONE).decode();
+        assert_eq!(push.mnemonic(), Mnemonic::Push);
+        assert!(push.len() >= ENTRY_LENGTH as usize, "{push:?}");
+        assert!(self.seen.transfers.is_sorted());
+        if has_sites {
+            assert!(self.seen.transfers.iter().all(|at| self.chunk.code[*at as usize] == 0x90));
+            let at_site = |at: &u32| self.seen.sites.iter().any(|(site, _)| site.code == *at);
+            assert!(!self.seen.transfers.iter().any(at_site), "a site at a transfer point");
+        }
+    }
+
     /// What has to be the same in all versions.
-    fn frame(&self) -> (u32, u32, usize, usize, usize) {
+    fn frame(&self) -> (u32, u32, usize, usize, usize, usize) {
         let function = &self.chunk.functions[0];
         let prologue = function.body - function.entry;
         let catches = function.try_regions.iter().map(|region| region.catches.len()).sum();
-        (function.frame_size, prologue, function.try_regions.len(), catches, self.calls())
+        (
+            function.frame_size,
+            prologue,
+            function.try_regions.len(),
+            catches,
+            self.calls(),
+            self.seen.transfers.len(),
+        )
     }
 }
 
@@ -105,6 +135,9 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
         let maps: HashMap<u32, &Option<FrameMap>> =
             plain.seen.instructions.iter().map(|(at, map)| (*at, map)).collect();
         assert!(plain.seen.sites.is_empty());
+        plain.check_places(false);
+        let entry = range.start as u32;
+        let first = &plain.seen.instructions[0].1;
         let is_chosen = |at: &u32| at.wrapping_mul(0x9e37_79b9) >> 31 == 0;
         let some: Box<[u32]> = maps
             .keys()
@@ -124,13 +157,17 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
                 Sites::At(positions) => positions.contains(at),
                 Sites::All => true,
             });
-            assert_eq!(version.seen.sites.len(), expected.count());
+            let at_entry = usize::from(sites == Sites::All);
+            assert_eq!(version.seen.sites.len(), expected.count() + at_entry);
+            version.check_places(true);
             for (Position { code, wasm }, map) in &version.seen.sites {
                 assert!(code % SITE_WINDOW + SITE_LENGTH <= SITE_WINDOW, "inside a word");
                 assert_eq!(version.chunk.code[*code as usize..][..NOP.len()], NOP);
                 if loops.contains(wasm) {
                     // At the label, whose state is no instruction's but the same in all versions.
                     assert_eq!(at_loops.entry(*wasm).or_insert_with(|| map.clone()), map);
+                } else if *wasm == entry {
+                    assert_eq!(map, first, "the entry is in front of the first instruction");
                 } else {
                     assert_eq!(map, maps[wasm], "the state in front of {wasm:#x}");
                 }

@@ -212,7 +212,8 @@ impl<'a> FunctionCompiler<'a> {
         }
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
-        self.lay_out_site();
+        self.show_transfer();
+        self.lay_out_site(self.position);
     }
 
     /// Innermost loops start where few of their bytes share a fetch with what is before.

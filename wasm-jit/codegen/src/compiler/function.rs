@@ -19,7 +19,7 @@ use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
 use super::scan::Scan;
-use super::sites::{SITE_LENGTH, SITE_WINDOW, Sites};
+use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
 use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
@@ -27,7 +27,7 @@ use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
 
 /// Room for the longest prologue.
-const PROLOGUE: u32 = 48;
+const PROLOGUE: u32 = 64;
 /// Functions start at multiples of this: places inside keep their alignment when the function is
 /// moved or compiled again.
 pub(super) const ALIGNMENT: u32 = 32;
@@ -197,6 +197,7 @@ pub(super) fn compile<'a>(
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()));
     function.enter();
+    function.lay_out_site(body.range().start as u32);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
     let mut current = Some(reader.read().map_err(malformed)?);
@@ -210,7 +211,7 @@ pub(super) fn compile<'a>(
         if function.reachable {
             // The site of a loop is at its label: every iteration comes there.
             if !matches!(operator, Operator::Loop { .. }) {
-                function.lay_out_site();
+                function.lay_out_site(position);
             }
             function.operator(&operator)?;
         } else {
@@ -264,9 +265,9 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Lays out the site of the current instruction, if it is to have one.
-    pub(super) fn lay_out_site(&mut self) {
-        if !self.sites.contains(self.position) {
+    /// Lays out the site of a place, if it is to have one: the current instruction, or the entry.
+    pub(super) fn lay_out_site(&mut self, position: u32) {
+        if !self.sites.contains(position) {
             return;
         }
         let before = self.asm.offset();
@@ -284,8 +285,20 @@ impl<'a> FunctionCompiler<'a> {
         }
         if let Some(observer) = self.observer.take() {
             let state = State::of(self);
-            observer.site(Position { code: site, wasm: self.position }, &state);
+            observer.site(Position { code: site, wasm: position }, &state);
             self.observer = Some(observer);
+        }
+    }
+
+    /// Shows that a frame can go on in another version of the function from here.
+    pub(super) fn show_transfer(&mut self) {
+        let code = self.asm.offset();
+        if let Some(observer) = &mut self.observer {
+            observer.transfer(code);
+        }
+        // No branch and no site shares the address with it.
+        if *self.sites != Sites::None {
+            self.asm.nops(1);
         }
     }
 
@@ -434,7 +447,6 @@ impl<'a> FunctionCompiler<'a> {
 
         let mut front = Vec::new();
         let mut asm = Assembler::new(&mut front);
-        asm.push(Reg::RBP);
         asm.mov(true, Reg::RBP, Reg::RSP);
         if overflow.is_some() {
             asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
@@ -459,12 +471,13 @@ impl<'a> FunctionCompiler<'a> {
                 asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
             }
         }
-        let entry = start - front.len() as u32;
+        let behind_push = start - front.len() as u32;
         if let Some(overflow) = overflow {
-            let distance = overflow.wrapping_sub(entry + jump_end);
+            let distance = overflow.wrapping_sub(behind_push + jump_end);
             front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
         }
-        self.asm.overwrite(entry, &front);
+        self.asm.overwrite(behind_push, &front);
+        let entry = self.write_entry(behind_push);
         CompiledFunction {
             index: self.index,
             entry,
@@ -473,6 +486,21 @@ impl<'a> FunctionCompiler<'a> {
             frame_size,
             try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         }
+    }
+
+    /// Writes the first instruction, which a patch may turn into a jump: PUSH of `rbp`, with as
+    /// many prefixes that the processor ignores as make its first bytes a JMP's, inside an aligned
+    /// quadword. The rest of the prologue begins at `behind`: debuggers look for it there.
+    fn write_entry(&mut self, behind: u32) -> u32 {
+        /// CS, and PUSH of `rbp`.
+        const PREFIX: u8 = 0x2e;
+        const PUSH: u8 = 0x55;
+        let last = behind - ENTRY_LENGTH;
+        let entry = last - (last % SITE_WINDOW).saturating_sub(SITE_WINDOW - ENTRY_LENGTH);
+        let mut first = vec![PREFIX; (behind - entry) as usize];
+        first[(behind - entry) as usize - 1] = PUSH;
+        self.asm.overwrite(entry, &first);
+        entry
     }
 
     /// The caller's registers back.

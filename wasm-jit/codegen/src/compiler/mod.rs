@@ -59,6 +59,7 @@ mod registers;
 mod scan;
 mod sites;
 mod state;
+mod stub;
 mod trampoline;
 
 pub use abi::Ty;
@@ -67,7 +68,8 @@ pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
-pub use sites::{SITE_LENGTH, SITE_WINDOW, Sites};
+pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
+pub use stub::{CounterStub, counter_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;

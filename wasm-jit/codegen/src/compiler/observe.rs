@@ -31,6 +31,10 @@ pub trait Observer {
     /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
     /// the instruction; for a loop, that at its label.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
+
+    /// A frame can go on in another version of the function from here: from the label of a loop, or
+    /// where a call returns. All versions have the same of these places, in the same order.
+    fn transfer(&mut self, _code: u32) {}
 }
 
 /// What the compiler knows in front of an instruction.
@@ -201,6 +205,18 @@ impl<'a> State<'a> {
             outermost_loop: function.loops.outermost(),
             flags_in_use: zero_flag || function.stack.iter().any(is_flag),
         }
+    }
+
+    /// Whether the instruction can be reached.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.reachable
+    }
+
+    /// Whether the code may rely on the flags as they are.
+    #[must_use]
+    pub fn needs_flags(&self) -> bool {
+        self.flags_in_use
     }
 
     /// Where the values are; none in front of an instruction that cannot be reached.

@@ -8,11 +8,21 @@
 //! - for any other instruction, behind the code of the instruction in front of it. A branch to the
 //!   end of a block goes on behind the site of its `end`, as it goes on behind the `end`.
 //!
+//! The function's *entry* is a place of its own, behind the prologue and in front of the first
+//! instruction; its position is that of the body, where the declarations of locals begin.
+//!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
 //! registers, slots and flags in front of each instruction, the same frame, and the same calls in
 //! the same order. What runs one of these versions of a function can therefore go on in another one
-//! at the same place.
+//! at the same place. *Transfer points* are the places where that is arranged for: the labels of
+//! loops, and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
+//! with sites, a NOP of one byte stands there, so that a transfer point has its address for itself.
+//!
+//! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
+//! inside an aligned quadword, so that they can be turned into a JMP as well.
 
+/// How many bytes at a function's entry can be turned into a JMP.
+pub const ENTRY_LENGTH: u32 = 5;
 /// Length of a site.
 pub const SITE_LENGTH: u32 = 5;
 /// A site lies inside an aligned block of so many bytes.
