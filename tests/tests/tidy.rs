@@ -50,6 +50,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine asks the runtime once whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
+            ("probes", &["code", "module"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),

@@ -26,8 +26,9 @@ pub mod vmctx;
 
 pub use asm::{Reg, UD2};
 pub use compiler::{
-    Address, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub, DirectCall, ENTRY_LENGTH,
-    FrameMap, FrameMaps, Limit, LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed, Position, Positions,
-    SITE_LENGTH, SITE_WINDOW, Sites, State, TryRegion, Ty, counter_stub, entry_trampoline, host_trampoline,
+    Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub, DirectCall,
+    ENTRY_LENGTH, FrameMap, FrameMaps, Limit, LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed,
+    Position, Positions, SITE_LENGTH, SITE_WINDOW, Sites, State, TryRegion, Ty, counter_stub,
+    entry_trampoline, host_trampoline,
 };
 pub use module::{CodeSettings, ModuleInfo};

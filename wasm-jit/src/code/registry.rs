@@ -7,6 +7,7 @@
 //! alive, and its entry does not change while it is read; of the other entries, only the word is
 //! looked at.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -58,7 +59,7 @@ fn make_entry(number: usize) -> &'static Entry {
 
 /// An image's entry, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Registered(usize);
+pub(crate) struct Registered(usize);
 
 impl Drop for Registered {
     fn drop(&mut self) {
@@ -73,16 +74,31 @@ impl Drop for Registered {
 /// Makes the image known, whose entry `keep` puts into it.
 pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Registered)) -> Arc<CodeImage> {
     let mut image = Arc::new(image);
+    let (number, place) = free_entry();
+    keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
+    place.fill(&image, &image.memory().pages());
+    image
+}
+
+/// Makes more pages of an image known, which it must keep the result with.
+pub(super) fn register_more(image: &Arc<CodeImage>, pages: &Range<usize>) -> Registered {
+    let (number, place) = free_entry();
+    place.fill(image, pages);
+    Registered(number)
+}
+
+fn free_entry() -> (usize, &'static Entry) {
     let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
     let number = free.pop().unwrap_or_else(|| USED.fetch_add(1, Ordering::Relaxed));
-    let place = make_entry(number);
-    drop(free);
-    keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
-    let pages = image.memory().pages();
-    let (first, count) = (pages.start >> PAGE_BITS, pages.len() >> PAGE_BITS);
-    place.image.store(Arc::as_ptr(&image).cast_mut(), Ordering::Relaxed);
-    place.pages.store((first as u64) << LENGTH_BITS | count as u64, Ordering::Release);
-    image
+    (number, make_entry(number))
+}
+
+impl Entry {
+    fn fill(&self, image: &Arc<CodeImage>, pages: &Range<usize>) {
+        let (first, count) = (pages.start >> PAGE_BITS, pages.len() >> PAGE_BITS);
+        self.image.store(Arc::as_ptr(image).cast_mut(), Ordering::Relaxed);
+        self.pages.store((first as u64) << LENGTH_BITS | count as u64, Ordering::Release);
+    }
 }
 
 /// The image that an address of code is in. Atomics only.

@@ -7,9 +7,11 @@
 //! 1. of a thread that executes a function in a code image: `r14` is its context. For a fault,
 //!    place and registers are noted in the store and the thread is sent to [`raise_by_signal`]; for
 //!    an interrupt, too, if the store's interrupt was asked for;
-//! 2. else an interrupt of ours that came at the wrong moment: nothing is done, it will be
+//! 2. a SIGILL where a frame goes over into another version of its function: the thread goes on
+//!    there ([`CodeImage::transfer`]);
+//! 3. else an interrupt of ours that came at the wrong moment: nothing is done, it will be
 //!    repeated;
-//! 3. else not ours: the previous handler gets it. Where the previous action was the default one,
+//! 4. else not ours: the previous handler gets it. Where the previous action was the default one,
 //!    it is put back and the handler returns, so that the instruction faults again and the process
 //!    ends as it would have without us.
 //!
@@ -125,6 +127,16 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let pc = registers[libc::REG_RIP as usize] as usize;
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
+    if signal == libc::SIGILL
+        && let Some(image) = image
+        && !was_sent(info_ref)
+        // SAFETY: the thread has just executed the instruction.
+        && unsafe { trap_code(pc) }.is_none()
+        && let Some(version) = image.transfer(pc)
+    {
+        registers[libc::REG_RIP as usize] = version as i64;
+        return;
+    }
     if let Some(image) = image {
         let context = registers[libc::REG_R14 as usize] as usize;
         let context = std::ptr::with_exposed_provenance::<VmContext>(context);

@@ -69,7 +69,7 @@ pub use observe::{
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
-pub use stub::{CounterStub, counter_stub};
+pub use stub::{AtSite, CounterStub, counter_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;

@@ -16,6 +16,7 @@ use super::function::FunctionCompiler;
 use super::homes::{Region, bits};
 use super::output::{CompiledFunction, Position};
 use super::state::{Flag, Local, Operand, Val};
+use super::stub::AtSite;
 use crate::asm::{Cond, Mem, Reg};
 
 /// Watches a function while it is compiled. Offsets of code are in the chunk.
@@ -213,10 +214,14 @@ impl<'a> State<'a> {
         self.reachable
     }
 
-    /// Whether the code may rely on the flags as they are.
+    /// What a stub needs to know that comes here.
     #[must_use]
-    pub fn needs_flags(&self) -> bool {
-        self.flags_in_use
+    pub fn at_site(&self) -> AtSite {
+        let load = |operand: &Operand| match operand.val {
+            Val::Load(mem) => Some((mem, operand.ty.wide())),
+            _ => None,
+        };
+        AtSite { needs_flags: self.flags_in_use, pending: self.stack.iter().filter_map(load).collect() }
     }
 
     /// Where the values are; none in front of an instruction that cannot be reached.

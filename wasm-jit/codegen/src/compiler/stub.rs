@@ -5,7 +5,11 @@
 //! the flags where nobody needs them. It uses no stack, since a frame that calls nothing lies below
 //! `rsp`.
 //!
+//! The next instruction may have a load to do that the one in front of it has left to it. It is the
+//! earlier one's, so the stub tries it first: if it traps, nothing has been counted.
+//!
 //! ```text
+//! mov r11, [pending load]         mov r11, [pending load]
 //! mov r11, [r14 + COUNTERS]       mov r11, [r14 + COUNTERS]
 //! add qword [r11 + cell], 1       vmovq xmm15, rax
 //! jmp back                        mov rax, [r11 + cell]
@@ -21,6 +25,15 @@ use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
 use crate::asm::{Alu, Assembler, Mem, Reg, Size};
 use crate::vmctx::COUNTERS;
 
+/// The state at a site, as far as its stub depends on it.
+#[derive(Clone, Debug)]
+pub struct AtSite {
+    /// Whether the code behind may rely on the flags.
+    pub(super) needs_flags: bool,
+    /// Where the values are that are to be loaded, and whether they have eight bytes or four.
+    pub(super) pending: Vec<(Mem, bool)>,
+}
+
 /// Where the parts of a stub are, by their offsets in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterStub {
@@ -32,14 +45,16 @@ pub struct CounterStub {
     pub rel32: u32,
 }
 
-/// Appends a stub that adds 1 to the quadword at `cell`, an offset in the instance's counters. It
-/// leaves the flags alone if they are needed.
-pub fn counter_stub(cell: i32, needs_flags: bool, code: &mut Vec<u8>) -> CounterStub {
+/// Appends a stub that adds 1 to the quadword at `cell`, an offset in the instance's counters.
+pub fn counter_stub(cell: i32, state: &AtSite, code: &mut Vec<u8>) -> CounterStub {
     let asm = &mut Assembler::new(code);
     let start = asm.offset();
+    for (mem, wide) in &state.pending {
+        asm.mov(*wide, SCRATCH, *mem);
+    }
     asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
     let cell = Mem::base(SCRATCH, cell);
-    if needs_flags {
+    if state.needs_flags {
         asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
         asm.mov(true, Reg::RAX, cell);
         asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
@@ -58,9 +73,9 @@ mod tests {
     use super::*;
 
     /// The instructions of a stub, each with the flags that it changes.
-    fn disassembled(needs_flags: bool) -> Vec<(String, bool)> {
+    fn disassembled(needs_flags: bool, pending: Vec<(Mem, bool)>) -> Vec<(String, bool)> {
         let mut code = vec![0; 3];
-        let stub = counter_stub(800, needs_flags, &mut code);
+        let stub = counter_stub(800, &AtSite { needs_flags, pending }, &mut code);
         assert_eq!((stub.start, stub.rel32, code.len() as u32), (3, stub.back + 1, stub.back + 5));
         let mut decoder = iced_x86::Decoder::new(64, &code[3..], iced_x86::DecoderOptions::NONE);
         let mut formatter = iced_x86::NasmFormatter::new();
@@ -75,15 +90,23 @@ mod tests {
 
     #[test]
     fn flags_change_where_nobody_needs_them() {
-        let stub = disassembled(false);
+        let stub = disassembled(false, Vec::new());
         assert_eq!(stub[0].0, "mov r11,[r14-8]");
         assert_eq!(stub[1], ("add qword [r11+320h],1".to_owned(), true));
         assert_eq!(stub.len(), 3);
     }
 
     #[test]
+    fn pending_loads_are_tried_before_anything_is_counted() {
+        let pending = vec![(Mem::indexed(Reg::R15, Reg::RAX, 0, 8), false), (Mem::base(Reg::R15, 4), true)];
+        let stub = disassembled(true, pending);
+        let text: Vec<&str> = stub.iter().map(|(text, _)| text.as_str()).collect();
+        assert_eq!(text[..3], ["mov r11d,[r15+rax+8]", "mov r11,[r15+4]", "mov r11,[r14-8]"]);
+    }
+
+    #[test]
     fn flags_stay_where_they_are_needed_and_so_does_rax() {
-        let stub = disassembled(true);
+        let stub = disassembled(true, Vec::new());
         assert!(stub.iter().all(|(_, changes_flags)| !changes_flags), "{stub:?}");
         let text: Vec<&str> = stub.iter().map(|(text, _)| text.as_str()).collect();
         let expected = [
