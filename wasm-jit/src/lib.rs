@@ -24,8 +24,8 @@
 //!   [`Error::Trap`], with a [`WasmBacktrace`]. So does one that is stopped by an
 //!   [`InterruptHandle`], from any thread, or by a [`Timeout`]. The store may be used on.
 //!
-//! - [Probes](probes) count how often control comes to an instruction or function. They are switched
-//!   on and off at any time, by stores to code that other threads run.
+//! - [Probes](probes) count how often control comes to an instruction or function. They are
+//!   switched on and off at any time, by stores to code that other threads run.
 //!
 //! # Example
 //! ```

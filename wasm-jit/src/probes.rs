@@ -1,15 +1,15 @@
 //! Probes: what is to happen when a program is about to execute an instruction.
 //!
-//! A [`Probe`] is at a [`Location`] of a module, in all its instances, and is switched on and off at
-//! any time, from any thread, while other threads run the code. So far a probe [counts](Kind::Count),
-//! or does [nothing](Kind::Empty).
+//! A [`Probe`] is at a [`Location`] of a module, in all its instances, and is switched on and off
+//! at any time, from any thread, while other threads run the code. So far a probe
+//! [counts](Kind::Count), or does [nothing](Kind::Empty).
 //!
 //! # When a probe fires
-//! When control is about to execute its instruction. A `loop` is executed when it is entered, and by
-//! each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end of
-//! a block goes on behind the `end`. An instruction that traps has been counted. The *entry* of a
-//! function is a place of its own, in front of its first instruction; a `loop` there does not repeat
-//! it.
+//! When control is about to execute its instruction. A `loop` is executed when it is entered, and
+//! by each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end
+//! of a block goes on behind the `end`. An instruction that traps has been counted. The *entry* of
+//! a function is a place of its own, in front of its first instruction; a `loop` there does not
+//! repeat it.
 //!
 //! # What it costs
 //! Code that was never probed has no room for probes, and costs nothing. The first
@@ -298,9 +298,9 @@ pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Resu
     probes.into_iter().map(Probe::activate).collect()
 }
 
-/// Switches probes off, one after the other. Functions that have no active probe any more go back to
-/// their original code: at the entry by the next call, elsewhere when a loop is repeated or a call
-/// returns.
+/// Switches probes off, one after the other. Functions that have no active probe any more go back
+/// to their original code: at the entry by the next call, elsewhere when a loop is repeated or a
+/// call returns.
 pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
     let deactivate = |probe: &Probe| Ok(probe.image.deactivate_probe(probe.number, true)?);
     probes.into_iter().map(deactivate).collect()

@@ -24,7 +24,7 @@ mod compiler;
 mod module;
 pub mod vmctx;
 
-pub use asm::{Reg, UD2};
+pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, TRANSFER_TRAP, UD2, site_jump};
 pub use compiler::{
     Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub, DirectCall,
     ENTRY_LENGTH, FrameMap, FrameMaps, Limit, LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed,

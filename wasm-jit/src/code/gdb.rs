@@ -22,6 +22,8 @@ use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 
+use wasm_jit_codegen::ENTRY_PREFIX;
+
 use super::CodeImage;
 use super::sections::Sections;
 
@@ -141,9 +143,6 @@ impl Drop for GdbRegistration {
     }
 }
 
-/// The prefix of a function's first instruction (`wasm_jit_codegen::ENTRY_LENGTH`).
-const CS: u8 = 0x2e;
-
 /// An ELF file with the image's code as a section without contents, and a symbol for each function
 /// and trampoline.
 fn object_file(image: &CodeImage) -> Vec<u8> {
@@ -156,7 +155,8 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     let code = image.memory().code();
     let functions = image.indices().flat_map(|index| {
         let function = image.function(index);
-        let prefixes = code[function.entry as usize..].iter().take_while(|byte| **byte == CS).count();
+        let prefixes =
+            code[function.entry as usize..].iter().take_while(|byte| **byte == ENTRY_PREFIX).count();
         let push = function.entry + prefixes as u32;
         let entry = (prefixes > 0).then(|| (name(index) + "@entry", function.entry..push));
         entry.into_iter().chain([(name(index), push..function.end)])

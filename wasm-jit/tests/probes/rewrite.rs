@@ -68,7 +68,7 @@ fn extend(sections: &mut Vec<(u8, Vec<u8>)>, id: u8, count: u32, items: &[u8]) {
         Some((_, data)) => {
             let mut reader = wasmparser::BinaryReader::new(data, 0);
             let before = reader.read_var_u32().unwrap();
-            (before, data[reader.current_position() as usize..].to_vec())
+            (before, data[reader.current_position()..].to_vec())
         }
         None => (0, Vec::new()),
     };

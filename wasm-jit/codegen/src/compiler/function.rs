@@ -492,13 +492,10 @@ impl<'a> FunctionCompiler<'a> {
     /// many prefixes that the processor ignores as make its first bytes a JMP's, inside an aligned
     /// quadword. The rest of the prologue begins at `behind`: debuggers look for it there.
     fn write_entry(&mut self, behind: u32) -> u32 {
-        /// CS, and PUSH of `rbp`.
-        const PREFIX: u8 = 0x2e;
-        const PUSH: u8 = 0x55;
         let last = behind - ENTRY_LENGTH;
         let entry = last - (last % SITE_WINDOW).saturating_sub(SITE_WINDOW - ENTRY_LENGTH);
-        let mut first = vec![PREFIX; (behind - entry) as usize];
-        first[(behind - entry) as usize - 1] = PUSH;
+        let mut first = Vec::new();
+        Assembler::new(&mut first).long_push(Reg::RBP, behind - entry);
         self.asm.overwrite(entry, &first);
         entry
     }

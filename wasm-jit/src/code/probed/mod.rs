@@ -1,8 +1,8 @@
 //! Probes in compiled code: versions of functions with sites, and frames that move between them.
 //!
 //! # The algorithm
-//! 1. The first probe at a place that has no site compiles a *version* of the function with sites in
-//!    front of the instructions that were asked for so far ([`version`]). Versions of a function
+//! 1. The first probe at a place that has no site compiles a *version* of the function with sites
+//!    in front of the instructions that were asked for so far ([`version`]). Versions of a function
 //!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
 //!    one has sites everywhere.
 //! 2. The first activation in a function makes its last version the *current* one. Its calls come
@@ -39,7 +39,9 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{Chunk, CompiledFunction, Compiler, ENTRY_LENGTH, Position, Positions, Sites};
+use wasm_jit_codegen::{
+    Chunk, CompiledFunction, Compiler, ENTRY_LENGTH, Position, Positions, Sites, TRANSFER_TRAP,
+};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
@@ -49,9 +51,6 @@ pub(crate) use version::Version;
 
 /// Versions of a function, the original counted.
 const VERSIONS: usize = 4;
-
-/// No x86-64 processor executes it: SIGILL.
-const TRAP: u8 = 0x06;
 
 /// The patches are inside aligned quadwords, whatever the processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
@@ -198,7 +197,7 @@ impl Changes {
 
     /// Sets the traps of a version, or takes them out.
     fn trap(&self, version: &Version, set: bool) -> Result<(), Error> {
-        let trap = Bytes::new(&[TRAP]).expect("a byte");
+        let trap = Bytes::new(&[TRANSFER_TRAP]).expect("a byte");
         for (point, byte) in version.points.iter().zip(&version.first_bytes) {
             let byte = Bytes::new(&[*byte]).expect("a byte");
             let (old, new) = if set { (&byte, &trap) } else { (&trap, &byte) };

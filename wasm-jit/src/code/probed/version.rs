@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, Chunk, CompiledFunction, Compiler, Limit, Observer, Position, SITE_LENGTH, Sites, State,
-    counter_stub,
+    AtSite, Catch, Chunk, CompiledFunction, Compiler, Limit, Observer, Position, SITE_LENGTH, SITE_OFF,
+    Sites, State, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -62,10 +62,8 @@ pub(super) struct SitePlace {
 impl SitePlace {
     /// The bytes of the site in one of its forms.
     pub(super) fn bytes(&self, form: Form) -> Bytes {
-        /// The NOP of the length of a site.
-        const NOP: [u8; SITE_LENGTH as usize] = [0x0f, 0x1f, 0x44, 0, 0];
         let target = match form {
-            Form::Off => return Bytes::new(&NOP).expect("five bytes"),
+            Form::Off => return Bytes::new(&SITE_OFF).expect("five bytes"),
             Form::Empty => self.back,
             Form::Count => self.stub,
         };
@@ -75,9 +73,7 @@ impl SitePlace {
 
 /// JMP from one address to another.
 pub(super) fn jump(from: usize, to: usize) -> Bytes {
-    let distance = to.wrapping_sub(from + SITE_LENGTH as usize) as u32;
-    let [a, b, c, d] = distance.to_le_bytes();
-    Bytes::new(&[0xe9, a, b, c, d]).expect("five bytes")
+    Bytes::new(&site_jump(from, to)).expect("five bytes")
 }
 
 /// A version of a function, which never moves or changes but for patches.
