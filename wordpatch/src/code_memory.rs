@@ -187,7 +187,6 @@ impl CodeArena {
         let start = alias::reserve_shared(length).map_err(refused)?;
         let view = View { start, length };
         let text = View { start: near::map_near(text, length)?, length };
-        text::fork::watch()?;
         site_table::reserve()?;
         // SAFETY: both mappings are ours, so long, and nobody knows them.
         unsafe { alias::map_executable_at(view.start, length, text.start) }.map_err(refused)?;
