@@ -7,7 +7,7 @@
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
 //! by each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end
-//! of a block goes on behind the `end`. An instruction that traps has been counted. The *entry* of
+//! of a block continues after the `end`. An instruction that traps has been counted. The *entry* of
 //! a function is a place of its own, in front of its first instruction; a `loop` there does not
 //! repeat it.
 //!
@@ -230,7 +230,7 @@ impl Module {
         let made = match image.make_probes(function, &wanted) {
             Ok(made) => made,
             Err(error) => {
-                // Each gets the reason; an error is told once for all of them.
+                // The error goes to the first, its text to the others.
                 let reason = error.to_string();
                 let again = || ProbeError::Compile { reason: reason.clone() };
                 let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();

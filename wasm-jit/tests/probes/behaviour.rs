@@ -26,7 +26,7 @@ fn entry(function: u32, kind: Kind) -> ProbeSpec {
     ProbeSpec { location: Location { function, place: Place::Entry }, kind }
 }
 
-/// Calls itself, then the host in the innermost call; each frame executes `global.set` behind it.
+/// Calls itself, then the host in the innermost call; each frame then executes `global.set`.
 const RECURSION: &str = r#"(module
     (import "host" "act" (func $act))
     (global $g (mut i32) (i32.const 0))
@@ -64,8 +64,8 @@ fn frames_that_wait_for_a_call_meet_the_probe_when_it_returns() {
         3 => deactivate_all([&*of_host]).into_iter().for_each(|off| off.unwrap()),
         _ => {}
     });
-    // Run 1 from the host call on, run 2; run 3 until the host call, of which nothing is behind the
-    // probe; run 4 from there on; run 5.
+    // Run 1 from the host call on, run 2; run 3 until the host call, in which the probe is not
+    // reached; run 4 from there on; run 5.
     assert_eq!(probe.count(), 10 + 10 + 10 + 10);
 }
 
@@ -147,7 +147,7 @@ fn what_instances_have_counted_is_kept_when_they_go() {
 }
 
 #[test]
-fn what_cannot_be_probed_is_told() {
+fn errors_say_why_a_place_cannot_be_probed() {
     let text =
         "(module (import \"a\" \"b\" (func)) (func (local i32) (local.set 0 (i32.const 500)) return nop))";
     let module = Module::new(&Engine::default(), text).unwrap();
@@ -178,7 +178,7 @@ fn what_cannot_be_probed_is_told() {
 #[test]
 fn traps_are_the_same_with_probes() {
     let bodies = [
-        // A load that the addition behind it is to do.
+        // A load that is fused with the addition after it.
         "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
         "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",
         "(loop (result i32) (i32.div_u (i32.const 5) (i32.sub (local.get 0) (i32.const 7))))",

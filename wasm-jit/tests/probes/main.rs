@@ -102,7 +102,7 @@ fn every_instruction_of_random_programs_is_counted_exactly() {
     println!("{counted} counted, {traps} programs trapped");
 }
 
-/// All shapes of blocks, with branches that go behind their ends and loops that are repeated.
+/// All shapes of blocks, with branches to their ends and loops that are repeated.
 #[test]
 fn every_shape_of_block_is_counted_as_the_specification_executes_it() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes/shapes.wat");

@@ -7,7 +7,7 @@ use wasmparser::{FunctionBody, Operator, Parser, Payload};
 /// A place that is counted: function, and the module offset of the instruction; none for the entry.
 pub(crate) type Counted = (u32, Option<u32>);
 
-/// The module with counters in front of all instructions, in a loop behind it, and at all entries.
+/// The module with counters before all instructions (of a loop, after it), and at all entries.
 /// The counter of the n-th place is exported as `count n`.
 pub(crate) fn rewrite(bytes: &[u8]) -> (Vec<u8>, Vec<Counted>) {
     let (mut sections, mut code, mut places) = (Vec::new(), CodeSection::new(), Vec::new());
@@ -50,12 +50,12 @@ pub(crate) fn rewrite(bytes: &[u8]) -> (Vec<u8>, Vec<Counted>) {
     let mut module = Module::new();
     let order = |id: u8| [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 11, 6][id as usize];
     sections.sort_by_key(|(id, _)| order(*id));
-    let is_behind = |(id, _): &&(u8, Vec<u8>)| *id == SectionId::Data as u8;
-    for (id, data) in sections.iter().filter(|section| !is_behind(section)) {
+    let follows_code = |(id, _): &&(u8, Vec<u8>)| *id == SectionId::Data as u8;
+    for (id, data) in sections.iter().filter(|section| !follows_code(section)) {
         module.section(&RawSection { id: *id, data });
     }
     module.section(&code);
-    for (id, data) in sections.iter().filter(is_behind) {
+    for (id, data) in sections.iter().filter(follows_code) {
         module.section(&RawSection { id: *id, data });
     }
     (module.finish(), places)

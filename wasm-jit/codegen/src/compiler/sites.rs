@@ -4,11 +4,11 @@
 //! JMP and back, whatever the processor. It is where control comes whenever the program is about to
 //! execute the instruction, and at no other time:
 //!
-//! - for a `loop`, right behind its label: the way into the loop and all branches back come there;
-//! - for any other instruction, behind the code of the instruction in front of it. A branch to the
-//!   end of a block goes on behind the site of its `end`, as it goes on behind the `end`.
+//! - for a `loop`, right after its label: the way into the loop and all branches back pass it;
+//! - for any other instruction, after the code of the previous instruction. A branch to the end of
+//!   a block continues after the site of its `end`, as it continues after the `end`.
 //!
-//! The function's *entry* is a place of its own, behind the prologue and in front of the first
+//! The function's *entry* is a place of its own, after the prologue and before the first
 //! instruction; its position is that of the body, where the declarations of locals begin.
 //!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
@@ -25,7 +25,7 @@
 pub const ENTRY_LENGTH: u32 = 5;
 /// Length of a site.
 pub const SITE_LENGTH: u32 = 5;
-/// A site lies inside an aligned block of so many bytes.
+/// A site lies inside an aligned block of this many bytes.
 pub const SITE_WINDOW: u32 = 8;
 
 /// Which instructions of a function get sites, by their offsets in the module.

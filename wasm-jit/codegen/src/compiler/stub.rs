@@ -1,9 +1,9 @@
 //! The code that a site jumps to.
 //!
-//! A stub comes with the state in front of the site's instruction, and goes back behind the site
-//! with the same: it changes `r11` and `xmm15` only, which are free between two instructions, and
-//! the flags where nobody needs them. It uses no stack, since a frame that calls nothing lies below
-//! `rsp`.
+//! A stub is entered with the state before the site's instruction, and returns to the end of the
+//! site with the same state: it changes `r11` and `xmm15` only, which are free between two
+//! instructions, and the flags where nobody needs them. It uses no stack, since a frame that calls
+//! nothing lies below `rsp`.
 //!
 //! The next instruction may have a load to do that the one in front of it has left to it. It is the
 //! earlier one's, so the stub tries it first: if it traps, nothing has been counted.
@@ -28,7 +28,7 @@ use crate::vmctx::COUNTERS;
 /// The state at a site, as far as its stub depends on it.
 #[derive(Clone, Debug)]
 pub struct AtSite {
-    /// Whether the code behind may rely on the flags.
+    /// Whether the code that follows may rely on the flags.
     pub(super) needs_flags: bool,
     /// Where the values are that are to be loaded, and whether they have eight bytes or four.
     pub(super) pending: Vec<(Mem, bool)>,

@@ -84,7 +84,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// The block that the address is in, or behind which it is in the same arena. Atomics only.
+    /// The block that contains the address, or the last one before it in its arena. Atomics only.
     pub(super) fn find(&self, pc: usize) -> Option<Block> {
         let known = self.0.iter().map_while(OnceLock::get);
         known.into_iter().find(|known| known.pages.contains(&pc))?.find(pc).copied()

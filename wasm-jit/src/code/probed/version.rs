@@ -1,9 +1,9 @@
-//! A version of a function: its code with sites, and the stubs of those behind it.
+//! A version of a function: its code with sites, followed by their stubs.
 //!
 //! ```text
 //! entry   prologue
 //! body    code; in front of chosen instructions a site: NOP of five bytes, or JMP to its stub
-//! end     stubs, each with a jump back behind its site
+//! end     stubs, each of which jumps back to the end of its site
 //! ```
 //!
 //! The code that a function was compiled to at first, its *original*, counts as a version without
@@ -94,7 +94,7 @@ pub(crate) struct Version {
     pub(super) points: Box<[u32]>,
     /// For each transfer point, where a frame of the original goes on; the original has none. Its
     /// transfer points may share their addresses with instructions that have no code, which have
-    /// been executed when a thread comes there: it goes on behind their sites.
+    /// been executed when a thread comes there: it continues after their sites.
     landings: Box<[u32]>,
     /// What stands at the transfer points while no trap does.
     pub(super) first_bytes: Box<[u8]>,
@@ -229,8 +229,8 @@ impl Version {
         if offset < self.end {
             return None;
         }
-        let behind = self.places.partition_point(|place| place.stub <= offset);
-        Some(self.places[behind.checked_sub(1)?].position)
+        let after = self.places.partition_point(|place| place.stub <= offset);
+        Some(self.places[after.checked_sub(1)?].position)
     }
 
     /// The site in front of the instruction at a position.
@@ -262,8 +262,8 @@ fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bo
 /// See [`Version::landings`].
 fn landings(original: &Seen, sited: &Seen) -> Box<[u32]> {
     let landing = |(from, to): (&u32, &u32)| {
-        let behind = original.instructions.partition_point(|(code, ..)| code <= from);
-        match behind.checked_sub(1).filter(|last| original.instructions[*last].0 == *from) {
+        let after = original.instructions.partition_point(|(code, ..)| code <= from);
+        match after.checked_sub(1).filter(|last| original.instructions[*last].0 == *from) {
             Some(last) => sited.instructions[last].0.max(*to),
             None => *to,
         }
