@@ -6,7 +6,7 @@
 //!    its pages come into being when they are written.
 //! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and
 //!    registers the two mappings as a text and its writable alias. [`patch`](crate::patch) and
-//!    [`TextRef`](crate::TextRef) then store through that alias, and copy nothing.
+//!    [`TextRef`] then store through that alias, and copy nothing.
 //! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
 //!
 //! No page is writable where it is executed, at any time.
@@ -136,7 +136,7 @@ impl CodeBuffer {
 /// Code that may be executed, and patched.
 ///
 /// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must
-/// be finished, and no [`TextRef`](crate::TextRef) or [`TogglePair`](crate::text::TogglePair)
+/// be finished, and no [`TextRef`] or [`TogglePair`](crate::text::TogglePair)
 /// inside it may be used afterwards: calling it, patching it and using those is unsafe, and this is
 /// part of what their callers promise.
 #[derive(Debug)]
