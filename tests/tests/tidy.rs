@@ -51,6 +51,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
+            ("probes", &["code", "module"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),

@@ -25,6 +25,9 @@
 //!   [`Error::Trap`], with a [`WasmBacktrace`]. So does one that is stopped by an
 //!   [`InterruptHandle`], from any thread, or by a [`Timeout`]. The store remains usable.
 //!
+//! - [Probes](probes) count how often control comes to an instruction or function. They are
+//!   switched on and off at any time, by stores to code that other threads run.
+//!
 //! # Example
 //! ```
 //! use wasm_jit::{Caller, Engine, Linker, Module, Store};
@@ -93,6 +96,7 @@
 //! | `trap/` | non-local exits from compiled code: signals, exceptions, interrupts, backtraces |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
+//! | `probes.rs` | probes: the public API; the machinery is in `code/probed/` |
 //! | `objdump.rs` | WebAssembly and machine code side by side |
 //!
 //! The compiler is the crate `wasm-jit-codegen`, with the contract between compiled code and the
@@ -104,6 +108,7 @@ mod engine;
 mod error;
 pub(crate) mod module;
 pub(crate) mod objdump;
+pub mod probes;
 mod runtime;
 mod trap;
 mod types;

@@ -6,10 +6,14 @@
 //!    its pages come into being when they are written.
 //! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and
 //!    registers the two mappings as a text and its writable alias. [`patch`](crate::patch) and
-//!    [`TextRef`](crate::TextRef) then store through that alias, and copy nothing.
+//!    [`TextRef`] then store through that alias, and copy nothing.
 //! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
 //!
 //! No page is writable where it is executed, at any time.
+//!
+//! A [`CodeArena`] is the same for code that is added while other code runs: both mappings are made
+//! at once, near the code that it belongs to, and code is appended through the writable one. What
+//! was appended never moves.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -19,7 +23,7 @@ use nix::sys::mman::munmap;
 
 use crate::protocol::INT3;
 use crate::text::{self, alias};
-use crate::{Error, site_table};
+use crate::{Error, TextRef, near, site_table};
 
 const PAGE: usize = 4096;
 
@@ -132,14 +136,13 @@ impl CodeBuffer {
 /// Code that may be executed, and patched.
 ///
 /// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must
-/// be finished, and no [`TextRef`](crate::TextRef) or [`TogglePair`](crate::text::TogglePair)
+/// be finished, and no [`TextRef`] or [`TogglePair`](crate::text::TogglePair)
 /// inside it may be used afterwards: calling it, patching it and using those is unsafe, and this is
 /// part of what their callers promise.
 #[derive(Debug)]
 pub struct CodeMemory {
     text: View,
     /// Kept for the text table, which has its address.
-    #[expect(dead_code, reason = "dropped with the text")]
     view: View,
     code: usize,
 }
@@ -161,6 +164,83 @@ impl CodeMemory {
         // SAFETY: mapped readable as long as `self`. Patches store meanwhile: each byte is read
         // once, volatile.
         (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
+    }
+}
+
+/// Memory for code that is added while the code next to it runs.
+///
+/// What is said of [`CodeMemory`] about dropping holds here too.
+#[derive(Debug)]
+pub struct CodeArena {
+    memory: CodeMemory,
+    place: TextRef,
+}
+
+impl CodeArena {
+    /// Room for `length` bytes of code, all of it within reach of a rel32 in `text`, and the
+    /// reverse. Costs address space, and memory as it is written.
+    ///
+    /// # Errors
+    /// [`Error::OutOfReach`], [`Error::CodeMemory`], [`Error::MemoryMap`].
+    pub fn near(text: &Range<usize>, length: usize) -> Result<Self, Error> {
+        let length = length.max(1).next_multiple_of(PAGE);
+        let start = alias::reserve_shared(length).map_err(refused)?;
+        let view = View { start, length };
+        let text = View { start: near::map_near(text, length)?, length };
+        site_table::reserve()?;
+        // SAFETY: both mappings are ours, so long, and nobody knows them.
+        unsafe { alias::map_executable_at(view.start, length, text.start) }.map_err(refused)?;
+        text::register(text.range(), view.start);
+        let memory = CodeMemory { text, view, code: 0 };
+        // SAFETY: the mapping was registered just now, and stays as it is.
+        let place = unsafe { TextRef::resolve(memory.address(), length)? };
+        Ok(Self { memory, place })
+    }
+
+    /// Where code would be executed that is appended now, at a multiple of `alignment` (a power of
+    /// two, at most a page).
+    pub fn next_address(&self, alignment: usize) -> usize {
+        self.memory.address() + self.memory.code.next_multiple_of(alignment)
+    }
+
+    /// How many more bytes there is room for.
+    pub fn room(&self) -> usize {
+        self.memory.pages().len() - self.memory.code
+    }
+
+    /// Adds code at [`CodeArena::next_address`]. Threads may execute it once they learn its address
+    /// through memory that was written afterwards.
+    ///
+    /// # Errors
+    /// [`Error::SharedWithParent`] in a forked child before [`unshare`](text::unshare),
+    /// [`Error::OutOfReach`] where there is no room.
+    pub fn append(&mut self, code: &[u8], alignment: usize) -> Result<usize, Error> {
+        let address = self.next_address(alignment);
+        if text::is_shared_with_parent() {
+            return Err(Error::SharedWithParent { address });
+        }
+        let start = address - self.memory.address();
+        let end = start + code.len();
+        if end > self.memory.pages().len() {
+            return Err(Error::OutOfReach { address, length: code.len() });
+        }
+        // SAFETY: inside the view, in a part that nobody has been given yet.
+        unsafe {
+            let place = self.memory.view.start.add(start);
+            place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
+        }
+        self.memory.code = end;
+        Ok(address)
+    }
+
+    /// Its addresses, whole pages.
+    pub fn pages(&self) -> Range<usize> {
+        self.memory.pages()
+    }
+
+    /// The start of the arena, as a place to patch at.
+    pub fn place(&self) -> &TextRef {
+        &self.place
     }
 }
 

@@ -98,6 +98,24 @@ fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error
     }
 }
 
+/// Maps whole pages, read-write, within reach of every address in `text` and the reverse.
+///
+/// # Errors
+/// [`Error::OutOfReach`], [`Error::MemoryMap`].
+pub(crate) fn map_near(text: &Range<usize>, length: usize) -> Result<NonNull<u8>, Error> {
+    let reach = reach_of(text);
+    let gaps = gaps()?;
+    let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
+    for gap in below.iter().rev().chain(above.iter().rev()) {
+        let Some(place) = place_in(gap, &reach, length) else { continue };
+        // Another thread may have mapped something there meanwhile: the next gap.
+        if let Some(start) = map_if_free(place, length)? {
+            return Ok(start);
+        }
+    }
+    Err(Error::OutOfReach { address: text.start, length })
+}
+
 impl NearBlock {
     /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach
     /// of every address in `text` and the reverse.
@@ -105,20 +123,10 @@ impl NearBlock {
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
     pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
-        let length = pages(code) + pages(data);
-        let reach = reach_of(text);
-        let gaps = gaps()?;
-        let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
-        for gap in below.iter().rev().chain(above.iter().rev()) {
-            let Some(place) = place_in(gap, &reach, length) else { continue };
-            // Another thread may have mapped something there meanwhile: the next gap.
-            if let Some(start) = map_if_free(place, length)? {
-                let mut block = Self { start, code: pages(code) };
-                block.code_mut().fill(INT3);
-                return Ok(block);
-            }
-        }
-        Err(Error::OutOfReach { address: text.start, length })
+        let start = map_near(text, pages(code) + pages(data))?;
+        let mut block = Self { start, code: pages(code) };
+        block.code_mut().fill(INT3);
+        Ok(block)
     }
 
     /// Where the code will be executed.

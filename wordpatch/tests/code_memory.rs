@@ -5,8 +5,8 @@ mod common;
 
 use common::generated::{PAGE, generate, mappings};
 use common::{A, B, RET, call, check_two_forms, mov_eax, while_executing, with_window};
-use wordpatch::code_memory::CodeBuffer;
-use wordpatch::{Error, FetchWindow, TextRef, patch};
+use wordpatch::code_memory::{CodeArena, CodeBuffer};
+use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
 #[test]
 fn a_patch_goes_through_the_mapping_that_the_code_was_written_by() {
@@ -111,4 +111,37 @@ fn address_space_that_is_not_needed_is_given_back() {
     let view = unsafe { TextRef::resolve(memory.address(), 5) }.unwrap().writable_view().unwrap() as usize;
     let line = mappings(&(view..view + 1)).pop().expect("the view is mapped");
     assert!(line.starts_with(&format!("{view:x}-{:x} ", view + PAGE)), "{line}");
+}
+
+#[test]
+fn code_is_added_near_other_code_while_that_runs() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(61);
+    let text = memory.pages();
+    let mut arena = CodeArena::near(&text, 3 * PAGE).unwrap();
+    for end in [arena.pages().start, arena.pages().end] {
+        assert!(end.abs_diff(text.start) < 1 << 31 && end.abs_diff(text.end) < 1 << 31);
+    }
+    while_executing(&[memory.address() + 61], |executor| {
+        let code: Vec<u8> = mov_eax(A).iter().copied().chain([RET]).collect();
+        let mut added = Vec::new();
+        while arena.room() >= 64 {
+            let address = arena.next_address(64);
+            assert_eq!(arena.append(&code, 64).unwrap(), address);
+            added.push(address);
+            assert_eq!(call(address), A);
+        }
+        assert_eq!(added.len(), 3 * PAGE / 64);
+        assert!(added.windows(2).all(|pair| pair[1] - pair[0] == 64));
+        executor.wait_for_calls(1);
+        // SAFETY: the site is one instruction, inside a window.
+        unsafe {
+            let [old, new] = [mov_eax(A), mov_eax(B)].map(|form| Bytes::new(&form).unwrap());
+            let offset = added[1] - arena.place().address();
+            arena.place().compare_exchange(FetchWindow::Bytes8, offset, &old, &new).unwrap();
+        }
+        assert_eq!(added[..3].iter().map(|at| call(*at)).collect::<Vec<_>>(), [A, B, A]);
+    });
+    assert!(matches!(arena.append(&[RET; 65], 1), Err(Error::OutOfReach { .. })));
+    assert!(!std::fs::read_to_string("/proc/self/maps").unwrap().contains(" rwx"));
 }

@@ -6,6 +6,7 @@
 //! here, once; clap reports errors in the command line itself, with exit code 2.
 
 mod compile;
+mod count;
 mod generate;
 mod objdump;
 mod program;
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --dir .::/ app.wasm input.txt     run a WASI program that may use this directory
   wasm-jit run --invoke fib math.wat 30          call an exported function, print its results
+  wasm-jit run --count main app.wasm             how often a function is called
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
 

@@ -12,6 +12,7 @@ use clap::Args;
 use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
+use super::count::Counts;
 use super::program::{self, Program};
 use super::{Failure, units, values};
 
@@ -22,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --dir .::/ --env LANG=C app.wasm -v input.txt
   wasm-jit run --invoke fib math.wat 30
+  wasm-jit run --count malloc --count main:0x2c1 app.wasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
 
 const EXIT_CODES: &str = "\
@@ -67,6 +69,12 @@ pub(super) struct Run {
     /// Hardens the code against speculative bypassing of bounds checks
     #[arg(long)]
     harden_speculation: bool,
+
+    /// Counts how often this function (name or index) is called, or the instruction at this offset
+    /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
+    /// program has ended; may be repeated
+    #[arg(long = "count", value_name = "FUNCTION[:OFFSET]")]
+    counts: Vec<String>,
 
     /// Writes /tmp/perf-PID.map, from which perf takes the names of functions
     #[arg(long)]
@@ -137,6 +145,7 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
         write_perf_map(&module)?;
     }
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
+    let counts = Counts::of(&module, &arguments.counts)?;
     let wasi = wasi_context(arguments)?;
     let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
     let program = Program::new(module, wasi, arguments.max_stack, of_thread);
@@ -148,6 +157,7 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
         .instantiate(&mut store)
         .map_err(Stop::Error)
         .and_then(|instance| execute(arguments, &mut store, &instance));
+    counts.print();
     let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -32,6 +32,15 @@ pub(super) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a number of bytes such as 65536, 512K or 8M".to_owned())
 }
 
+/// `0x2c1`, or `705`.
+pub(super) fn offset(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "expected an offset such as 0x2c1".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +58,13 @@ mod tests {
         for text in ["", "s", "10x", "-1s", "inf", "nan", "1e3", "1 s", "10ss", "99999999999999999999s"] {
             assert!(duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn offsets_are_hexadecimal_or_decimal() {
+        assert_eq!(offset("0x2c1"), Ok(0x2c1));
+        assert_eq!(offset("705"), Ok(705));
+        assert!(["", "0x", "x", "2c1", "-1", "0x100000000"].iter().all(|text| offset(text).is_err()));
     }
 
     #[test]

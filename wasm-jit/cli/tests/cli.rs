@@ -121,6 +121,29 @@ fn invoke_prints_results() {
 }
 
 #[test]
+fn counts_are_printed_when_the_program_has_ended() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    let count = |counts: &[&str]| {
+        let counts = counts.iter().flat_map(|count| ["--count", count]);
+        let line: Vec<&str> =
+            ["run", "--invoke", "fib"].into_iter().chain(counts).chain(["math.wat", "10"]).collect();
+        place.run(&line)
+    };
+    // The offset of the first `local.get`.
+    let ran = count(&["fib", "0:0x41", "none"]);
+    assert_eq!(ran.check(0, "55\n").stderr, "         177 fib\n         177 0:0x41\n           0 none\n");
+    count(&["main"]).check(1, "").says(&["--count: there is no function `main` with code"]);
+    count(&["fib:x"]).check(1, "").says(&["--count fib:x: expected an offset such as 0x2c1"]);
+    count(&["fib:0x42"]).check(1, "").says(&["--count fib:0x42: no instruction"]);
+    // What was counted until the program trapped.
+    place.text("trap.wat", "(module (func $f (export \"f\") (call $g) unreachable) (func $g))");
+    let ran = place.run(&["run", "--invoke", "f", "--count", "g", "trap.wat"]);
+    ran.check(134, "");
+    assert!(ran.stderr.starts_with("           1 g\n"), "{}", ran.stderr);
+}
+
+#[test]
 fn invoke_refuses_mismatched_arguments() {
     let place = Place::new();
     place.text("math.wat", MATH);

@@ -4,9 +4,10 @@
 //! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a
 //! [`Chunk`], together with all that is needed to link it, to unwind its frames, and to find
 //! exception handlers. It knows the declarations of the module ([`ModuleInfo`]), and nothing of
-//! engines, stores or signals. An [`Observer`] is shown the code position of each instruction and
-//! the locations of its values. The code's requirements on a runtime are in [`vmctx`]: registers,
-//! calls, frames, and the layout of shared memory. Read that first.
+//! engines, stores or signals. [`Sites`] are places that a patch can turn into jumps. An
+//! [`Observer`] is shown the code position of each instruction and the locations of its values. The
+//! code's requirements on a runtime are in [`vmctx`]: registers, calls, frames, and the layout of
+//! shared memory. Read that first.
 //!
 //! This crate is a part of `wasm-jit`, which is the one that programs use: its interface changes
 //! whenever the engine's does.
@@ -23,10 +24,11 @@ mod compiler;
 mod module;
 pub mod vmctx;
 
-pub use asm::{Reg, UD2};
+pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, TRANSFER_TRAP, UD2, site_jump};
 pub use compiler::{
-    Address, Catch, Chunk, CompiledFunction, Compiler, Condition, DirectCall, FrameMap, FrameMaps, Limit,
-    LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed, Position, Positions, State, TryRegion, Ty,
+    Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub, DirectCall,
+    ENTRY_LENGTH, FrameMap, FrameMaps, Limit, LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed,
+    Position, Positions, SITE_LENGTH, SITE_WINDOW, Sites, State, TryRegion, Ty, counter_stub,
     entry_trampoline, host_trampoline,
 };
 pub use module::{CodeSettings, ModuleInfo};

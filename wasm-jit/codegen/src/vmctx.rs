@@ -134,6 +134,9 @@ pub struct VmContext {
     pub is_host: usize,
 }
 
+/// Offset of the address of the instance's counters, which lies in front of its context: quadwords
+/// that stubs add to. Not read before there is a stub.
+pub const COUNTERS: i32 = -8;
 /// Offset of [`VmContext::store`].
 pub const STORE: i32 = offset_of!(VmContext, store) as i32;
 /// Offset of [`VmContext::memory0`].

@@ -5,6 +5,8 @@
 //! empty function; it finds both by their names. Each image gets an object file in memory, with a
 //! symbol for each function and trampoline, and no code: gdb reads that from the process. No unwind
 //! information is needed: gdb analyzes the prologue that every function has, and follows `rbp`.
+//! It must find PUSH at the address of a symbol, so the prefixes before it get a symbol of their
+//! own, `FUNCTION@entry`.
 //!
 //! Code is shared memory that is not writable where it is executed, so gdb cannot insert software
 //! breakpoints: `hbreak`, which uses hardware breakpoints, works.
@@ -19,6 +21,8 @@ use std::sync::{Arc, Mutex};
 use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
+
+use wasm_jit_codegen::ENTRY_PREFIX;
 
 use super::CodeImage;
 use super::sections::Sections;
@@ -149,9 +153,14 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         Some(name) => format!("{module}!{name}"),
         None => format!("{module}!function[{index}]"),
     };
-    let functions = image.indices().map(|index| {
+    let code = image.memory().code();
+    let functions = image.indices().flat_map(|index| {
         let function = image.function(index);
-        (name(index), function.entry..function.end)
+        let prefixes =
+            code[function.entry as usize..].iter().take_while(|byte| **byte == ENTRY_PREFIX).count();
+        let push = function.entry + prefixes as u32;
+        let entry = (prefixes > 0).then(|| (name(index) + "@entry", function.entry..push));
+        entry.into_iter().chain([(name(index), push..function.end)])
     });
     // By their symbols, gdb unwinds from here to the host's frames.
     let trampolines =
@@ -253,7 +262,9 @@ mod tests {
         let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
         let file = object_file(&image);
         let file = object::File::parse(&*file).unwrap();
-        let names: Vec<_> = file.symbols().skip(3).map(|symbol| symbol.name().unwrap().to_owned()).collect();
+        let names: Vec<_> = file.symbols().skip(6).map(|symbol| symbol.name().unwrap().to_owned()).collect();
+        let of_functions: Vec<_> = file.symbols().take(2).map(|symbol| symbol.name().unwrap()).collect();
+        assert_eq!(of_functions, ["m!function[0]@entry", "m!function[0]"]);
         assert_eq!(names, ["enter", "leave", "enter", "leave"].map(|what| format!("m!trampoline[{what}]")));
         let ends: Vec<_> = file.symbols().map(|symbol| symbol.address() + symbol.size()).collect();
         assert!(ends.is_sorted() && ends.last() == Some(&(image.memory().pages().end as u64)), "{ends:x?}");

@@ -5,13 +5,14 @@
 //! the image does not depend on the order in which threads finish.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use wasm_jit_codegen::{
     Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline,
 };
 use wordpatch::code_memory::CodeBuffer;
 
+use super::probed::counters::Counters;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, registry};
 use crate::vmctx::VmLayout;
 
@@ -133,6 +134,8 @@ impl ImageLinker {
         self.catches.shrink_to_fit();
         let image = CodeImage {
             _registered: None,
+            probed: OnceLock::new(),
+            counters: Counters::default(),
             memory,
             layout: VmLayout::new(&module),
             module,

@@ -12,15 +12,19 @@
 //!
 //! For each function, the image stores its position, the size of its frame, and its try regions;
 //! not the positions of its instructions.
+//!
+//! Functions that are probed get further versions of their code, in memory next to the image
+//! ([`probed`]).
 
 pub(crate) mod compile;
 pub(crate) mod gdb;
 pub(crate) mod link;
 pub(crate) mod perf;
+pub(crate) mod probed;
 pub(crate) mod registry;
 pub(crate) mod sections;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use wasmparser::{BinaryReader, FuncType, FunctionBody};
 use wordpatch::code_memory::CodeMemory;
@@ -38,6 +42,9 @@ use crate::vmctx::VmLayout;
 pub(crate) struct CodeImage {
     /// Dropped first: the image cannot be found any more when its code is freed.
     _registered: Option<registry::Registered>,
+    /// Made with the first probe.
+    probed: OnceLock<Box<probed::Probed>>,
+    pub counters: probed::counters::Counters,
     memory: CodeMemory,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.
@@ -159,15 +166,20 @@ impl CodeImage {
         std::ptr::with_exposed_provenance(self.memory.address() + offset as usize)
     }
 
-    /// Whether the address is in a function's code, as opposed to a trampoline.
+    /// Whether the address is in a function's code or in a stub, as opposed to a trampoline. Uses
+    /// atomics only.
     pub(crate) fn has_function_at(&self, pc: usize) -> bool {
+        self.has_original_at(pc) || self.version_at(pc).is_some()
+    }
+
+    fn has_original_at(&self, pc: usize) -> bool {
         pc.wrapping_sub(self.memory.address()) < self.functions_end as usize
     }
 
-    /// The index of the function whose code the address is in.
+    /// The index of the function whose code, or stub, the address is in. Atomics only.
     pub(crate) fn function_at(&self, pc: usize) -> Option<u32> {
-        if !self.has_function_at(pc) {
-            return None;
+        if !self.has_original_at(pc) {
+            return self.version_at(pc).map(|(function, _)| function);
         }
         let offset = (pc - self.memory.address()) as u32;
         let after = self.functions.partition_point(|function| function.entry <= offset);
@@ -214,21 +226,30 @@ impl CodeImage {
     }
 
     /// The catches that an exception passes on its way out, innermost first, if it was raised by
-    /// the call in `function` that returns to `pc`.
-    pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = &Catch> {
-        let offset = (pc - self.memory.address()) as u32;
+    /// the call in `function` that returns to `pc`; and the base of their handlers' offsets.
+    pub(crate) fn catches(&self, function: u32, pc: usize) -> (usize, impl Iterator<Item = &Catch>) {
         let number = (function - self.module.imported_functions) as usize;
         let first = self.functions[number].first_region as usize;
         let end =
             self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
+        // A return address may be that behind the last instruction of a function.
+        let (base, regions, own, catches) = match self.version_at(pc - 1) {
+            Some((_, version)) => {
+                let (regions, catches) = version.tables();
+                (version.base(), regions, regions, catches)
+            }
+            None => (self.memory.address(), &*self.regions, &self.regions[first..end], &*self.catches),
+        };
+        let offset = (pc - base) as u32;
         // An inner region follows the outer one.
         let is_in = |region: &&TryRegion| region.start < offset && offset <= region.end;
-        let innermost = self.regions[first..end].iter().rfind(is_in);
-        let outer = |region: &&TryRegion| region.parent.map(|parent| &self.regions[parent as usize]);
-        std::iter::successors(innermost, outer).flat_map(|region| {
+        let innermost = own.iter().rfind(is_in);
+        let outer = move |region: &&TryRegion| region.parent.map(|parent| &regions[parent as usize]);
+        let catches = std::iter::successors(innermost, outer).flat_map(move |region| {
             let first = region.first_catch as usize;
-            &self.catches[first..first + region.catches as usize]
-        })
+            &catches[first..first + region.catches as usize]
+        });
+        (base, catches)
     }
 }
 

@@ -6,6 +6,7 @@
 //! is alive, and its entry does not change while it is read; of the other entries, only the word is
 //! read.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +32,7 @@ static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// An image's entry, freed when dropped.
 #[derive(Debug)]
-pub(super) struct Registered(usize);
+pub(crate) struct Registered(usize);
 
 impl Drop for Registered {
     fn drop(&mut self) {
@@ -46,17 +47,32 @@ impl Drop for Registered {
 /// Registers the image; `keep` stores the entry in it.
 pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Registered)) -> Arc<CodeImage> {
     let mut image = Arc::new(image);
+    let (number, place) = free_entry();
+    keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
+    place.fill(&image, &image.memory().pages());
+    image
+}
+
+/// Makes more pages of an image known, which it must keep the result with.
+pub(super) fn register_more(image: &Arc<CodeImage>, pages: &Range<usize>) -> Registered {
+    let (number, place) = free_entry();
+    place.fill(image, pages);
+    Registered(number)
+}
+
+fn free_entry() -> (usize, &'static Entry) {
     let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
     let new = |_| Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
     let number = free.pop().or_else(|| TABLE.push_with(new)).expect("there is room");
-    drop(free);
-    let place = TABLE.get(number).expect("entries stay");
-    keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
-    let pages = image.memory().pages();
-    let (first, count) = (pages.start >> PAGE_BITS, pages.len() >> PAGE_BITS);
-    place.image.store(Arc::as_ptr(&image).cast_mut(), Ordering::Relaxed);
-    place.pages.store((first as u64) << LENGTH_BITS | count as u64, Ordering::Release);
-    image
+    (number, TABLE.get(number).expect("entries stay"))
+}
+
+impl Entry {
+    fn fill(&self, image: &Arc<CodeImage>, pages: &Range<usize>) {
+        let (first, count) = (pages.start >> PAGE_BITS, pages.len() >> PAGE_BITS);
+        self.image.store(Arc::as_ptr(image).cast_mut(), Ordering::Relaxed);
+        self.pages.store((first as u64) << LENGTH_BITS | count as u64, Ordering::Release);
+    }
 }
 
 /// The image that contains a code address. Uses atomics only.

@@ -13,10 +13,11 @@ use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use super::typed::{TypedFunc, WasmParams, WasmResults};
+use crate::code::probed::counters::{Counting, Slot};
 use crate::error::Error;
 use crate::module::{Item, Module};
 use crate::types::RefType;
-use crate::vmctx::{VmContext, VmFuncRef, VmLayout};
+use crate::vmctx::{COUNTERS, VmContext, VmFuncRef, VmLayout};
 
 /// The block of memory that `r14` points to: a [`VmContext`] followed by the parts placed by
 /// [`VmLayout`].
@@ -26,6 +27,9 @@ pub(crate) struct ContextBlock {
     size: usize,
 }
 
+/// Bytes in front of the context, which end with the address of the instance's counters.
+const IN_FRONT: usize = 16;
+
 impl ContextBlock {
     pub(crate) fn new(layout: &VmLayout) -> Self {
         let size = layout.size as usize;
@@ -33,11 +37,18 @@ impl ContextBlock {
         // SAFETY: a context has a head, so the size is not 0.
         let start = unsafe { alloc_zeroed(memory) };
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(memory) };
-        Self { start, size }
+        // SAFETY: within the block.
+        Self { start: unsafe { start.add(IN_FRONT) }, size }
     }
 
     fn layout(size: usize) -> Layout {
-        Layout::from_size_align(size, 16).expect("a module has at most some million items")
+        Layout::from_size_align(IN_FRONT + size, 16).expect("a module has at most some million items")
+    }
+
+    /// Where compiled code reads the address of the instance's counters.
+    pub(crate) fn counters(&self) -> NonNull<Slot> {
+        // SAFETY: in front of the context, within the block, and zero at first.
+        unsafe { self.start.byte_offset(COUNTERS as isize) }.cast()
     }
 
     pub(crate) fn context(&self) -> *mut VmContext {
@@ -56,7 +67,7 @@ impl ContextBlock {
 impl Drop for ContextBlock {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.size)) };
+        unsafe { dealloc(self.start.as_ptr().sub(IN_FRONT), Self::layout(self.size)) };
     }
 }
 
@@ -65,6 +76,8 @@ impl Drop for ContextBlock {
 #[derive(Debug)]
 pub(crate) struct InstanceData {
     pub module: Module,
+    /// Dropped before the context, which has the address of its counters.
+    pub _counting: Counting,
     pub block: ContextBlock,
     /// One for each function, imports first. Compiled code holds their addresses.
     pub func_refs: NonNull<[VmFuncRef]>,

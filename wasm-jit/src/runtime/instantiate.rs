@@ -20,6 +20,7 @@ use super::libcalls;
 use super::linear_memory;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::tag::{Tag, TagData};
+use crate::code::probed::counters::Counting;
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
 use crate::types::{GlobalType, MemoryType, TableType};
@@ -109,6 +110,9 @@ fn allocate(
     }
     let layout = VmLayout::new(info);
     let block = ContextBlock::new(&layout);
+    // SAFETY: the instance has both, and drops this first.
+    let counting = unsafe { Counting::join(module.code(), block.counters()) };
+    let counting = counting.map_err(|source| Error::Memory { purpose: "the counters of probes", source })?;
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
         globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
@@ -127,6 +131,7 @@ fn allocate(
         parsed.elements.iter().map(|segment| ElementValues { ty: segment.ty, values: Box::default() });
     let instance = InstanceData {
         module: module.clone(),
+        _counting: counting,
         block,
         func_refs: NonNull::from(Box::leak(func_refs.into_boxed_slice())),
         memories: memories.into(),

@@ -154,7 +154,8 @@ struct Module<'a> {
     image: &'a CodeImage,
     sections: Sections<'a>,
     lines: Option<Lines<'a>>,
-    positions: HashMap<u32, Result<Vec<Position>, ObserveError>>,
+    /// By function and version.
+    positions: HashMap<(u32, usize), Result<Vec<Position>, ObserveError>>,
 }
 
 impl<'a> Module<'a> {
@@ -166,9 +167,13 @@ impl<'a> Module<'a> {
 
     fn frame(&mut self, index: u32, pc: usize) -> FrameInfo {
         let function = self.image.function(index);
-        let positions = self.positions.entry(index).or_insert_with(|| self.image.positions(index));
-        let offset = (pc - self.image.at(function.entry) as usize) as u32;
+        let version = self.image.version_number(pc);
+        let positions = self.positions.entry((index, version));
+        let positions = positions.or_insert_with(|| self.image.positions_at(pc, index));
+        let entry = self.image.prologue_at(pc).map_or(pc, |(entry, _)| entry);
+        let offset = (pc - entry) as u32;
         let (instruction, problem) = match positions {
+            Ok(_) if let Some(instruction) = self.image.stub_at(pc) => (Some(instruction as usize), None),
             Ok(positions) => {
                 let after = positions.partition_point(|position| position.code <= offset);
                 (after.checked_sub(1).map(|at| positions[at].wasm as usize), None)

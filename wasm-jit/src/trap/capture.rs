@@ -6,9 +6,11 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 use super::signals::trap_code;
 use super::unwind::{Frame, Frames};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
-use crate::code::CodeImage;
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
+
+/// The longest instruction, in bytes.
+const MAX_LENGTH: usize = 15;
 
 /// Maximum number of frames that are kept; further outer frames are only counted.
 const MAX_FRAMES: usize = 256;
@@ -104,9 +106,16 @@ unsafe fn instruction_at(pc: usize) -> Instruction {
     // SAFETY: the address is in the image; the code of its functions is followed by more code, or
     // the rest of a page.
     unsafe {
-        let length = image_at(pc).map_or(0, |image: &CodeImage| (image.memory().pages().end - pc).min(15));
-        let code = std::slice::from_raw_parts(std::ptr::with_exposed_provenance(pc), length);
-        Decoder::with_ip(64, code, pc as u64, DecoderOptions::NONE).decode()
+        let Some(image) = image_at(pc) else { return Instruction::default() };
+        let length = (image.code_end(pc) - pc).min(MAX_LENGTH);
+        let mut code = [0; MAX_LENGTH];
+        let start = std::ptr::with_exposed_provenance::<u8>(pc);
+        for (at, byte) in code[..length].iter_mut().enumerate() {
+            *byte = start.add(at).read_volatile();
+        }
+        // The thread has executed what a trap may have taken the place of since.
+        code[0] = image.byte_under_trap(pc).unwrap_or(code[0]);
+        Decoder::with_ip(64, &code[..length], pc as u64, DecoderOptions::NONE).decode()
     }
 }
 
@@ -172,16 +181,16 @@ unsafe fn pushed_without_frame(pc: usize) -> Option<usize> {
         if instruction_at(pc).mnemonic() == Mnemonic::Ret {
             return Some(0);
         }
-        let image = image_at(pc)?;
-        let function = image.function(image.function_at(pc)?);
-        if pc >= image.at(function.body) as usize {
+        let (entry, body) = image_at(pc)?.prologue_at(pc)?;
+        if pc >= body {
             return None;
         }
-        let (mut at, mut pushed) = (image.at(function.entry) as usize, 0);
+        let (mut at, mut pushed) = (entry, 0);
         while at < pc {
             let instruction = instruction_at(at);
             match instruction.mnemonic() {
-                Mnemonic::Push => pushed += 1,
+                // A jump to another version has taken the place of PUSH, or of its first bytes.
+                Mnemonic::Push | Mnemonic::Jmp => pushed += 1,
                 Mnemonic::Mov if instruction.op0_register() == Register::RBP => return None,
                 Mnemonic::INVALID => return None,
                 _ => {}

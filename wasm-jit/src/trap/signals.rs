@@ -8,8 +8,10 @@
 //! 1. The thread executes a function in a code image: `r14` is its context. For a fault, program
 //!    counter and registers are recorded in the store and the thread is redirected to
 //!    [`raise_by_signal`]; for an interrupt also, if the store's interrupt was requested.
-//! 2. Otherwise, an interrupt of ours that arrived at another point: ignored, it will be repeated.
-//! 3. Otherwise, the signal is not ours: it is passed to the previous handler. If the previous
+//! 2. Otherwise, a SIGILL where a frame is transferred to another version of its function: the
+//!    thread continues there ([`CodeImage::transfer`]).
+//! 3. Otherwise, an interrupt of ours that arrived at another point: ignored, it will be repeated.
+//! 4. Otherwise, the signal is not ours: it is passed to the previous handler. If the previous
 //!    action was the default, it is restored and the handler returns, so that the instruction
 //!    faults again and the process ends as it would have without us.
 //!
@@ -124,6 +126,16 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let pc = registers[libc::REG_RIP as usize] as usize;
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
+    if signal == libc::SIGILL
+        && let Some(image) = image
+        && !was_sent(info_ref)
+        // SAFETY: the thread has just executed the instruction.
+        && unsafe { trap_code(pc) }.is_none()
+        && let Some(version) = image.transfer(pc)
+    {
+        registers[libc::REG_RIP as usize] = version as i64;
+        return;
+    }
     if let Some(image) = image {
         let context = registers[libc::REG_R14 as usize] as usize;
         let context = std::ptr::with_exposed_provenance::<VmContext>(context);

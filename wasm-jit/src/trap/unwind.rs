@@ -131,7 +131,8 @@ pub(super) unsafe extern "sysv64" fn find_handler(
 unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*const u8, u32)> {
     // A return address may be the end of a function: the call precedes it.
     let function = image.function_at(frame.pc - 1)?;
-    let mut catches = image.catches(function, frame.pc).peekable();
+    let (base, catches) = image.catches(function, frame.pc);
+    let mut catches = catches.peekable();
     catches.peek()?;
     // SAFETY: a function's frame has its context below the frame pointer.
     let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
@@ -142,5 +143,6 @@ unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*co
             |tag| unsafe { context.byte_offset(image.layout.tag(tag) as isize).cast::<usize>().read() };
         catch.tag.is_none_or(|index| identity(index) == tag)
     })?;
-    Some((image.at(catch.handler), image.function(function).frame_size))
+    let handler = std::ptr::with_exposed_provenance(base + catch.handler as usize);
+    Some((handler, image.function(function).frame_size))
 }

@@ -10,6 +10,7 @@
 
 mod interpreter;
 mod programs;
+mod sites;
 
 use std::arch::asm;
 use std::collections::HashMap;

@@ -124,6 +124,24 @@ pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix
     unsafe { duplicate(writable.cast(), length, READ_EXECUTE) }
 }
 
+/// The same, in the place of a mapping of the caller's.
+///
+/// # Safety
+/// As [`map_executable`]; `place` must be the start of a mapping that is the caller's own, so long,
+/// and that nobody uses. It is the caller's afterwards too.
+pub(crate) unsafe fn map_executable_at(
+    writable: NonNull<u8>,
+    length: usize,
+    place: NonNull<u8>,
+) -> nix::Result<()> {
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: with an old size of zero nothing is unmapped but what is at `place`, which is the
+    // caller's.
+    let copy = unsafe { mremap(writable.cast(), 0, length, flags, Some(place.cast())) }?;
+    // SAFETY: nobody uses the copy yet.
+    unsafe { mprotect(copy, length, READ_EXECUTE) }
+}
+
 /// Moves a read-execute mapping of `file`, from `offset` on, over the text at `range`, with a
 /// debugger's `breakpoints` (addresses).
 ///

@@ -6,12 +6,13 @@
 //!
 //! `reg.rs` has the operands, `encode.rs` the parts that all encodings share, `int.rs` and
 //! `float.rs` the instructions, `label.rs` the jumps, whose displacements are filled in when their
-//! label is bound.
+//! label is bound; `patch.rs` the bytes that patches exchange.
 
 mod encode;
 mod float;
 mod int;
 mod label;
+mod patch;
 mod reg;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
 pub(crate) use label::Label;
 pub use label::UD2;
+pub use patch::{ENTRY_PREFIX, SITE_OFF, TRANSFER_TRAP, site_jump};
 pub use reg::Reg;
 pub(crate) use reg::{Mem, Rm};
 

@@ -62,6 +62,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
+        self.show_transfer();
         self.stack_removed(ty);
         self.asm.bind(back);
         self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.position });
@@ -190,6 +191,7 @@ impl<'a> FunctionCompiler<'a> {
     fn call_direct(&mut self, function: u32) {
         let at = self.asm.call_to_link();
         self.calls.push(DirectCall { at, function });
+        self.show_transfer();
     }
 
     /// Calls the function in [`CALLEE`] with its own context.
@@ -198,6 +200,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.mov(true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
+        self.show_transfer();
         self.stack_removed(ty);
         self.asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
         if !self.module.memories.is_empty() {
@@ -257,6 +260,7 @@ impl<'a> FunctionCompiler<'a> {
         self.parallel_moves(moves);
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);
+        self.show_transfer();
         self.registers.unpin_all();
     }
 

@@ -213,6 +213,8 @@ impl<'a> FunctionCompiler<'a> {
         }
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
+        self.show_transfer();
+        self.lay_out_site(self.position);
     }
 
     /// Aligns an innermost loop if many of its bytes would otherwise share a fetch with the code

@@ -19,6 +19,7 @@ use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
 use super::scan::Scan;
+use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
 use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
@@ -26,7 +27,7 @@ use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
 
 /// Space for the longest prologue.
-const PROLOGUE: u32 = 48;
+const PROLOGUE: u32 = 64;
 /// Functions start at multiples of this: code inside keeps its alignment if the function is moved
 /// or compiled again.
 pub(super) const ALIGNMENT: u32 = 32;
@@ -113,6 +114,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) try_region: Option<u32>,
     /// The observer, if there is one.
     observer: Option<&'a mut (dyn Observer + 'a)>,
+    /// The instructions in front of which there is a site.
+    sites: &'a Sites,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -130,6 +133,7 @@ pub(super) fn compile<'a>(
     index: u32,
     body: &'a FunctionBody<'_>,
     chunk: &'a mut Chunk,
+    sites: &'a Sites,
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
     let Compiler { module, layout, scratch } = compiler;
@@ -185,11 +189,15 @@ pub(super) fn compile<'a>(
         try_regions: Vec::new(),
         try_region: None,
         observer,
+        sites,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
-    function.code_limit = start.saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE));
+    function.code_limit = start
+        .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
+        .saturating_add(wasm.saturating_mul(sites.max_bytes_each()));
     function.enter();
+    function.lay_out_site(body.range().start as u32);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
     let mut current = Some(reader.read().map_err(malformed)?);
@@ -201,6 +209,10 @@ pub(super) fn compile<'a>(
         function.next = next.as_ref().map_or(Next::Other, next_kind);
         function.show_instruction();
         if function.reachable {
+            // The site of a loop is at its label: every iteration comes there.
+            if !matches!(operator, Operator::Loop { .. }) {
+                function.lay_out_site(position);
+            }
             function.operator(&operator)?;
         } else {
             function.skip(&operator);
@@ -250,6 +262,43 @@ impl<'a> FunctionCompiler<'a> {
             let state = State::of(self);
             observer.instruction(Position { code: self.asm.offset(), wasm: self.position }, &state);
             self.observer = Some(observer);
+        }
+    }
+
+    /// Lays out the site of a place, if it has one: the current instruction, or the entry.
+    pub(super) fn lay_out_site(&mut self, position: u32) {
+        if !self.sites.contains(position) {
+            return;
+        }
+        let before = self.asm.offset();
+        let over = before % SITE_WINDOW;
+        if over + SITE_LENGTH > SITE_WINDOW {
+            self.asm.nops(SITE_WINDOW - over);
+        }
+        let site = self.asm.offset();
+        self.asm.nops(SITE_LENGTH);
+        // NOPs preserve the flags: what the compiler knows of them still holds.
+        if let Some((_, _, known_at)) = &mut self.flags
+            && *known_at == before
+        {
+            *known_at = self.asm.offset();
+        }
+        if let Some(observer) = self.observer.take() {
+            let state = State::of(self);
+            observer.site(Position { code: site, wasm: position }, &state);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Reports that a frame can continue in another version of the function from here.
+    pub(super) fn show_transfer(&mut self) {
+        let code = self.asm.offset();
+        if let Some(observer) = &mut self.observer {
+            observer.transfer(code);
+        }
+        // No branch and no site shares the address with it.
+        if *self.sites != Sites::None {
+            self.asm.nops(1);
         }
     }
 
@@ -398,7 +447,6 @@ impl<'a> FunctionCompiler<'a> {
 
         let mut front = Vec::new();
         let mut asm = Assembler::new(&mut front);
-        asm.push(Reg::RBP);
         asm.mov(true, Reg::RBP, Reg::RSP);
         if overflow.is_some() {
             asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
@@ -423,12 +471,13 @@ impl<'a> FunctionCompiler<'a> {
                 asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
             }
         }
-        let entry = start - front.len() as u32;
+        let behind_push = start - front.len() as u32;
         if let Some(overflow) = overflow {
-            let distance = overflow.wrapping_sub(entry + jump_end);
+            let distance = overflow.wrapping_sub(behind_push + jump_end);
             front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
         }
-        self.asm.overwrite(entry, &front);
+        self.asm.overwrite(behind_push, &front);
+        let entry = self.write_entry(behind_push);
         CompiledFunction {
             index: self.index,
             entry,
@@ -437,6 +486,18 @@ impl<'a> FunctionCompiler<'a> {
             frame_size,
             try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         }
+    }
+
+    /// Writes the first instruction, which a patch may turn into a jump: PUSH of `rbp`, with enough
+    /// ignored prefixes for the five bytes of a JMP inside an aligned quadword. The rest of the
+    /// prologue begins at `behind`, where debuggers look for it.
+    fn write_entry(&mut self, behind: u32) -> u32 {
+        let last = behind - ENTRY_LENGTH;
+        let entry = last - (last % SITE_WINDOW).saturating_sub(SITE_WINDOW - ENTRY_LENGTH);
+        let mut first = Vec::new();
+        Assembler::new(&mut first).long_push(Reg::RBP, behind - entry);
+        self.asm.overwrite(entry, &first);
+        entry
     }
 
     /// Restores the caller's registers.

@@ -58,7 +58,9 @@ mod output;
 mod register_file;
 mod registers;
 mod scan;
+mod sites;
 mod state;
+mod stub;
 mod trampoline;
 
 pub use abi::Ty;
@@ -67,6 +69,8 @@ pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
+pub use stub::{AtSite, CounterStub, counter_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 
 use wasmparser::FunctionBody;
@@ -103,7 +107,7 @@ impl<'m> Compiler<'m> {
     /// # Errors
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, None)
+        function::compile(self, index, body, chunk, &Sites::None, None)
     }
 
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
@@ -117,6 +121,21 @@ impl<'m> Compiler<'m> {
         chunk: &mut Chunk,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, Some(observer))
+        self.compile_with_sites(index, body, chunk, &Sites::None, observer)
+    }
+
+    /// As [`Compiler::compile_observed`], with sites in front of some instructions.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_with_sites(
+        &mut self,
+        index: u32,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+        sites: &Sites,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Limit> {
+        function::compile(self, index, body, chunk, sites, Some(observer))
     }
 }

@@ -16,6 +16,7 @@ use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
 use super::state::{Flag, Local, Operand, Val};
+use super::stub::AtSite;
 use crate::asm::{Cond, Mem, Reg};
 
 /// Is notified while a function is compiled. Code offsets are relative to the chunk.
@@ -27,6 +28,14 @@ pub trait Observer {
     /// Additional code of an instruction, outside of the main sequence: cold code, and the
     /// epilogue. Or data: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
+
+    /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
+    /// the instruction; for a loop, that at its label.
+    fn site(&mut self, _site: Position, _state: &State<'_>) {}
+
+    /// A frame can go on in another version of the function from here: from the label of a loop, or
+    /// where a call returns. All versions have the same of these places, in the same order.
+    fn transfer(&mut self, _code: u32) {}
 }
 
 /// The state of the compiler before an instruction.
@@ -197,6 +206,22 @@ impl<'a> State<'a> {
             outermost_loop: function.loops.outermost(),
             flags_in_use: zero_flag || function.stack.iter().any(is_flag),
         }
+    }
+
+    /// Whether the instruction can be reached.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.reachable
+    }
+
+    /// What a stub of a site here needs to know.
+    #[must_use]
+    pub fn at_site(&self) -> AtSite {
+        let load = |operand: &Operand| match operand.val {
+            Val::Load(mem) => Some((mem, operand.ty.wide())),
+            _ => None,
+        };
+        AtSite { needs_flags: self.flags_in_use, pending: self.stack.iter().filter_map(load).collect() }
     }
 
     /// The locations of the values; `None` before an unreachable instruction.

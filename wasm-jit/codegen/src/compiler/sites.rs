@@ -1,0 +1,56 @@
+//! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs.
+//!
+//! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
+//! JMP and back, whatever the processor. It is where control comes whenever the program is about to
+//! execute the instruction, and at no other time:
+//!
+//! - for a `loop`, right after its label: the way into the loop and all branches back pass it;
+//! - for any other instruction, after the code of the previous instruction. A branch to the end of
+//!   a block continues after the site of its `end`, as it continues after the `end`.
+//!
+//! The function's *entry* is a place of its own, after the prologue and before the first
+//! instruction; its position is that of the body, where the declarations of locals begin.
+//!
+//! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
+//! registers, slots and flags in front of each instruction, the same frame, and the same calls in
+//! the same order. What runs one of these versions of a function can therefore go on in another one
+//! at the same place. *Transfer points* are the places where that is arranged for: the labels of
+//! loops, and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
+//! with sites, a NOP of one byte stands there, so that a transfer point has its address for itself.
+//!
+//! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
+//! inside an aligned quadword, so that they can be turned into a JMP as well.
+
+/// How many bytes at a function's entry can be turned into a JMP.
+pub const ENTRY_LENGTH: u32 = 5;
+/// Length of a site.
+pub const SITE_LENGTH: u32 = 5;
+/// A site lies inside an aligned block of this many bytes.
+pub const SITE_WINDOW: u32 = 8;
+
+/// Which instructions of a function get sites, by their offsets in the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sites {
+    /// None.
+    #[default]
+    None,
+    /// These, in ascending order.
+    At(Box<[u32]>),
+    /// All that can be reached.
+    All,
+}
+
+impl Sites {
+    pub(super) fn contains(&self, position: u32) -> bool {
+        match self {
+            Self::None => false,
+            Self::At(positions) => positions.binary_search(&position).is_ok(),
+            Self::All => true,
+        }
+    }
+
+    /// How much one of them may add to the code, with what aligns it.
+    pub(super) fn max_bytes_each(&self) -> u32 {
+        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW }
+    }
+}

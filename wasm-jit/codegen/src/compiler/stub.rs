@@ -1,0 +1,122 @@
+//! The code that a site jumps to.
+//!
+//! A stub is entered with the state before the site's instruction, and returns to the end of the
+//! site with the same state: it changes `r11` and `xmm15` only, which are free between two
+//! instructions, and the flags where nobody needs them. It uses no stack, since a frame that calls
+//! nothing lies below `rsp`.
+//!
+//! The next instruction may have a load to do that the one in front of it has left to it. It is the
+//! earlier one's, so the stub tries it first: if it traps, nothing has been counted.
+//!
+//! ```text
+//! mov r11, [pending load]         mov r11, [pending load]
+//! mov r11, [r14 + COUNTERS]       mov r11, [r14 + COUNTERS]
+//! add qword [r11 + cell], 1       vmovq xmm15, rax
+//! jmp back                        mov rax, [r11 + cell]
+//!                                 lea rax, [rax + 1]
+//! where flags are needed:         mov [r11 + cell], rax
+//!                                 vmovq rax, xmm15
+//!                                 jmp back
+//! ```
+//!
+//! A store runs on one thread, and has counters of its own: no LOCK.
+
+use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
+use crate::asm::{Alu, Assembler, Mem, Reg, Size};
+use crate::vmctx::COUNTERS;
+
+/// The state at a site, as far as its stub depends on it.
+#[derive(Clone, Debug)]
+pub struct AtSite {
+    /// Whether the code that follows may rely on the flags.
+    pub(super) needs_flags: bool,
+    /// Where the values are that are to be loaded, and whether they have eight bytes or four.
+    pub(super) pending: Vec<(Mem, bool)>,
+}
+
+/// Where the parts of a stub are, by their offsets in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterStub {
+    /// Where a counter's stub begins.
+    pub start: u32,
+    /// Where the jump back begins: a stub that does nothing.
+    pub back: u32,
+    /// The rel32 of that jump, relative to its end.
+    pub rel32: u32,
+}
+
+/// Appends a stub that adds 1 to the quadword at `cell`, an offset in the instance's counters.
+pub fn counter_stub(cell: i32, state: &AtSite, code: &mut Vec<u8>) -> CounterStub {
+    let asm = &mut Assembler::new(code);
+    let start = asm.offset();
+    for (mem, wide) in &state.pending {
+        asm.mov(*wide, SCRATCH, *mem);
+    }
+    asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+    let cell = Mem::base(SCRATCH, cell);
+    if state.needs_flags {
+        asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
+        asm.mov(true, Reg::RAX, cell);
+        asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
+        asm.mov_store(Size::B8, cell, Reg::RAX);
+        asm.float_to_bits(true, Reg::RAX, FLOAT_SCRATCH);
+    } else {
+        asm.alu_imm(Alu::Add, true, cell, 1);
+    }
+    let back = asm.offset();
+    let rel32 = asm.jmp_to_link();
+    CounterStub { start, back, rel32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The instructions of a stub, each with the flags that it changes.
+    fn disassembled(needs_flags: bool, pending: Vec<(Mem, bool)>) -> Vec<(String, bool)> {
+        let mut code = vec![0; 3];
+        let stub = counter_stub(800, &AtSite { needs_flags, pending }, &mut code);
+        assert_eq!((stub.start, stub.rel32, code.len() as u32), (3, stub.back + 1, stub.back + 5));
+        let mut decoder = iced_x86::Decoder::new(64, &code[3..], iced_x86::DecoderOptions::NONE);
+        let mut formatter = iced_x86::NasmFormatter::new();
+        let mut all = Vec::new();
+        for instruction in &mut decoder {
+            let mut text = String::new();
+            iced_x86::Formatter::format(&mut formatter, &instruction, &mut text);
+            all.push((text, instruction.rflags_modified() != 0));
+        }
+        all
+    }
+
+    #[test]
+    fn flags_change_where_nobody_needs_them() {
+        let stub = disassembled(false, Vec::new());
+        assert_eq!(stub[0].0, "mov r11,[r14-8]");
+        assert_eq!(stub[1], ("add qword [r11+320h],1".to_owned(), true));
+        assert_eq!(stub.len(), 3);
+    }
+
+    #[test]
+    fn pending_loads_are_tried_before_anything_is_counted() {
+        let pending = vec![(Mem::indexed(Reg::R15, Reg::RAX, 0, 8), false), (Mem::base(Reg::R15, 4), true)];
+        let stub = disassembled(true, pending);
+        let text: Vec<&str> = stub.iter().map(|(text, _)| text.as_str()).collect();
+        assert_eq!(text[..3], ["mov r11d,[r15+rax+8]", "mov r11,[r15+4]", "mov r11,[r14-8]"]);
+    }
+
+    #[test]
+    fn flags_stay_where_they_are_needed_and_so_does_rax() {
+        let stub = disassembled(true, Vec::new());
+        assert!(stub.iter().all(|(_, changes_flags)| !changes_flags), "{stub:?}");
+        let text: Vec<&str> = stub.iter().map(|(text, _)| text.as_str()).collect();
+        let expected = [
+            "mov r11,[r14-8]",
+            "vmovq xmm15,rax",
+            "mov rax,[r11+320h]",
+            "lea rax,[rax+1]",
+            "mov [r11+320h],rax",
+            "vmovq rax,xmm15",
+        ];
+        assert_eq!(text[..6], expected);
+    }
+}

@@ -1,0 +1,291 @@
+//! A version of a function: its code with sites, followed by their stubs.
+//!
+//! ```text
+//! entry   prologue
+//! body    code; in front of chosen instructions a site: NOP of five bytes, or JMP to its stub
+//! end     stubs, each of which jumps back to the end of its site
+//! ```
+//!
+//! The code that a function was compiled to at first, its *original*, counts as a version without
+//! sites.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wasm_jit_codegen::{
+    AtSite, Catch, Chunk, CompiledFunction, Compiler, Limit, Observer, Position, SITE_LENGTH, SITE_OFF,
+    Sites, State, counter_stub, site_jump,
+};
+use wordpatch::Bytes;
+
+use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::{Form, MakeError, Site};
+use crate::code::{CodeImage, ObserveError, TryRegion};
+
+/// What an observer is shown of a version.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Each instruction: where its code begins, its position, and whether it can be reached.
+    pub instructions: Vec<(u32, u32, bool)>,
+    sites: Vec<(Position, AtSite)>,
+    /// Transfer points, in ascending order.
+    points: Vec<u32>,
+}
+
+impl Observer for Seen {
+    fn instruction(&mut self, position: Position, state: &State<'_>) {
+        self.instructions.push((position.code, position.wasm, state.is_reachable()));
+    }
+
+    fn more_code(&mut self, _: Position) {}
+
+    fn site(&mut self, site: Position, state: &State<'_>) {
+        self.sites.push((site, state.at_site()));
+    }
+
+    fn transfer(&mut self, code: u32) {
+        self.points.push(code);
+    }
+}
+
+/// A site in a version. Offsets are from the version's base.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SitePlace {
+    /// Where the instruction is in the module.
+    pub position: u32,
+    pub code: u32,
+    /// Where its stub begins, and where the jump back is in there.
+    stub: u32,
+    back: u32,
+}
+
+impl SitePlace {
+    /// The bytes of the site in one of its forms.
+    pub(super) fn bytes(&self, form: Form) -> Bytes {
+        let target = match form {
+            Form::Off => return Bytes::new(&SITE_OFF).expect("five bytes"),
+            Form::Empty => self.back,
+            Form::Count => self.stub,
+        };
+        jump(self.code as usize, target as usize)
+    }
+}
+
+/// JMP from one address to another.
+pub(super) fn jump(from: usize, to: usize) -> Bytes {
+    Bytes::new(&site_jump(from, to)).expect("five bytes")
+}
+
+/// A version of a function, which never moves or changes but for patches.
+#[derive(Debug)]
+pub(crate) struct Version {
+    /// What the offsets are from.
+    pub(super) base: usize,
+    pub entry: u32,
+    pub body: u32,
+    /// Behind the last byte of the function; stubs follow.
+    end: u32,
+    /// Behind the last byte.
+    pub(super) stubs_end: u32,
+    pub frame_size: u32,
+    /// With what it was compiled.
+    pub(super) sites: Sites,
+    /// Transfer points, in ascending order.
+    pub(super) points: Box<[u32]>,
+    /// For each transfer point, where a frame of the original goes on; the original has none. Its
+    /// transfer points may share their addresses with instructions that have no code, which have
+    /// been executed when a thread comes there: it continues after their sites.
+    landings: Box<[u32]>,
+    /// What stands at the transfer points while no trap does.
+    pub(super) first_bytes: Box<[u8]>,
+    /// In ascending order of positions, of code and of stubs.
+    pub(super) places: Box<[SitePlace]>,
+    regions: Box<[TryRegion]>,
+    catches: Box<[Catch]>,
+}
+
+impl Version {
+    /// The original of a function, which must be the current version.
+    pub(super) fn original(
+        image: &CodeImage,
+        function: u32,
+        compiled: &CompiledFunction,
+        seen: &Seen,
+    ) -> Self {
+        let first = image.function(function);
+        let points: Box<[u32]> =
+            seen.points.iter().map(|point| point - compiled.entry + first.entry).collect();
+        let byte = |offset: &u32| {
+            // SAFETY: in the image's code.
+            unsafe { image.at(*offset).read_volatile() }
+        };
+        Self {
+            base: image.memory().address(),
+            entry: first.entry,
+            body: first.body,
+            end: first.end,
+            stubs_end: first.end,
+            frame_size: first.frame_size,
+            sites: Sites::None,
+            first_bytes: points.iter().map(byte).collect(),
+            points,
+            landings: Box::default(),
+            places: Box::default(),
+            regions: Box::default(),
+            catches: Box::default(),
+        }
+    }
+
+    /// Compiles a function with sites, and puts the code in its place. Its sites have the forms
+    /// that `site` says; nothing leads to it yet.
+    pub(super) fn with_sites(
+        image: &Arc<CodeImage>,
+        function: u32,
+        sites: Sites,
+        original: (&CompiledFunction, &Seen),
+        site: &BTreeMap<u32, Site>,
+        (arenas, blocks): (&mut Arenas, &Blocks),
+    ) -> Result<Self, MakeError> {
+        let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
+        let body = image.body(function);
+        Compiler::new(&image.module).compile_with_sites(function, &body, &mut chunk, &sites, &mut seen)?;
+        let compiled = chunk.functions.pop().expect("a function was compiled");
+        if !are_alike(original, (&compiled, &seen)) {
+            return Err(ObserveError::Differs { function }.into());
+        }
+        let mut code = chunk.code;
+        code.truncate(compiled.end as usize);
+        let mut places = Vec::with_capacity(seen.sites.len());
+        let mut back_jumps = Vec::with_capacity(seen.sites.len());
+        for (Position { code: at, wasm: position }, state) in &seen.sites {
+            let cell = site.get(position).expect("each site has a counter").cell;
+            let stub = counter_stub(8 * cell as i32, state, &mut code);
+            places.push(SitePlace { position: *position, code: *at, stub: stub.start, back: stub.back });
+            back_jumps.push((stub.rel32, at + SITE_LENGTH));
+        }
+        let arena = arenas.with_room(image, blocks, code.len())?;
+        let base = arena.next_address(ALIGNMENT);
+        let relative = |code: &mut Vec<u8>, at: u32, target: usize| {
+            let distance = target.wrapping_sub(base + at as usize + 4) as u32;
+            code[at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+        };
+        for call in &chunk.calls {
+            relative(&mut code, call.at, image.entry(call.function) as usize);
+        }
+        for (at, back) in back_jumps {
+            relative(&mut code, at, base + back as usize);
+        }
+        for place in &places {
+            let bytes = place.bytes(site[&place.position].form);
+            code[place.code as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        arena.append(&code, ALIGNMENT)?;
+        let (regions, catches) = regions_of(&compiled);
+        Ok(Self {
+            base,
+            entry: compiled.entry,
+            body: compiled.body,
+            end: compiled.end,
+            stubs_end: code.len() as u32,
+            frame_size: compiled.frame_size,
+            first_bytes: seen.points.iter().map(|point| code[*point as usize]).collect(),
+            landings: landings(original.1, &seen),
+            points: seen.points.into(),
+            sites,
+            places: places.into(),
+            regions,
+            catches,
+        })
+    }
+
+    /// Where an offset is executed.
+    pub(super) fn at(&self, offset: u32) -> usize {
+        self.base + offset as usize
+    }
+
+    pub(super) fn block(&self, function: u32, version: usize) -> Block {
+        Block { start: self.base, function, version }
+    }
+
+    /// The number of the transfer point at the address; of several, the last.
+    pub(super) fn point_at(&self, pc: usize) -> Option<usize> {
+        let offset = u32::try_from(pc.checked_sub(self.base)?).ok()?;
+        let point = self.points.partition_point(|point| *point <= offset).checked_sub(1)?;
+        (self.points[point] == offset).then_some(point)
+    }
+
+    /// Where a frame goes on that is at a transfer point of another version.
+    pub(super) fn arrival(&self, point: usize, from: &Self) -> usize {
+        let is_from_original = from.landings.is_empty();
+        match self.landings.get(point) {
+            Some(landing) if is_from_original => self.at(*landing),
+            _ => self.at(self.points[point]),
+        }
+    }
+
+    /// The position of the instruction whose stub the address is in.
+    pub(super) fn stub_at(&self, pc: usize) -> Option<u32> {
+        let offset = (pc - self.base) as u32;
+        if offset < self.end {
+            return None;
+        }
+        let after = self.places.partition_point(|place| place.stub <= offset);
+        Some(self.places[after.checked_sub(1)?].position)
+    }
+
+    /// The site in front of the instruction at a position.
+    pub(super) fn place(&self, position: u32) -> Option<&SitePlace> {
+        let number = self.places.binary_search_by_key(&position, |place| place.position).ok()?;
+        Some(&self.places[number])
+    }
+
+    /// As [`CodeImage::catches`].
+    pub(in crate::code) fn tables(&self) -> (&[TryRegion], &[Catch]) {
+        (&self.regions, &self.catches)
+    }
+
+    pub(in crate::code) fn base(&self) -> usize {
+        self.base
+    }
+}
+
+/// Whether two versions of a function have the same frames, so that one can go on in the other.
+fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bool {
+    let facts = |(compiled, seen): (&CompiledFunction, &Seen)| {
+        let prologue = compiled.body - compiled.entry;
+        let catches = compiled.try_regions.iter().map(|region| region.catches.len()).collect::<Vec<_>>();
+        (compiled.frame_size, prologue, catches, seen.points.len(), seen.instructions.len())
+    };
+    facts(a) == facts(b)
+}
+
+/// See [`Version::landings`].
+fn landings(original: &Seen, sited: &Seen) -> Box<[u32]> {
+    let landing = |(from, to): (&u32, &u32)| {
+        let after = original.instructions.partition_point(|(code, ..)| code <= from);
+        match after.checked_sub(1).filter(|last| original.instructions[*last].0 == *from) {
+            Some(last) => sited.instructions[last].0.max(*to),
+            None => *to,
+        }
+    };
+    original.points.iter().zip(&sited.points).map(landing).collect()
+}
+
+/// The try regions as an image has them.
+fn regions_of(compiled: &CompiledFunction) -> (Box<[TryRegion]>, Box<[Catch]>) {
+    let mut catches = Vec::new();
+    let regions = compiled.try_regions.iter().map(|region| {
+        let first_catch = catches.len() as u32;
+        catches.extend_from_slice(&region.catches);
+        let count = region.catches.len() as u32;
+        TryRegion { start: region.start, end: region.end, parent: region.parent, first_catch, catches: count }
+    });
+    let regions = regions.collect();
+    (regions, catches.into())
+}
+
+impl From<Limit> for MakeError {
+    fn from(limit: Limit) -> Self {
+        Self::Compile(limit.into())
+    }
+}

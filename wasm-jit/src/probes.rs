@@ -1,0 +1,307 @@
+//! Probes: what is to happen when a program is about to execute an instruction.
+//!
+//! A [`Probe`] is at a [`Location`] of a module, in all its instances, and is switched on and off
+//! at any time, from any thread, while other threads run the code. So far a probe
+//! [counts](Kind::Count), or does [nothing](Kind::Empty).
+//!
+//! # When a probe fires
+//! When control is about to execute its instruction. A `loop` is executed when it is entered, and
+//! by each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end
+//! of a block continues after the `end`. An instruction that traps has been counted. The *entry* of
+//! a function is a place of its own, in front of its first instruction; a `loop` there does not
+//! repeat it.
+//!
+//! # What it costs
+//! Code that was never probed has no room for probes, and costs nothing. The first
+//! [`Probe::activate`] in a function makes its calls, and the frames that it has already, go over
+//! to a version of its code with sites, which was compiled when its probes were made
+//! ([`Module::probes`]). There, a probe that is off is a NOP, and one that counts takes a jump, an
+//! addition in memory and a jump back. Switching is one store for each version (at most three).
+//! Functions go back to their original code when the last of their probes is dropped, or is
+//! switched off by [`deactivate_all`].
+//!
+//! # Consistency
+//! - A thread sees a change of a site within the time that the processor needs to see a store of
+//!   another thread in its instructions, some microseconds at most on all that were measured. No
+//!   thread is waited for, and none is stopped.
+//! - Where the change took a version (see above), a frame that is there already sees it at the next
+//!   iteration of a loop, or when a call returns to it; a call begins in the new version.
+//! - When [`Probe::deactivate`] returns, another thread may be between the site and its counter.
+//!   What it still counts is not the probe's.
+//! - Counts are exact once the threads that run the module have seen the last change.
+//!
+//! Probes do not keep programs from anything: a trap, an interrupt or an exception in a function
+//! with probes is the same as without, and a backtrace names the same instructions.
+//!
+//! In a forked child, probes cannot be switched before [`unshare`](wordpatch::text::unshare).
+//!
+//! # Example
+//! ```
+//! use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
+//! use wasm_jit::{Engine, Instance, Module, Store};
+//!
+//! let engine = Engine::default();
+//! let module = Module::new(&engine, "(module (func $fib (export \"fib\") (param i32) (result i32)
+//!     (if (result i32) (i32.lt_u (local.get 0) (i32.const 2)) (then (local.get 0))
+//!         (else (i32.add (call $fib (i32.sub (local.get 0) (i32.const 1)))
+//!             (call $fib (i32.sub (local.get 0) (i32.const 2))))))))")?;
+//! let calls = Location { function: 0, place: Place::Entry };
+//! let probe = module.probe(ProbeSpec { location: calls, kind: Kind::Count })?;
+//! let mut store = Store::new(&engine, ());
+//! let fib = Instance::new(&mut store, &module, &[])?.get_typed_func::<i32, i32>(&mut store, "fib")?;
+//! probe.activate()?;
+//! assert_eq!(fib.call(&mut store, 10)?, 55);
+//! assert_eq!(probe.count(), 177);
+//! probe.deactivate()?;
+//! fib.call(&mut store, 10)?;
+//! assert_eq!(probe.count(), 177);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::code::probed::{MakeError, Reach};
+use crate::code::{CodeImage, ObserveError};
+use crate::module::Module;
+
+/// A place in a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// The function's index, imports counted.
+    pub function: u32,
+    /// Where in the function.
+    pub place: Place,
+}
+
+/// A place in a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Place {
+    /// Where its calls begin, in front of its first instruction.
+    Entry,
+    /// An instruction.
+    Instruction {
+        /// Its offset from the start of the function's body, as
+        /// [`FrameInfo::func_offset`](crate::FrameInfo::func_offset) gives it.
+        offset: u32,
+    },
+}
+
+/// What a probe does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Nothing: what remains is the cost of the mechanism.
+    Empty,
+    /// Counts how often control comes to its place, in all instances of the module.
+    Count,
+}
+
+/// A probe that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProbeSpec {
+    /// Where.
+    pub location: Location,
+    /// What it does.
+    pub kind: Kind,
+}
+
+/// Why there is no probe at a place, or it cannot be switched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// The module has no such function, or imports it.
+    #[error("the module has no function {function} of its own")]
+    NoFunction {
+        /// The index that was given.
+        function: u32,
+    },
+    /// No instruction begins there.
+    #[error("no instruction of function {function} begins at offset {offset:#x} of its body")]
+    NoInstruction {
+        /// The function.
+        function: u32,
+        /// The offset that was given.
+        offset: u32,
+    },
+    /// Control never comes to the instruction: it has no code.
+    #[error("the instruction at offset {offset:#x} of the body of function {function} is unreachable")]
+    Unreachable {
+        /// The function.
+        function: u32,
+        /// The offset that was given.
+        offset: u32,
+    },
+    /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
+    #[error("no version with sites: {reason}")]
+    Compile {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The system refuses addresses for counters.
+    #[error("no addresses for counters: {source}")]
+    Memory {
+        /// Why.
+        source: io::Error,
+    },
+    /// Code cannot be placed, or cannot be patched, as in a forked child.
+    #[error(transparent)]
+    Patch(#[from] wordpatch::Error),
+}
+
+impl From<MakeError> for ProbeError {
+    fn from(error: MakeError) -> Self {
+        match error {
+            MakeError::Compile(error) => Self::compile(&error),
+            MakeError::Code(error) => Self::Patch(error),
+            MakeError::Counters(source) => Self::Memory { source },
+        }
+    }
+}
+
+impl ProbeError {
+    fn compile(error: &ObserveError) -> Self {
+        Self::Compile { reason: error.to_string() }
+    }
+}
+
+/// A probe of a module, off at first. Dropping it removes it.
+///
+/// It keeps the module's code. All of its functions may be called from any thread, and take a lock
+/// that all probes of the module share.
+pub struct Probe {
+    image: Arc<CodeImage>,
+    number: usize,
+    spec: ProbeSpec,
+}
+
+impl Module {
+    /// Makes probes, off, and compiles versions of those functions in which they have no place yet.
+    /// Gives for each what was asked for, or why it cannot be had.
+    ///
+    /// Nothing changes for running programs before a probe is activated. A function gets at most
+    /// three versions: two with what was asked for so far, then one with sites at all instructions,
+    /// which is slower by a NOP for each. So many probes of a function are best made in one call.
+    pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (number, spec) in specs.iter().enumerate() {
+            by_function.entry(spec.location.function).or_default().push(number);
+        }
+        let mut made: Vec<Option<Result<Probe, ProbeError>>> = Vec::new();
+        made.resize_with(specs.len(), || None);
+        for (function, numbers) in by_function {
+            let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number]).collect();
+            for (number, probe) in numbers.into_iter().zip(self.probes_in(function, &chosen)) {
+                made[number] = Some(probe);
+            }
+        }
+        made.into_iter().map(|probe| probe.expect("each is in a function")).collect()
+    }
+
+    /// Makes one probe: see [`Module::probes`].
+    ///
+    /// # Errors
+    /// Those of making probes.
+    pub fn probe(&self, spec: ProbeSpec) -> Result<Probe, ProbeError> {
+        self.probes_in(spec.location.function, &[spec]).pop().expect("one for one")
+    }
+
+    fn probes_in(&self, function: u32, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        let image = self.code();
+        if !image.indices().contains(&function) {
+            return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
+        }
+        let start = image.function(function).wasm_start;
+        let wanted: Vec<(u32, bool)> = specs
+            .iter()
+            .map(|spec| {
+                let position = match spec.location.place {
+                    Place::Entry => start,
+                    // The entry's position is that of no instruction.
+                    Place::Instruction { offset: 0 } => u32::MAX,
+                    Place::Instruction { offset } => start.saturating_add(offset),
+                };
+                (position, spec.kind == Kind::Count)
+            })
+            .collect();
+        let made = match image.make_probes(function, &wanted) {
+            Ok(made) => made,
+            Err(error) => {
+                // The error goes to the first, its text to the others.
+                let reason = error.to_string();
+                let again = || ProbeError::Compile { reason: reason.clone() };
+                let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();
+                return std::iter::once(Err(error.into())).chain(others).collect();
+            }
+        };
+        let handles = made.into_iter().zip(specs).map(|((reach, number), spec)| {
+            let offset = match spec.location.place {
+                Place::Entry => 0,
+                Place::Instruction { offset } => offset,
+            };
+            match reach {
+                Reach::Yes => Ok(Probe { image: image.clone(), number, spec: *spec }),
+                Reach::No => Err(ProbeError::NoInstruction { function, offset }),
+                Reach::Unreachable => Err(ProbeError::Unreachable { function, offset }),
+            }
+        });
+        handles.collect()
+    }
+}
+
+impl Probe {
+    /// Where it is, and what it does.
+    pub fn spec(&self) -> ProbeSpec {
+        self.spec
+    }
+
+    /// Switches it on; does nothing if it is.
+    ///
+    /// # Errors
+    /// [`ProbeError::Patch`]: it stays off.
+    pub fn activate(&self) -> Result<(), ProbeError> {
+        Ok(self.image.activate_probe(self.number)?)
+    }
+
+    /// Switches it off; does nothing if it is. It can be switched on again, and counts on then.
+    ///
+    /// # Errors
+    /// [`ProbeError::Patch`]: it stays on.
+    pub fn deactivate(&self) -> Result<(), ProbeError> {
+        Ok(self.image.deactivate_probe(self.number, false)?)
+    }
+
+    /// How often control has come to its place while it was on, in all instances, those included
+    /// that are gone. Other threads may be counting.
+    pub fn count(&self) -> u64 {
+        self.image.probe_count(self.number)
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.image.remove_probe(self.number);
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probe").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+/// Switches probes on, one after the other.
+pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
+    probes.into_iter().map(Probe::activate).collect()
+}
+
+/// Switches probes off, one after the other. Functions that have no active probe any more go back
+/// to their original code: at the entry by the next call, elsewhere when a loop is repeated or a
+/// call returns.
+pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
+    let deactivate = |probe: &Probe| Ok(probe.image.deactivate_probe(probe.number, true)?);
+    probes.into_iter().map(deactivate).collect()
+}

@@ -1,0 +1,120 @@
+//! Probes, against a reference that counts by itself, and under threads that switch them while
+//! others run the code.
+
+mod behaviour;
+#[path = "../frame_maps/programs.rs"]
+mod programs;
+mod rewrite;
+mod threads;
+
+use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
+use wasm_jit::{Engine, Instance, Module, Store, Val};
+
+/// A probe for each place of a module that has code, with the number of the place.
+fn probes_everywhere(module: &Module, places: &[rewrite::Counted], kind: Kind) -> Vec<(usize, Probe)> {
+    let start = |function| module.function(function).unwrap().body().unwrap().range().start as u32;
+    let spec = |(function, at): &rewrite::Counted| ProbeSpec {
+        location: Location {
+            function: *function,
+            place: match at {
+                None => Place::Entry,
+                Some(at) => Place::Instruction { offset: at - start(*function) },
+            },
+        },
+        kind,
+    };
+    let specs: Vec<ProbeSpec> = places.iter().map(spec).collect();
+    let made = module.probes(&specs).into_iter().enumerate();
+    made.filter_map(|(number, probe)| match probe {
+        Ok(probe) => Some((number, probe)),
+        Err(ProbeError::Unreachable { .. }) => None,
+        Err(error) => panic!("{:?}: {error}", places[number]),
+    })
+    .collect()
+}
+
+/// What a run of a program gives: the result or why there is none, and its memory.
+type Outcome = (Result<i64, String>, u64);
+
+fn outcome(module: &Module) -> (Outcome, Store<()>, Instance) {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    let outcome = call_main(&mut store, &instance);
+    (outcome, store, instance)
+}
+
+fn call_main(store: &mut Store<()>, instance: &Instance) -> Outcome {
+    let main = instance.get_typed_func::<(), i64>(&mut *store, "main").unwrap();
+    let result = main.call(&mut *store, ()).map_err(|error| match error.trap() {
+        Some(trap) => trap.to_string(),
+        None => error.to_string(),
+    });
+    let memory = instance.get_memory(&mut *store, "memory").unwrap();
+    let sum = memory.data(&*store).iter().fold(0_u64, |sum, byte| sum.rotate_left(5) ^ u64::from(*byte));
+    (result, sum)
+}
+
+/// What the rewritten module has counted.
+fn reference(engine: &Engine, bytes: &[u8], runs: usize) -> (Outcome, Vec<u64>, Vec<rewrite::Counted>) {
+    let (rewritten, places) = rewrite::rewrite(bytes);
+    let module = Module::from_binary(engine, &rewritten).unwrap();
+    let (mut first, mut store, instance) = outcome(&module);
+    for _ in 1..runs {
+        first = call_main(&mut store, &instance);
+    }
+    let count = |number: usize| {
+        let global = instance.get_global(&mut store, &format!("count {number}")).unwrap();
+        match global.get(&mut store) {
+            Val::I64(count) => count as u64,
+            other => panic!("{other:?}"),
+        }
+    };
+    let counts = (0..places.len()).map(count).collect();
+    (first, counts, places)
+}
+
+#[test]
+fn every_instruction_of_random_programs_is_counted_exactly() {
+    let (mut counted, mut traps) = (0, 0);
+    for seed in 0..150 {
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        let engine = Engine::default();
+        let (expected, reference, places) = reference(&engine, &bytes, 1);
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let probes = probes_everywhere(&module, &places, Kind::Count);
+        activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+        assert_eq!(outcome(&module).0, expected, "seed {seed}");
+        traps += u32::from(expected.0.is_err());
+        for (number, probe) in &probes {
+            assert_eq!(probe.count(), reference[*number], "seed {seed}: {:x?}", places[*number]);
+            counted += probe.count();
+        }
+        let with_code: Vec<usize> = probes.iter().map(|(number, _)| *number).collect();
+        for (number, count) in reference.iter().enumerate() {
+            assert!(
+                *count == 0 || with_code.contains(&number),
+                "{:x?} is said to be unreachable",
+                places[number]
+            );
+        }
+    }
+    assert!(counted > 100_000, "{counted}");
+    println!("{counted} counted, {traps} programs trapped");
+}
+
+/// All shapes of blocks, with branches to their ends and loops that are repeated.
+#[test]
+fn every_shape_of_block_is_counted_as_the_specification_executes_it() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes/shapes.wat");
+    let bytes = wat::parse_file(folder).unwrap();
+    let engine = Engine::default();
+    let (expected, reference, places) = reference(&engine, &bytes, 1);
+    assert!(expected.0.is_ok(), "{expected:?}");
+    let module = Module::from_binary(&engine, &bytes).unwrap();
+    let probes = probes_everywhere(&module, &places, Kind::Count);
+    activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+    assert_eq!(outcome(&module).0, expected);
+    for (number, probe) in &probes {
+        assert_eq!(probe.count(), reference[*number], "{:x?}", places[*number]);
+    }
+}
