@@ -580,6 +580,23 @@ mod tests {
         assert_eq!(ALIVE.load(Ordering::Relaxed), before);
     }
 
+    /// One that has read the index before the group was dropped.
+    #[test]
+    fn a_late_call_finds_no_ids_or_those_of_another_group() {
+        let _alone = alone();
+        let first = group(1);
+        announce(&first, 0);
+        let (id, number) = (first.id(0), first.ids.slot);
+        let is_retired = || matches!(slot(number).enter().resolve(id), Err(Error::Retired { id: refused }) if refused == id);
+        assert!(!is_retired() && slot(number).enter().resolve(id).is_ok());
+        drop(first);
+        assert!(is_retired());
+        let second = group(1);
+        announce(&second, 0);
+        assert_eq!(second.ids.slot, number, "slots are reused");
+        assert!(is_retired());
+    }
+
     #[test]
     fn what_goes_leaves_nothing_behind() {
         let _alone = alone();
