@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
 
-use crate::session;
+use crate::session::{self, Leaving};
 
 /// The process that the session belongs to. If another process runs this code, it is a vfork child,
 /// in our memory, or a child that was made without fork handlers.
@@ -86,7 +86,7 @@ pub fn at_exit() {
         return;
     }
     if is_own_process() {
-        session::finish(true);
+        session::finish(Leaving::Exit);
     } else if wordpatch::text::is_shared_with_parent() {
         session::say("this process was forked without fork(), and has no report");
     }
@@ -95,7 +95,7 @@ pub fn at_exit() {
 /// Writes the report before the process calls exec.
 pub fn before_exec() {
     if is_own_process() && session::has_probes() {
-        session::finish(false);
+        session::finish(Leaving::Exec);
     }
 }
 
@@ -207,7 +207,7 @@ static DYING: AtomicBool = AtomicBool::new(false);
 /// Signal handler: requests the report from the service thread, waits, and lets the default happen.
 extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
-        session::finish(true);
+        session::finish(Leaving::Signal);
     }
     // SAFETY: async-signal-safe calls on valid memory. A fault is raised again when the instruction
     // is executed again; any other signal is sent to this thread again with its information, and

@@ -25,7 +25,7 @@ use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
 use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
-use crate::stderr::Stderr;
+use crate::stderr::stderr;
 use crate::{fire, governor, preemption, summary, thread};
 
 /// Interval between two checks for threads that have ended.
@@ -58,8 +58,6 @@ struct Session {
     last_reclaim: Instant,
     toggles_before: u64,
     written: Option<PathBuf>,
-    /// The stream of diagnostics and of the text report.
-    stderr: Stderr,
     /// The reason why code cannot be found or patched in this process, if so.
     refusal: Option<String>,
 }
@@ -90,6 +88,8 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
 /// [`Error::Start`] if the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
+    // Identifies the stream.
+    stderr();
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
     let discovery = options.discovery;
@@ -144,7 +144,6 @@ impl Session {
             last_reclaim: Instant::now(),
             toggles_before: 0,
             written: None,
-            stderr: Stderr::now(),
             refusal: refusal(),
         }
     }
@@ -196,7 +195,7 @@ impl Session {
         let begin = governor::of_thread();
         self.take_early_calls();
         let is_busy = self.schedule.tick();
-        self.governor.adapt();
+        self.governor.adapt(self.schedule.demand());
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
             self.last_reclaim = Instant::now();
             thread::reclaim();
@@ -255,7 +254,7 @@ impl Session {
         let report = self.report();
         let written = match &self.options.output {
             Output::Stderr => {
-                if self.stderr.write(&text::render(&report, &on_stderr())) {
+                if stderr().write(&text::render(&report, &on_stderr())) {
                     return;
                 }
                 // The stream was closed or is now another file.
@@ -263,22 +262,22 @@ impl Session {
             }
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
-                    self.stderr.write(&format!("fastinst: {error}\n"));
+                    stderr().write(&format!("fastinst: {error}\n"));
                     let rescued = self.write_file(&report, RESCUE, *format)?;
-                    self.stderr.write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    stderr().write(&format!("fastinst: the report is in {}\n", rescued.display()));
                     Ok(rescued)
                 })
             }
         };
         if self.written.is_none() {
-            report.notes.iter().for_each(|note| _ = self.stderr.write(&format!("fastinst: {note}\n")));
+            report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
         }
         match written {
             Ok(path) => self.written = Some(path),
             // No file can be created: only the stream is left.
             Err(error) => {
-                self.stderr.write(&format!("fastinst: {error}\n"));
-                self.stderr.write(&text::render(&report, &on_stderr()));
+                stderr().write(&format!("fastinst: {error}\n"));
+                stderr().write(&text::render(&report, &on_stderr()));
             }
         }
     }
@@ -297,7 +296,7 @@ impl Session {
         };
         let (pid, executable) = (self.identity.pid, self.identity.executable.display());
         let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-        self.stderr.write(&why);
+        stderr().write(&why);
     }
 
     fn write_file(
@@ -404,25 +403,46 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 /// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Requests the report from the service thread, and waits for it. `last` means that the process
-/// certainly ends.
+/// The reason why the report is written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The process exits voluntarily.
+    Exit,
+    /// The process calls exec, which may fail.
+    Exec,
+    /// A fatal signal was delivered to the calling thread, which is in its handler.
+    Signal,
+}
+
+/// Requests the report from the service thread, and waits for it, at most [`PATIENCE`]. A process
+/// that exits waits longer while the reader of its report (a pager, for example) blocks the write,
+/// as it does for its own output.
 ///
 /// The service thread writes it, because the caller may be a signal handler: it does not allocate,
 /// and holds no lock. The service thread in turn uses neither the program's allocator nor its
 /// streams.
-pub fn finish(last: bool) {
-    if last && OVER.swap(true, Ordering::Relaxed) {
+pub fn finish(leaving: Leaving) {
+    if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
         return;
     }
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     service::notify();
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
     loop {
         let done = DONE.load(Ordering::Acquire);
-        if done.wrapping_sub(wanted) < u32::MAX / 2 || Instant::now() >= deadline {
+        if done.wrapping_sub(wanted) < u32::MAX / 2 {
             return;
         }
-        service::wait(&DONE, done, deadline);
+        if Instant::now() < deadline {
+            service::wait(&DONE, done, deadline);
+        } else if leaving == Leaving::Exit && stderr().is_writing() {
+            deadline = Instant::now() + PATIENCE;
+        } else {
+            stderr().write_now(
+                b"fastinst: there is no report, or not all of it: it took more than 10 s to write\n",
+            );
+            return;
+        }
     }
 }
 
@@ -468,8 +488,5 @@ pub(crate) fn restart_in_child() {
 
 /// Prints a line to the standard error stream of the start.
 pub fn say(line: &str) {
-    let text = format!("fastinst: {line}\n");
-    if with_session(|session| session.stderr.write(&text)).is_none() {
-        Stderr::now().write(&text);
-    }
+    stderr().write(&format!("fastinst: {line}\n"));
 }

@@ -419,10 +419,11 @@ impl Profiled {
     /// If there is none.
     #[must_use]
     pub fn report(&self) -> &Report {
-        self.reports
-            .iter()
-            .find(|report| report.json["pid"] == self.run.pid)
-            .unwrap_or_else(|| panic!("no report of the process itself; stderr:\n{}", self.run.stderr))
+        self.reports.iter().find(|report| report.json["pid"] == self.run.pid).unwrap_or_else(|| {
+            let others: Vec<&str> = self.reports.iter().map(|report| report.file_name.as_str()).collect();
+            let Run { pid, status, stderr, .. } = &self.run;
+            panic!("no report of process {pid} ({status}) among {others:?}; stderr:\n{stderr}")
+        })
     }
 
     /// The reports in which a function has samples.

@@ -2,11 +2,14 @@
 //! program must print and end as it does without the preload, must not hang, and must write a
 //! report with its functions, or one line that says why there is none.
 
-use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, io, thread};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use tests::Compiler::{Clang, Gcc};
 use tests::{
     Compiler, Profiled, Report, bare, compile, ensure_preload, preloaded, profiled, reports_in, run,
@@ -705,6 +708,26 @@ fn a_redirected_report_names_its_file() {
     let report = fs::read_to_string(place).unwrap();
     fs::remove_file(place).unwrap();
     assert!(place.starts_with("/tmp/") && report.starts_with("fastinst: "), "{place}: {report}");
+}
+
+/// A pager reads the first page, and the rest when its user scrolls.
+#[test]
+fn a_report_waits_for_its_reader() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let (mut reader, writer) = io::pipe().unwrap();
+    let capacity = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    (&writer).write_all(&vec![b'\n'; capacity as usize]).unwrap();
+    let mut command = preloaded(&binary, &[], "");
+    let mut program = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    drop(command);
+    // Longer than an exiting process waits for a report that makes no progress.
+    thread::sleep(Duration::from_secs(11));
+    assert_eq!(program.try_wait().unwrap(), None, "the report was given up");
+    let mut output = String::new();
+    reader.read_to_string(&mut output).unwrap();
+    let status = program.wait().unwrap();
+    let report = output.trim_start();
+    assert!(status.success() && report.starts_with("fastinst: ") && report.contains("fibonacci"), "{report}");
 }
 
 #[test]
