@@ -91,7 +91,7 @@ fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
 /// [`Error::Start`] if the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
-    // From now on it is known which stream it is.
+    // Identifies the stream.
     stderr();
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
@@ -410,20 +410,20 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 /// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why the report is written now.
+/// The reason why the report is written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// The process exits.
+    /// The process exits voluntarily.
     Exit,
-    /// The process becomes another program, unless the system refuses.
+    /// The process calls exec, which may fail.
     Exec,
     /// A fatal signal was delivered to the calling thread, which is in its handler.
     Signal,
 }
 
-/// Requests the report from the service thread, and waits for it, at most 10 s. A process that
-/// exits waits longer while its report is being read from a pipe (by a pager, say), as it does with
-/// its own output.
+/// Requests the report from the service thread, and waits for it, at most 10 s. A process
+/// that exits waits longer while the reader of its report (a pager, for example) blocks the write,
+/// as it does for its own output.
 ///
 /// The service thread writes it, because the caller may be a signal handler: it does not allocate,
 /// and holds no lock. The service thread in turn uses neither the program's allocator nor its

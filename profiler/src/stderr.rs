@@ -15,7 +15,7 @@ pub(crate) struct Stderr {
     is_writing: AtomicBool,
 }
 
-/// The stream as it was when this was called first.
+/// The stream as it was at the first call.
 pub(crate) fn stderr() -> &'static Stderr {
     static STDERR: OnceLock<Stderr> = OnceLock::new();
     STDERR.get_or_init(|| Stderr { file: Stderr::file(), is_writing: AtomicBool::new(false) })
@@ -31,8 +31,8 @@ impl Stderr {
         self.file.is_some() && Self::file() == self.file
     }
 
-    /// Writes all of the text; returns false if the stream was closed or replaced. Blocks while
-    /// nobody reads what was written.
+    /// Writes all of the text; returns false if the stream was closed or replaced. Blocks while the
+    /// reader of a full pipe does not read.
     pub(crate) fn write(&self, text: &str) -> bool {
         if !self.is_there() {
             return false;
@@ -50,15 +50,15 @@ impl Stderr {
         rest.is_empty()
     }
 
-    /// Whether a thread is in [`write`](Self::write): it waits for a reader, at most.
+    /// Whether a thread is in [`write`](Self::write), where it may be waiting for a reader.
     pub(crate) fn is_writing(&self) -> bool {
         self.is_writing.load(Ordering::Acquire)
     }
 
-    /// Writes a short line if that does not block; else the line is lost. May be called from a
-    /// signal handler, after the first call of [`stderr`].
+    /// Writes a short line if that does not block; otherwise discards it. May be called from a
+    /// signal handler after the first call of [`stderr`].
     pub(crate) fn write_now(&self, line: &[u8]) {
-        // SAFETY: the descriptor is only looked at and written to; where it is closed, both fail.
+        // SAFETY: the descriptor is only polled and written to; if it is closed, both fail.
         let stream = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
         let mut asked = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
         if self.is_there() && matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1)) {

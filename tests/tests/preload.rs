@@ -710,7 +710,7 @@ fn a_redirected_report_names_its_file() {
     assert!(place.starts_with("/tmp/") && report.starts_with("fastinst: "), "{place}: {report}");
 }
 
-/// A pager takes the first page, and the rest when its user scrolls.
+/// A pager reads the first page, and the rest when its user scrolls.
 #[test]
 fn a_report_waits_for_its_reader() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
@@ -720,7 +720,7 @@ fn a_report_waits_for_its_reader() {
     let mut command = preloaded(&binary, &[], "");
     let mut program = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
     drop(command);
-    // Longer than an ending process waits for a report that does not get on.
+    // Longer than an exiting process waits for a report that makes no progress.
     thread::sleep(Duration::from_secs(11));
     assert_eq!(program.try_wait().unwrap(), None, "the report was given up");
     let mut output = String::new();
