@@ -4,12 +4,12 @@
 //! that the function is on, or a window ([`crate::policy`]). Each step is made by whoever brings it
 //! about:
 //!
-//! 1. The daemon begins an observation: it sets its limits, then switches the exit probes on, then
-//!    the entry probes.
+//! 1. The service thread begins an observation: it sets its limits, then switches the exit probes
+//!    on, then the entry probes.
 //! 2. The first entry after that decides where a window lies: a window is a span of the program's
 //!    *own time*, which is time without what probes take and without preemption. It begins
-//!    [`Window::delay`] after the daemon's last store. If so much own time has passed that the
-//!    window is over, it had no calls.
+//!    [`Window::delay`] after the service thread's last store. If so much own time has passed that
+//!    the window is over, it had no calls.
 //! 3. Entries before `opens` do not count. Each later one is numbered; the one with the number
 //!    `limit` goes on with a refilled allowance, or ends the observation.
 //! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time
@@ -18,7 +18,8 @@
 //! 5. The exit probes stay on until all entries of the observation have come out. The thread that
 //!    sees the last exit switches them off; so does the one that sees too many exits of calls that
 //!    were entered before.
-//! 6. The daemon reads the number of entries once the observation is over, and begins the next.
+//! 6. The service thread reads the number of entries once the observation is over, and begins the
+//!    next.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
@@ -312,8 +313,8 @@ impl Function {
         self.before.note(thread);
     }
 
-    /// The first entry since the daemon has begun a window: decides where the window lies. Gives
-    /// whether it is open already.
+    /// The first entry since the service thread has begun a window: decides where the window lies.
+    /// Gives whether it is open already.
     #[cold]
     fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
         let since = self.pending_since.load(Acquire);
@@ -474,10 +475,11 @@ impl Function {
                 Err(now) => head = now,
             }
         }
-        governor::wake_daemon();
+        governor::wake_service_thread();
     }
 
-    /// Switches the function on: every entry counts from now on, up to a limit. For the daemon.
+    /// Switches the function on: every entry counts from now on, up to a limit. For the service
+    /// thread.
     pub(crate) fn turn_on(&self, now: u64, limit: u64, weight: f32, switch_on: impl Fn(ProbeId, ProbeType)) {
         self.begin(limit, true, switch_on);
         self.refilled.store(now, Relaxed);
@@ -487,7 +489,7 @@ impl Function {
         self.opens.store(now, Release);
     }
 
-    /// Begins a window at `now`, and gives the number of the observation. For the daemon.
+    /// Begins a window at `now`, and gives the number of the observation. For the service thread.
     pub(crate) fn open(&self, now: u64, window: &Window, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         let number = self.begin(window.limit, false, switch_on);
         self.weight.store(window.weight.to_bits(), Relaxed);
@@ -541,7 +543,7 @@ impl Function {
         now.saturating_sub(opens) as f64 / closes.saturating_sub(opens).max(1) as f64
     }
 
-    /// What the observation has counted so far. For the daemon.
+    /// What the observation has counted so far. For the service thread.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
@@ -568,7 +570,8 @@ impl Function {
     }
 }
 
-/// Takes the functions that have used their allowance up since the last call. For the daemon.
+/// Takes the functions that have used their allowance up since the last call. For the service
+/// thread.
 pub(crate) fn take_exhausted() -> Vec<u32> {
     let mut taken = Vec::new();
     let mut next = EXHAUSTED.swap(0, Acquire);
@@ -659,7 +662,7 @@ mod tests {
             let is_on = function.has_on(ProbeType::Entry);
             (is_counted, is_on.then_some((opens, closes)))
         };
-        // The daemon has begun it at 40, it opens 60 after that, for 50.
+        // The service thread has begun it at 40, it opens 60 after that, for 50.
         assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
         assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
         assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");

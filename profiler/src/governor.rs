@@ -1,26 +1,27 @@
-//! Keeps what profiling costs inside the budget, by how much is observed.
+//! Keeps the cost of profiling within the budget by controlling how much is observed.
 //!
 //! # What is measured
-//! 1. Probes: each reads the clock when it begins and when it ends; what lies outside these
-//!    readings was measured at the start ([`crate::fire`]).
+//! 1. Probes: each reads the clock when it begins and when it ends; the time outside these readings
+//!    was calibrated at the start ([`crate::fire`]).
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
-//! 3. Toggles: what they cost the threads that run through rewritten code (its cache line comes
-//!    from the other processor, the pipeline starts anew) is not measured but assumed,
-//!    [`DISTURBANCE`] each; the stated error contains nothing and twice that.
-//! 4. The start: processor time until the program's own code runs, and what the service thread
-//!    takes later for discovering probes (the time of that, to be exact).
+//! 3. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
+//!    pipeline flush) is not measured but assumed, [`DISTURBANCE`] each; the stated error covers
+//!    zero to twice that.
+//! 4. The start: processor time until the program's own code runs, and the service thread's
+//!    processor time for discovering probes later.
 //!
 //! # The control
-//! Every few milliseconds it is decided what may be spent from now on: the budget's share of the
-//! processor time that the program takes, and what was spent too much or too little so far, to be
-//! made up for within [`HORIZON`]. For what the start took, and the first look at every function
-//! ([`LEARNING`]), that is [`HORIZON_OF_START`]: a short run is not spent on paying for it.
+//! Every few milliseconds the governor decides how much may be spent from now on: the budget's
+//! share of the program's processor time, corrected so that a surplus or deficit is compensated
+//! within [`HORIZON`]. The cost of the start, and of the first observation of every function
+//! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
 //!
-//! What may be spent, less what waking the service thread up takes, pays for so many windows at
-//! what one has cost lately ([`Recent`]); the *scale* is what makes functions have these windows.
-//! It is not derived from the cost of the last milliseconds: a window is planned long before it
-//! opens, and a phase in which new functions are called costs more for a moment only. A scale that
-//! followed such moments would make strata so long that few windows stood for the rest of the run.
+//! This amount, less the cost of waking the service thread, is divided by the recent cost of a
+//! window ([`Recent`]). The result is the rate of windows, and the *scale* is chosen for that rate.
+//! The scale does not follow the cost of the last milliseconds: a window is planned long before it
+//! opens, and a phase in which new functions are called is expensive only for a moment. If the
+//! scale followed such moments, strata would become so long that few windows represent the rest of
+//! the run.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,35 +36,33 @@ use crate::thread;
 /// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
 
-/// Program time within which a surplus or deficit is made up for, in nanoseconds.
+/// Program time within which a surplus or deficit is compensated, in nanoseconds.
 const HORIZON: f64 = 1e9;
 
-/// The same for what the start took.
+/// The same for the cost of the start.
 const HORIZON_OF_START: f64 = 10e9;
 
-/// Program time within which all functions that are hot have used their first allowances up, in
-/// nanoseconds.
+/// Program time after which most hot functions have used up their first allowances, in nanoseconds.
 const LEARNING: f64 = 0.1e9;
 
 /// By how much the scale changes at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
 
-/// What was spent so much program time ago counts a third of what is spent now, in nanoseconds.
+/// Time constant of the exponential decay of [`Recent`], in nanoseconds of program time.
 const MEMORY: f64 = 0.3e9;
 
-/// What a window is taken to cost before so many have been seen, in nanoseconds.
+/// The assumed cost of a window in nanoseconds, and its weight in windows.
 const COST_OF_WINDOW: f64 = 15e3;
 const FEW_WINDOWS: f64 = 20.0;
 
-/// The part of what may be spent that is spent on windows at least, however often the service
-/// thread is woken.
+/// The minimum part for windows of what may be spent, however often the service thread is woken.
 const FOR_WINDOWS: f64 = 0.25;
 
-/// What is spent even while more was spent than the budget allows, as a part of it: the report must
-/// say something.
+/// The minimum that is spent while the budget is exceeded, as a part of the budget: the report must
+/// contain something.
 const LEAST: f64 = 0.25;
 
-/// Least processor time of the program between two changes, in nanoseconds.
+/// Minimum processor time of the program between two changes, in nanoseconds.
 const PERIOD: f64 = 3e6;
 
 /// The intensity is between these: strata of 10 s and of 2.5 ms.
@@ -107,7 +106,7 @@ static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the daemon was woken for a function since its last tick.
+/// Whether the service thread has been woken for a function since its last tick.
 static IS_WOKEN: AtomicBool = AtomicBool::new(false);
 
 /// How much is observed.
@@ -132,8 +131,8 @@ pub(crate) fn nanoseconds(ticks: u64) -> f64 {
     ticks as f64 / ticks_per_ns()
 }
 
-/// Wakes the daemon, unless somebody has since its last tick.
-pub(crate) fn wake_daemon() {
+/// Wakes the service thread, unless that was done since its last tick.
+pub(crate) fn wake_service_thread() {
     if !IS_WOKEN.swap(true, Relaxed) {
         fastinst::service::notify();
     }
@@ -149,7 +148,7 @@ pub(crate) fn of_thread() -> f64 {
     processor_time(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// What profiling has cost so far, in nanoseconds of processor time.
+/// The cost of profiling so far, in nanoseconds of processor time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     /// Of the whole process.
@@ -165,12 +164,12 @@ impl Spent {
         self.running() + self.start
     }
 
-    /// All but the start.
+    /// All costs except the start.
     fn running(&self) -> f64 {
         self.probes + self.service + self.toggles
     }
 
-    /// What the program took itself.
+    /// Processor time of the program itself.
     fn own(&self) -> f64 {
         (self.process - self.probes - self.service - self.start).max(0.0)
     }
@@ -182,23 +181,23 @@ impl Spent {
     }
 }
 
-/// How much there is to observe.
+/// What there is to observe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
-    /// Windows that were opened so far.
+    /// Number of windows opened so far.
     pub(crate) windows: u64,
-    /// The functions that are sampled, each by how much more than others it is observed.
+    /// The sum of the importance of all sampled functions.
     pub(crate) importance: f64,
 }
 
-/// What was spent lately, and on how many windows.
+/// What was spent recently, and on how many windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
     /// Program time.
     own: f64,
-    /// Processor time of the service thread that was spent on waking it up.
+    /// Processor time that the service thread spent on being woken.
     waking: f64,
-    /// All other cost, but the start.
+    /// All other costs, except the start.
     rest: f64,
     windows: f64,
 }
@@ -215,13 +214,13 @@ impl Recent {
         };
     }
 
-    /// What a window costs, with its share of everything that is not windows.
+    /// The cost of a window, with its share of all costs that are not due to windows.
     fn cost_of_window(&self) -> f64 {
         (self.rest + FEW_WINDOWS * COST_OF_WINDOW) / (self.windows + FEW_WINDOWS)
     }
 
-    /// The scale at which `wanted` is spent for each nanosecond of program time; nothing if there
-    /// is nothing to sample.
+    /// The scale at which `wanted` is spent for each nanosecond of program time; `None` if no
+    /// function is sampled.
     fn scale(&self, wanted: f64, importance: f64) -> Option<f64> {
         let for_windows = (wanted - self.waking / self.own.max(1.0)).max(FOR_WINDOWS * wanted);
         let at_full = importance / FULL.stratum * self.cost_of_window();
@@ -232,17 +231,17 @@ impl Recent {
 /// The control.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    /// As a fraction of the program's processor time; nothing for no limit.
+    /// As a fraction of the program's processor time; `None` for no limit.
     budget: Option<f64>,
     scale: f64,
     last: Spent,
     recent: Recent,
-    /// Windows and waking by then.
+    /// Windows and the cost of waking at the last change.
     last_windows: u64,
     last_waking: f64,
-    /// What was spent too much while functions were looked at for the first time.
+    /// What was spent beyond the budget during [`LEARNING`].
     learning: f64,
-    /// Processor time of the service thread; it is the one that asks.
+    /// Processor time of the start.
     start: f64,
     toggles_before: u64,
     /// Ticks so far, and the processor time that was spent in them: the rest of the service
@@ -361,7 +360,7 @@ impl Governor {
         let left = (budget * now.own() - cost) / HORIZON;
         let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
-            // Functions that are on are all that there is.
+            // All functions are on.
             self.scale * wanted * since.own / (since.waking + since.rest).max(1.0)
         });
         self.scale *= (scale / self.scale).clamp(*STEP.start(), *STEP.end());
@@ -373,9 +372,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// A program of which each nanosecond has windows in proportion to the scale, which it had
-    /// `LAG` steps ago; every `phase` steps, new functions are called, which costs as much as
-    /// `burst` windows.
+    /// A program whose number of windows is proportional to the scale of `LAG` steps ago. Every
+    /// `phase` steps new functions are called, which costs as much as `burst` windows.
     struct Program {
         start: f64,
         importance: f64,
@@ -389,7 +387,7 @@ mod tests {
     const STEP_TIME: f64 = 5e6;
 
     impl Program {
-        /// The share that is spent at the end, and all scales.
+        /// The share of processor time that was spent, and all scales.
         fn run(&self, budget: f64, steps: usize) -> (f64, Vec<f64>) {
             let mut governor = Governor::new(Some(budget), false, 1.0);
             let mut now = Spent { start: self.start, process: self.start, ..Spent::default() };
@@ -423,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Strata are planned at the scale of the moment, and last.
+    /// Strata are planned with the current scale, and last.
     #[test]
     fn the_scale_does_not_follow_every_phase() {
         let program = Program {

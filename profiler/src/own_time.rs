@@ -59,7 +59,7 @@ pub(crate) struct OwnPart {
 }
 
 impl OwnPart {
-    /// Looks at the clocks. For the daemon.
+    /// Looks at the clocks. For the service thread.
     pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
         self.threads = seen.threads.into();
         self.add(Times {
@@ -93,8 +93,8 @@ impl OwnPart {
     }
 }
 
-/// Processor time of the program's own threads, in nanoseconds. For the daemon, whose own is taken
-/// off.
+/// Processor time of the program's own threads, in nanoseconds. For the service thread, whose own
+/// is taken off.
 pub(crate) fn processor_time() -> f64 {
     governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_thread()
 }

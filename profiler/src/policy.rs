@@ -1,25 +1,25 @@
-//! When a function is observed: decided from the past only, and by chance.
+//! When a function is observed: a random decision that depends on past data only.
 //!
 //! # The policy
 //! 1. **On.** A function that is called rarely, or whose calls are long, stays on, and each of its
 //!    calls is counted and timed. It has an *allowance* of calls that is refilled at a constant
-//!    rate, and by the time that its calls take, up to a maximum ([`Allowance`]). A function that
-//!    uses it up is switched off.
+//!    rate and in proportion to the time of its calls, up to a maximum ([`Allowance`]). When the
+//!    allowance is used up, the function is switched off.
 //! 2. **Sampled.** From then on its time is cut into *strata*, of random length. In each stratum
 //!    one *window* opens, at an instant drawn uniformly; every call that enters in the window is
 //!    counted and timed. The length of the window is what holds [`Intensity::calls`] calls at the
 //!    rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number of
 //!    calls.
-//! 3. **On again**, when the rate is no higher than half of that of the refill. What a long call
-//!    earns pays for itself many times: at a budget of 1 %, functions with a mean of 0.4 ms and
-//!    more always stay on, which are most of those with the largest totals.
+//! 3. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
+//!    %, functions with a mean of 0.4 ms and more always stay on, which are most of those with the
+//!    largest totals.
 //!
 //! # What is estimated, and why it is unbiased
 //! A call at time t, in a stratum of length L with a window of length w, is observed with
 //! probability w / L: neither the window's length nor its place depends on what the program does in
 //! the stratum. It therefore counts L / w times (Horvitz and Thompson, 1952), and so does its
 //! latency. Both lengths are those of the program's *own time*: time without that for which its
-//! threads were ready and had no processor, because other processes or the daemon had it
+//! threads were ready and had no processor, because other processes or the service thread had it
 //! ([`crate::own_time`], [`crate::preemption`]), and in windows without what probes took. Time in
 //! which the program waits is its own. Given the past, the expected value in each stratum is the
 //! true one, so it is for their sum, whatever the pattern of the calls: clusters and phases change
@@ -30,15 +30,16 @@
 //! see [`crate::strata`].
 //!
 //! # Where this does not hold
-//! * From the moment the allowance is used up until the next stratum begins (the daemon's next
-//!   tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The calls
-//!   of this *gap* are estimated as half of what the last rate would give, and the interval holds
-//!   everything from none to all of it.
+//! * From the moment the allowance is used up until the next stratum begins (the service thread's
+//!   next tick: some milliseconds, up to 0.2 s where the budget is small) nothing is observed. The
+//!   calls of this *gap* are estimated as half of what the last rate would give, and the interval
+//!   holds everything from none to all of it.
 //! * A window with [`CAP`] times as many calls as expected is cut short, for its cost. The rest of
 //!   it is treated as a gap.
-//! * A window opens at the first tick of the daemon after the drawn instant. A call in the first
-//!   tick of a stratum is therefore observed a little more rarely, one in the last a little more
-//!   often. The length of strata varies, so that no period of the program stays in step with them.
+//! * A window opens at the first tick of the service thread after the drawn instant. A call in the
+//!   first tick of a stratum is therefore observed a little more rarely, one in the last a little
+//!   more often. The length of strata varies, so that no period of the program stays in step with
+//!   them.
 //! * How much of a stratum is the program's own time is taken from the last tenths of a second, for
 //!   all threads together.
 //! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than

@@ -1,10 +1,10 @@
-//! The daemon's work: begins and ends the observations of every function, as [`crate::policy`]
-//! decides.
+//! The service thread's work: begins and ends the observations of every function, as
+//! [`crate::policy`] decides.
 //!
 //! Functions that are on need no attention: the thread that uses an allowance up puts its function
-//! on a list and wakes the daemon. Each of the others has one event due: its window opens, or its
-//! stratum is over. A tick handles what is due, and says when the next tick should be; so the
-//! daemon sleeps for as long as nothing is sampled.
+//! on a list and wakes the service thread. Each of the others has one event due: its window opens,
+//! or its stratum is over. A tick handles what is due, and says when the next tick should be; so
+//! the service thread sleeps for as long as nothing is sampled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,8 +24,8 @@ use crate::probe_type::ProbeType;
 use crate::strata::Strata;
 use crate::{fire, own_time, thread};
 
-/// A window opens so much of the program's own time after the daemon has begun it, in nanoseconds:
-/// not in step with the call that is the first to see it.
+/// A window opens so much of the program's own time after the service thread has begun it, in
+/// nanoseconds: not in step with the call that is the first to see it.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
 /// What probes take is known to this part of it: some nanoseconds for each, because what the
