@@ -28,9 +28,9 @@ use crate::strategy::Strategy;
 ///
 /// Must not be called for one site from two threads at once, nor while another thread toggles it.
 ///
-/// A site whose wait is refused (the errors of [`wait_for_visibility`]) keeps its old target and is
-/// inactive. If the second wait is refused after the first was granted, the old operand is put
-/// back, and the call blocks for [`wait_for_assumed_bound`].
+/// A site whose wait is refused (the errors of [`wordpatch::wait_for_visibility`]) keeps its old
+/// target and is inactive. If the second wait is refused after the first was granted, the old
+/// operand is put back, and the call blocks for [`wait_for_assumed_bound`].
 ///
 /// # Safety
 /// 1. The program must be right when each site calls its new target: a function with the same

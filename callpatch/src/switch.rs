@@ -19,16 +19,16 @@ impl Switch {
         Self(forms)
     }
 
-    /// As [`CallSite::staying_mapped`].
+    /// As [`crate::CallSite::staying_mapped`].
     ///
     /// # Safety
-    /// As [`CallSite::staying_mapped`].
+    /// As [`crate::CallSite::staying_mapped`].
     pub(crate) unsafe fn staying_mapped(self) -> Self {
         // SAFETY: the caller's obligation.
         Self(unsafe { self.0.staying_mapped() })
     }
 
-    /// As [`CallSite::activate`].
+    /// As [`crate::CallSite::activate`].
     ///
     /// # Errors
     /// [`Error::Text`] when the site holds neither form.
@@ -37,7 +37,7 @@ impl Switch {
         self.toggle(ACTIVE)
     }
 
-    /// As [`CallSite::deactivate`].
+    /// As [`crate::CallSite::deactivate`].
     ///
     /// # Errors
     /// [`Error::Text`] when the site holds neither form.
@@ -71,13 +71,13 @@ impl Switch {
         })
     }
 
-    /// As [`CallSite::settle`].
+    /// As [`crate::CallSite::settle`].
     ///
     /// # Errors
-    /// As [`CallSite::settle`].
+    /// As [`crate::CallSite::settle`].
     ///
     /// # Safety
-    /// As [`CallSite::settle`].
+    /// As [`crate::CallSite::settle`].
     pub unsafe fn settle(&self) -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { self.0.settle() }.map_err(Error::from)
@@ -106,7 +106,7 @@ impl Switch {
         unsafe { self.0.revive() }
     }
 
-    /// As [`CallSite::is_stale`], of the `length` bytes at `address`: those of this site's
+    /// As [`crate::CallSite::is_stale`], of the `length` bytes at `address`: those of this site's
     /// instruction.
     ///
     /// # Safety
