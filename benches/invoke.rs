@@ -1,14 +1,15 @@
-//! What does a probe cost the code that runs through it?
+//! Costs of a probe for the code that executes it.
 //!
 //! 1. A site that is off (section 8.5 of the paper, "latent costs"), by shape, split and strategy,
-//!    in a loop against the same loop without the site; and the same site when it calls an empty
-//!    function.
+//!    in a loop, compared with the same loop without the site; and the same site when it calls an
+//!    empty function.
 //! 2. A probe that is on and does nothing (Table 2, "invocation"), and one that is off, in a
-//!    function compiled with `-finstrument-functions` against the same function compiled without.
+//!    function compiled with `-finstrument-functions`, compared with the same function compiled
+//!    without.
 //! 3. The profiler's own probes, in a process under `libfastinst.so`.
 //!
-//! What is compared is measured in turns, and subtracted within a turn, so that a change of the
-//! clock rate cancels out.
+//! Compared cases are measured alternately, and subtracted within a round, so that changes of the
+//! clock rate cancel out.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -77,8 +78,8 @@ fn latent(options: &Options, cycles_per_tick: f64) -> Table {
         let checked = code.loop_around(&case, Some(counting));
         code.finish();
         let [off_site, _, checked_site] = [off, on, checked].map(|function| {
-            // SAFETY: a call of our own text, right with and without it; only callpatch writes it
-            // from now on.
+            // SAFETY: a call in our own text, correct with and without it; from now on only
+            // callpatch writes it.
             unsafe { CallSite::decode(function.site, case.clobbers) }.expect("a call site")
         });
         assert_eq!(checked.run(100), 100, "{checked_site:?} is on");
@@ -91,7 +92,7 @@ fn latent(options: &Options, cycles_per_tick: f64) -> Table {
         let (mut with_off, mut with_on, mut without) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..options.either(410, 30) {
             let (before, off, on, after) = (time(&bare), time(&off), time(&on), time(&bare));
-            // The first turns warm up caches and predictors.
+            // The first rounds warm up caches and predictors.
             if round >= 10 {
                 let bare = (before + after) / 2.0;
                 without.push(bare);
@@ -126,8 +127,8 @@ extern "C" fn nothing(_: ProbeId, _: usize, _: usize) {}
 const COUNT: ProbeFn = count;
 const NOTHING: ProbeFn = nothing;
 
-/// Two small functions, and loops that call them. The exit of the first is a call, of the second a
-/// tail call.
+/// Two small functions, and loops that call them. The exit of the first is a call, that of the
+/// second a tail call.
 fn leaves() -> String {
     format!(
         "#define LEAF __attribute__((noinline, noclone)) static\n\
@@ -138,8 +139,8 @@ fn leaves() -> String {
     )
 }
 
-/// The instrumentation functions, doing nothing, for the library itself only. The compiler must not
-/// see that they do nothing.
+/// Instrumentation functions that do nothing, local to the library. The compiler must not be able
+/// to see that.
 const EMPTY_CYG: &str = "#define EMPTY __attribute__((no_instrument_function, noinline, visibility(\"hidden\")))\n\
     EMPTY void __cyg_profile_func_enter(void *f, void *c) { __asm__ volatile(\"\" : : \"r\"(f), \"r\"(c)); }\n\
     EMPTY void __cyg_profile_func_exit(void *f, void *c) { __asm__ volatile(\"\" : : \"r\"(f), \"r\"(c)); }\n";
@@ -161,9 +162,11 @@ fn invocation(options: &Options) -> Table {
     let empty = load("empty.so", &(EMPTY_CYG.to_owned() + &leaves()), &["-finstrument-functions"]);
     let probed = load("probed.so", &leaves(), &["-finstrument-functions"]);
     cyg_profile::start().expect("the provider starts");
-    let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
-    let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+    let tell = move |probe: &ProbeMetadata<'_>| {
+        list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+    };
     fastinst::register_callback(tell).expect("not called from a callback");
     let found = found.lock().expect("no callback has failed").clone();
 
@@ -177,7 +180,8 @@ fn invocation(options: &Options) -> Table {
         let switch = |function: Option<ProbeFn>| {
             for id in &ids {
                 match function {
-                    // SAFETY: the functions stay, call nothing instrumented, and may run anywhere.
+                    // SAFETY: the functions are never unloaded, call nothing instrumented, and may
+                    // run anywhere.
                     Some(function) => unsafe { fastinst::activate(*id, function) },
                     None => fastinst::deactivate(*id),
                 }
@@ -227,14 +231,14 @@ fn invocation(options: &Options) -> Table {
     table
 }
 
-/// Calls of a function that are timed together, while the profiler takes a sample of each.
+/// Calls of a function that are timed together, while the profiler samples each of them.
 const TIMED: usize = 800;
-/// Calls before that.
+/// Calls before the timed ones.
 const WARMING: usize = 100;
-/// Samples after which a function's probes switch themselves off: more than are timed.
+/// Samples after which a function's probes switch themselves off: more than the timed calls.
 const SAMPLES: usize = 1000;
 
-/// A program that prints, for each of its functions, the ticks that a call takes.
+/// A program that prints, for each of its functions, the ticks per call.
 fn program(functions: usize) -> String {
     let mut source = String::from("#include <stdio.h>\n#include <unistd.h>\n#include <x86intrin.h>\n");
     for number in 0..functions {
@@ -246,7 +250,7 @@ fn program(functions: usize) -> String {
     }
     let _ = writeln!(source, "{PLAIN} int main(void) {{\n    unsigned long begin, end;");
     for number in 0..functions {
-        // The pause lets the profiler take the samples of the last function out of the thread's
+        // During the pause, the profiler drains the samples of the last function from the thread's
         // buffer.
         let _ = writeln!(
             source,

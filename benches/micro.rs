@@ -1,16 +1,19 @@
-//! What do the single operations cost? Micro-benchmarks with Criterion: its statistics, and its
+//! Costs of single operations: micro-benchmarks with Criterion, for its statistics and its
 //! comparison with the last run.
 //!
-//! * `toggle`: a call site and a probe, off and on again.
-//! * `patch`: one instruction inside a fetch window and across a border, and a batch, for each
+//! * `toggle`: a call site and a probe, switched off and on again.
+//! * `patch`: one instruction inside a fetch window and across a boundary, and a batch, per
 //!   instruction.
 //! * `encode`: the code of a stub.
-//! * `fire`: a call of an instrumented function, its probes off, on, and not there.
+//! * `fire`: a call of an instrumented function with its probes off, with them on, and without
+//!   probes.
 //! * `compile`: WebAssembly to machine code.
-//! * `crossbeam`: pieces that could stand in place of our own; `ARCHITECTURE.md` says which do.
+//! * `crossbeam`: candidates to replace our own data structures; `ARCHITECTURE.md` says which are
+//!   used.
 //!
-//! These are single operations in a loop, with everything in cache and nobody else at it. The other
-//! benchmarks in this folder measure what needs ticks, turns, or another thread.
+//! These are single operations in a loop, with everything in cache and no other thread involved.
+//! The other benchmarks in this folder measure what needs ticks, alternating rounds, or another
+//! thread.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,12 +31,12 @@ use wordpatch::{FetchModel, Patch, Split, serialize_all_cores};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// What the call sites call.
+/// The callee of the call sites.
 extern "C" fn callee() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Functions with a direct call, each at this place in its fetch window.
+/// Functions with a direct call, each at this offset in its fetch window.
 fn functions(split: Split, count: usize) -> (Case, Vec<SiteFunction>) {
     let callee = callee as *const () as usize;
     let is_wanted = |case: &Case| case.shape == Shape::Call && case.split == split;
@@ -53,8 +56,8 @@ fn toggle(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(2));
     for (name, split) in SPLITS {
         let (case, functions) = functions(split, 1);
-        // SAFETY: a call of our own text, right with and without it; only callpatch writes it from
-        // now on.
+        // SAFETY: a call in our own text, correct with and without it; from now on only callpatch
+        // writes it.
         let site = unsafe { CallSite::decode(functions[0].site, case.clobbers) }.expect("a call site");
         let calls = |expected| {
             serialize_all_cores().expect("membarrier is allowed");
@@ -89,7 +92,7 @@ fn patch(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let [old, new] = forms;
                 forms.swap(0, 1);
-                // SAFETY: an instruction of our own text, right with and without the call; no
+                // SAFETY: an instruction in our own text, correct with and without the call; no
                 // thread blocks SIGTRAP.
                 unsafe { wordpatch::patch(site, &old, &new) }.expect("it is patched");
             });
@@ -157,9 +160,11 @@ fn fire(criterion: &mut Criterion) {
     let plain = load("plain.so", &[]).procedure_of_number("run");
     let probed = load("probed.so", &["-finstrument-functions"]).procedure_of_number("run");
     cyg_profile::start().expect("the provider starts");
-    let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
-    let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+    let tell = move |probe: &ProbeMetadata<'_>| {
+        list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+    };
     fastinst::register_callback(tell).expect("not called from a callback");
     let found = found.lock().expect("no callback has failed").clone();
     let ids: Vec<ProbeId> =
@@ -168,7 +173,8 @@ fn fire(criterion: &mut Criterion) {
     let switch = |function: Option<ProbeFn>| {
         for id in &ids {
             match function {
-                // SAFETY: the functions stay, call nothing instrumented, and may run anywhere.
+                // SAFETY: the functions are never unloaded, call nothing instrumented, and may run
+                // anywhere.
                 Some(function) => unsafe { fastinst::activate(*id, function) },
                 None => fastinst::deactivate(*id),
             }

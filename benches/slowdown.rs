@@ -1,12 +1,12 @@
-//! How much CPU time does the profiler cost real programs?
+//! CPU time that the profiler costs real programs.
 //!
-//! The question of Table 3 of the paper (which does not say what its baseline is): programs
-//! compiled with `-finstrument-functions -O2` run under the profiler with its default settings,
-//! against the same object files linked with instrumentation functions that do nothing. A third
-//! way, under the library with `tool=none`, has every site switched off for the whole run: what is
-//! left then is the cost of the compiler's instrumentation, and of finding the sites.
+//! The question of Table 3 of the paper (which does not state its baseline): programs compiled with
+//! `-finstrument-functions -O2` run under the profiler with its default settings, compared with the
+//! same object files linked with instrumentation functions that do nothing. In a third
+//! configuration, under the library with `tool=none`, every site is off for the whole run: the
+//! remaining cost is that of the compiler's instrumentation, and of discovering the sites.
 //!
-//! The three ways are run in turns. Their output must be the same, byte for byte.
+//! The three configurations run alternately. Their output must be the same, byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn main() {
     let mut slowdown = Table::new(
         "CPU time (paper, Table 3: 0.2 to 11 %)",
         "User and system time of the whole process in seconds, medians. Then ratios in percent more, of runs that followed each other: \
-         median, least and most; and of the fastest runs of each way (best), since other work on the machine only adds time. \
+         median, least and most; and of the fastest runs of each configuration (best), since other work on the machine only adds time. \
          \"profiled\" and \"off\" are against \"empty\", the program with do-nothing instrumentation functions; \"over off\" is \
          profiled against off: what the profiler itself takes.",
         &[
@@ -100,15 +100,15 @@ fn measure(program: &Program, library: &Path, runs: u32, slowdown: &mut Table, r
     let mut seconds: [Vec<f64>; 3] = Default::default();
     let mut facts: Vec<[f64; 5]> = Vec::new();
     let mut expected = None;
-    // The first turn brings the files into memory, and is not counted.
+    // The first round loads the files into memory, and is not counted.
     for turn in 0..=runs {
-        let ways = [
+        let commands = [
             preload::command(&empty, &program.arguments, Under::Nothing),
             preload::command(&binary, &program.arguments, Under::Library(library, "tool=none")),
             preload::command(&binary, &program.arguments, Under::Library(library, &profiling)),
         ];
-        for (way, seconds) in ways.into_iter().zip(&mut seconds) {
-            let Run { cpu_seconds, status, output, .. } = child::run(way);
+        for (command, seconds) in commands.into_iter().zip(&mut seconds) {
+            let Run { cpu_seconds, status, output, .. } = child::run(command);
             assert!(status.success(), "{}: {status}", program.name);
             let expected = expected.get_or_insert_with(|| output.clone());
             assert_eq!(
@@ -133,10 +133,10 @@ fn measure(program: &Program, library: &Path, runs: u32, slowdown: &mut Table, r
     let more = |more: f64, than: f64| (more / than - 1.0) * 100.0;
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let ratios = |way: &[f64], than: &[f64]| -> Vec<f64> {
-        way.iter().zip(than).map(|(way, than)| more(*way, *than)).collect()
+    let ratios = |configuration: &[f64], than: &[f64]| -> Vec<f64> {
+        configuration.iter().zip(than).map(|(one, than)| more(*one, *than)).collect()
     };
-    let best = |way: &[f64], than: &[f64]| more(least(way), least(than));
+    let best = |configuration: &[f64], than: &[f64]| more(least(configuration), least(than));
     let against_empty = ratios(profiled, empty);
     slowdown.push(vec![
         program.name.into(),

@@ -6,8 +6,8 @@
 # ROWS: size of the workload's main table (default 300000: some seconds)
 #
 # Needs Rust and a network or a filled cargo cache; installs what else is missing. The workload's
-# own output goes to target/demo/output.txt, the full table and the JSON report beside it; the first
-# lines of the table go to stdout.
+# own output goes to target/demo/output.txt, the full table and the JSON report to the same folder;
+# the first lines of the table go to stdout.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,7 +17,7 @@ lines=30
 
 cd "$root"
 scripts/install-packages.sh
-"${CARGO:-cargo}" build --quiet --release -p profiler -p fastinst-preload
+"${CARGO:-cargo}" build --quiet --release -p fastinst-cli -p fastinst-preload
 workload=$(scripts/third-party.sh sqlite)
 
 mkdir -p "$target/demo"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Explores every execution of wordpatch's and callpatch's drivers under the memory model, and prints
-# what was found, as Markdown.
+# Explores every execution of the drivers of wordpatch and callpatch under the memory model, and
+# prints the results as Markdown.
 #
 # usage: scripts/exploration-record.sh >wordpatch/model/record.md
 #
-# Builds with --cfg model into target/model: a minute from nothing. The exploration itself takes
-# seconds.
+# Builds with --cfg model into target/model, which takes a minute the first time. The exploration
+# itself takes seconds.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

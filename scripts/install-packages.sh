@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs, on Debian or a system like it, what the build, the tests, the demo and the benchmarks
+# Installs, on Debian and similar systems, what the build, the tests, the demo and the benchmarks
 # need besides Rust.
 #
 # usage: scripts/install-packages.sh
 #
-# Does nothing when everything is there. Uses apt-get, through sudo when the caller is not root.
+# Does nothing if everything is installed. Uses apt-get, through sudo if the caller is not root.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { echo "install-packages.sh: $*" >&2; }
 
-# Each line: a command, and the package that brings it.
+# Each line: a command, and the package that contains it.
 needed='gcc gcc
 g++ g++
 clang clang
@@ -30,9 +30,9 @@ while read -r command package; do
     command -v "$command" >/dev/null || packages+=("$package")
 done <<<"$needed"
 
-# What brings no command: the C library's headers, those for WebAssembly and its compiler's library,
-# pip, a Rust that compiles for WASI (Debian's goes to /usr/bin, the one in use stays the one in the
-# path), CA certificates for cargo.
+# Packages without a command: the C library's headers, those for WebAssembly and its compiler's
+# library, pip, a Rust that compiles for WASI (Debian's is in /usr/bin, and does not replace the one
+# in the path), CA certificates for cargo.
 [[ -e /usr/include/stdlib.h ]] || packages+=(libc6-dev)
 [[ -e /usr/include/wasm32-wasi/stdlib.h ]] || packages+=(wasi-libc)
 [[ -e $(clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null) ]] || packages+=(libclang-rt-dev-wasm32)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mutation testing: plants one defect at a time from the lists in scripts/mutants/, and checks that
-# a test notices it.
+# Mutation testing: injects one defect at a time from the lists in scripts/mutants/, and checks that
+# a test detects it.
 #
 # usage: scripts/mutants.sh [OPTIONS] [NAME...]        scripts/mutants.sh --help
 #

@@ -5,13 +5,13 @@
 #        scripts/test.sh -p tests --test preload fork
 #
 # Without arguments, all of them: some minutes on two processors, most of it for building the
-# product and the real programs that it is tried on (which needs the network or a filled cargo
+# product and the real programs that it is tested on (which needs the network or a filled cargo
 # cache).
 #
 # --quick checks the formatting and the lints, and runs the tests that need neither the network nor
-# much time: less than three minutes once everything is built. It installs nothing. Left out are
-# documentation examples, random modules, and of the package `tests` what profiles or runs whole
-# programs.
+# much time: less than three minutes once everything is built. It installs nothing. It skips
+# documentation examples, random modules, and the tests of the package `tests` that profile or run
+# complete programs.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -37,7 +37,7 @@ scripts/install-packages.sh
 if (($#)); then
     exec "$cargo" test --release "$@"
 fi
-# Before the tests, which would build all this in silence.
+# Before the tests, which would build all this without output.
 "$cargo" build --release
 scripts/third-party.sh >/dev/null
 scripts/wasm-programs.sh >/dev/null

@@ -4,7 +4,7 @@
 usage: scripts/wrap.py [--check] [FILE OR FOLDER...]        default: those listed in CHECKED
 
 A paragraph of a comment (Rust, C, shell, Python, TOML) or of Markdown that has a line of more than 100
-characters is filled anew; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
+characters is filled again; all others stay as they are. Code, fenced and indented blocks, tables, columns, headings, rules and
 what cannot be divided (a long name or address) stay too. --check prints what would change, and exits with 1.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 WIDTH = 100
 ROOT = Path(__file__).resolve().parent.parent
 
-# What starts a comment that has its line for itself, by the end of the file's name.
+# The comment marker of a line that contains only a comment, by the end of the file's name.
 PREFIXES = {
     ".rs": r"//[/!]?",
     ".c": r" \*(?!/)|//",
@@ -27,15 +27,15 @@ PREFIXES = {
     ".toml": r"#",
     "/run": r"#(?!!)",
 }
-# What is kept wrapped.
+# Files and folders that are checked.
 CHECKED = (
     ".ci", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "README.md",
     "SECURITY.md", "deny.toml", "docs", "rust-toolchain.toml", "scripts", "wordpatch", "callpatch", "fastinst",
     "profiler", "tmax-probe", "wasm-jit", "benches", "tests",
 )
 
-# What is not: a change of these, if only of a comment, has programs of others fetched and built
-# again.
+# Files that are not checked: any change, even of a comment, would fetch and build third-party
+# programs again.
 UNCHECKED = ("scripts/third-party.sh", "scripts/truth-programs.sh", "scripts/wasm-programs.sh", "tests/programs/", "tests/third_party/")
 
 ITEM = re.compile(r"(?:[*-]|\d+\.) +")
@@ -92,7 +92,7 @@ def wrapped(lines):
         stripped = text.lstrip(" ")
         indent = len(text) - len(stripped)
         marker = ITEM.match(stripped)
-        # An item's own lines may be indented as a block would be.
+        # The lines of an item may be indented like a block.
         if fence or text.lstrip().startswith("```") or is_fixed(text) and not (marker and indent <= 3):
             out.append(front + text)
             at += 1
@@ -138,7 +138,7 @@ def in_code(text, prefix):
         match = pattern.match(line)
         if match:
             indent, sign, space, rest = match.groups()
-            # An empty line belongs to the comment: a fenced block may have some.
+            # An empty line belongs to the comment: a fenced block may contain some.
             front = indent + sign + (space if rest else "")
             if block and block[-1][0].rstrip() != front.rstrip():
                 flush()

@@ -41,7 +41,7 @@ uint64_t kernel(int n) {
     for (int turn = 0; turn < n; turn++) {
         encode();
         if (!decode()) __builtin_trap();
-        // What comes next depends on all of it.
+        // The next round depends on all of the result.
         for (int i = 0; i < LENGTH; i++) bytes[i] = (uint8_t)(back[i] + 1);
     }
     for (int i = 0; i < LENGTH; i++) sum = fold(sum, bytes[i]);

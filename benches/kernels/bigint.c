@@ -2,12 +2,12 @@
 // n digits.
 #include "kernel.h"
 
-enum { MOST = 5000 };
-static uint32_t remainders[MOST + 16], words[MOST];
+enum { MAX_N = 5000 };
+static uint32_t remainders[MAX_N + 16], words[MAX_N];
 
 static uint64_t digits_of_e(int n) {
-    // e - 2 in the base whose i-th place is 1 / i!: multiply by ten, carry, and what is left over
-    // is a digit.
+    // e - 2 in the base whose i-th place is 1 / i!: multiply by ten and carry; the final carry is a
+    // digit.
     int places = n + 8;
     uint64_t sum = 0;
     for (int i = 2; i < places; i++) remainders[i] = 1;
@@ -41,6 +41,6 @@ static uint64_t factorial(int n) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     return digits_of_e(n) ^ factorial(n);
 }

@@ -1,12 +1,11 @@
-// Trees of depth n are made, walked and given back, with an allocator that keeps a list of free
-// nodes.
+// Trees of depth n are built, traversed and freed, with an allocator that keeps a free list.
 #include "kernel.h"
 
-enum { MOST = 18 };
+enum { MAX_N = 18 };
 typedef struct Node {
     struct Node *left, *right;
 } Node;
-static Node nodes[2 << MOST];
+static Node nodes[2 << MAX_N];
 static Node *free_nodes;
 
 static Node *allocate(void) {
@@ -39,7 +38,7 @@ static void unmake(Node *node) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     free_nodes = 0;
     for (int i = (2 << n) - 1; i-- > 0;) release(&nodes[i]);
     uint64_t sum = 0;

@@ -1,12 +1,12 @@
 // Cholesky decomposition A = L L^T of a positive definite matrix, in place.
 #include "kernel.h"
 
-enum { MOST = 1000 };
-static double a[MOST][MOST];
+enum { MAX_N = 1000 };
+static double a[MAX_N][MAX_N];
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
-    // Symmetric, and the diagonal outweighs the rest of its row.
+    limit(n, MAX_N);
+    // Symmetric and diagonally dominant.
     for (int i = 0; i < n; i++) {
         for (int j = 0; j <= i; j++) a[i][j] = a[j][i] = (double)((i * 7 + j * 13) % 11) / 11.0;
         a[i][i] = (double)n + 1.0;

@@ -1,10 +1,10 @@
 // Conjugate gradients on a sparse matrix in compressed rows: the five-point Laplacian of a grid; 60
-// steps for each of n right sides.
+// steps for each of n right-hand sides.
 #include "kernel.h"
 
-enum { SIDE = 64, ROWS = SIDE * SIDE, MOST_ENTRIES = 5 * ROWS };
-static int row_begin[ROWS + 1], column[MOST_ENTRIES];
-static double value[MOST_ENTRIES], x[ROWS], residual[ROWS], direction[ROWS], image[ROWS];
+enum { SIDE = 64, ROWS = SIDE * SIDE, MAX_ENTRIES = 5 * ROWS };
+static int row_begin[ROWS + 1], column[MAX_ENTRIES];
+static double value[MAX_ENTRIES], x[ROWS], residual[ROWS], direction[ROWS], image[ROWS];
 
 static int append(int count, int to, double entry) {
     column[count] = to;

@@ -1,4 +1,4 @@
-// CRC-32 by a table of 256 entries, n turns over 16 kB: a load that waits for a load.
+// CRC-32 by a table of 256 entries, n passes over 16 kB: dependent loads.
 #include "kernel.h"
 
 enum { LENGTH = 16384 };

@@ -1,4 +1,4 @@
-// Calls through a table of functions, in an order that data decide; n thousand of them.
+// Calls through a table of functions, in a data-dependent order; n thousand of them.
 #include "kernel.h"
 
 typedef uint32_t (*Operation)(uint32_t, uint32_t);

@@ -1,9 +1,9 @@
 // Edit distance and longest common subsequence of two random strings of length n.
 #include "kernel.h"
 
-enum { MOST = 5000 };
-static char a[MOST], b[MOST];
-static int row[MOST + 1];
+enum { MAX_N = 5000 };
+static char a[MAX_N], b[MAX_N];
+static int row[MAX_N + 1];
 
 static int least(int x, int y) { return x < y ? x : y; }
 
@@ -39,7 +39,7 @@ static int common_subsequence(int n) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 17;
     for (int i = 0; i < n; i++) {
         a[i] = (char)('a' + next_random(&random) % 4);

@@ -1,11 +1,11 @@
 // Shortest paths between all pairs of n nodes.
 #include "kernel.h"
 
-enum { MOST = 500 };
-static int distance[MOST][MOST];
+enum { MAX_N = 500 };
+static int distance[MAX_N][MAX_N];
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 19;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {

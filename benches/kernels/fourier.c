@@ -1,9 +1,9 @@
 // A number-theoretic Fourier transform of 2^n points and its inverse: butterflies in integers.
 #include "kernel.h"
 
-enum { MOST = 20 };
+enum { MAX_N = 20 };
 static const uint64_t PRIME = 998244353, ROOT = 3;
-static uint32_t points[1 << MOST];
+static uint32_t points[1 << MAX_N];
 
 static uint64_t power(uint64_t base, uint64_t exponent) {
     uint64_t result = 1;
@@ -41,7 +41,7 @@ static void transform(int length, uint64_t root) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     int length = 1 << n;
     uint64_t random = 109, sum = 0;
     for (int i = 0; i < length; i++) points[i] = next_random(&random) % (uint32_t)PRIME;

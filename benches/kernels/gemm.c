@@ -1,11 +1,11 @@
 // Matrix product C = alpha A B + beta C, rows of B innermost.
 #include "kernel.h"
 
-enum { MOST = 600 };
-static double a[MOST][MOST], b[MOST][MOST], c[MOST][MOST];
+enum { MAX_N = 600 };
+static double a[MAX_N][MAX_N], b[MAX_N][MAX_N], c[MAX_N][MAX_N];
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 1;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {

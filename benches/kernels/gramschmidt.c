@@ -1,11 +1,11 @@
 // Orthogonalization of the columns of a matrix (modified Gram-Schmidt): A = Q R.
 #include "kernel.h"
 
-enum { MOST = 500 };
-static double a[MOST][MOST], q[MOST][MOST], r[MOST][MOST];
+enum { MAX_N = 500 };
+static double a[MAX_N][MAX_N], q[MAX_N][MAX_N], r[MAX_N][MAX_N];
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 5;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {

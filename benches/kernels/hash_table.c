@@ -17,7 +17,7 @@ static Slot *find(uint64_t key) {
     return &slots[at];
 }
 
-// Moves back what would not be found behind the gap.
+// Moves back entries that would not be found after the gap.
 static void take_out(Slot *slot) {
     uint32_t gap = (uint32_t)(slot - slots), at = gap;
     for (;;) {

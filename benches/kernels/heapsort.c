@@ -1,8 +1,8 @@
 // Heapsort of n random numbers of 64 bits.
 #include "kernel.h"
 
-enum { MOST = 600000 };
-static uint64_t heap[MOST];
+enum { MAX_N = 600000 };
+static uint64_t heap[MAX_N];
 
 static void sink(int from, int length) {
     uint64_t number = heap[from];
@@ -18,7 +18,7 @@ static void sink(int from, int length) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 53;
     for (int i = 0; i < n; i++) heap[i] = (uint64_t)next_random(&random) << 20 ^ next_random(&random);
     for (int i = n / 2; i-- > 0;) sink(i, n);

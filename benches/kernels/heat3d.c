@@ -1,4 +1,4 @@
-// Heat that spreads in a cube, n steps there and n back.
+// Heat diffusion in a cube, n steps from one grid to the other and n back.
 #include "kernel.h"
 
 enum { SIDE = 40 };

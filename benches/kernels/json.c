@@ -1,5 +1,4 @@
-// A tokenizer for JSON over a text of 100 kB, n times: branches on characters, strings, numbers,
-// nesting.
+// A tokenizer for 100 kB of JSON, n times: branches on characters, strings, numbers, nesting.
 #include "kernel.h"
 
 enum { LENGTH = 100000, DEEPEST = 64 };

@@ -1,11 +1,11 @@
-// What the kernels share: their entry, random numbers, and checksums.
+// Shared by the kernels: their entry point, random numbers, and checksums.
 #ifndef KERNEL_H
 #define KERNEL_H
 
 #include <stdint.h>
 #include <string.h>
 
-// Does work of the size n, from the beginning each time, and returns a checksum of its result.
+// Does work of size n, from the same initial state each time, and returns a checksum of its result.
 uint64_t kernel(int n);
 
 // Ends the program if the kernel has no room for n.
@@ -29,8 +29,8 @@ static inline uint64_t fold(uint64_t sum, uint64_t value) {
     return sum ^ (sum >> 29);
 }
 
-// Every bit of the number counts: floating point is the same everywhere as long as nothing is
-// contracted or reassociated.
+// Every bit of the number counts: floating-point results are the same everywhere unless operations
+// are contracted or reassociated.
 static inline uint64_t fold_double(uint64_t sum, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);

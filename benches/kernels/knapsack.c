@@ -1,4 +1,4 @@
-// The best value that fits, of n things, for every capacity; 64-bit values.
+// The knapsack problem: the best value of n items for every capacity; 64-bit values.
 #include "kernel.h"
 
 enum { CAPACITY = 20000 };

@@ -1,5 +1,4 @@
-// A list that is scattered over memory is reversed and sorted by merging, n times: loads that wait
-// for loads.
+// A list that is scattered over memory is reversed and sorted by merging, n times: dependent loads.
 #include "kernel.h"
 
 enum { LENGTH = 10000 };

@@ -1,11 +1,11 @@
 // LU decomposition without pivots, then forward and back substitution.
 #include "kernel.h"
 
-enum { MOST = 800 };
-static double a[MOST][MOST], x[MOST], y[MOST];
+enum { MAX_N = 800 };
+static double a[MAX_N][MAX_N], x[MAX_N], y[MAX_N];
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 3;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) a[i][j] = next_uniform(&random);

@@ -1,4 +1,4 @@
-// Compression of 256 kB of text by back references that a hash table finds, and decompression; n
+// Compression of 256 kB of text by back references found with a hash table, and decompression; n
 // texts.
 #include "kernel.h"
 

@@ -1,13 +1,13 @@
 // Mergesort of n records with comparators that are passed as function pointers.
 #include "kernel.h"
 
-enum { MOST = 200000 };
+enum { MAX_N = 200000 };
 typedef struct {
     uint32_t key, number;
     double weight;
 } Record;
 typedef int (*Comparator)(const Record *, const Record *);
-static Record records[MOST], spare[MOST];
+static Record records[MAX_N], spare[MAX_N];
 
 static int by_key(const Record *a, const Record *b) { return (a->key > b->key) - (a->key < b->key); }
 
@@ -27,7 +27,7 @@ static void merge_sort(Record *from, Record *room, int length, Comparator compar
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     static const Comparator comparators[] = {by_key, by_weight, by_number};
     uint64_t random = 59, sum = 0;
     for (int i = 0; i < n; i++) {

@@ -8,7 +8,7 @@ uint64_t kernel(int n) {
     uint64_t random = 7;
     for (int i = 0; i < SIZE; i++) {
         x[i] = next_uniform(&random);
-        // Rows add up to about 1, so that the vectors stay as long as they are.
+        // Rows add up to about 1, so that the lengths of the vectors stay about the same.
         for (int j = 0; j < SIZE; j++) a[i][j] = next_uniform(&random) * 2.0 / SIZE;
     }
     for (int turn = 0; turn < n; turn++) {

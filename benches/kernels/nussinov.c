@@ -1,14 +1,14 @@
 // Most base pairs of an RNA strand of length n that can be folded: a triangle of sub-strands.
 #include "kernel.h"
 
-enum { MOST = 1000 };
-static uint8_t base[MOST];
-static int table[MOST][MOST];
+enum { MAX_N = 1000 };
+static uint8_t base[MAX_N];
+static int table[MAX_N][MAX_N];
 
 static int greatest(int x, int y) { return x > y ? x : y; }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 29;
     for (int i = 0; i < n; i++) base[i] = (uint8_t)(next_random(&random) % 4);
     for (int i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
-// Quicksort of n random numbers, short pieces by insertion.
+// Quicksort of n random numbers; short sections are sorted by insertion.
 #include "kernel.h"
 
-enum { MOST = 1000000 };
-static int32_t numbers[MOST];
+enum { MAX_N = 1000000 };
+static int32_t numbers[MAX_N];
 
 static void insertion_sort(int32_t *from, int length) {
     for (int i = 1; i < length; i++) {
@@ -41,7 +41,7 @@ static void quicksort(int32_t *from, int length) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     uint64_t random = 47;
     for (int i = 0; i < n; i++) numbers[i] = (int32_t)next_random(&random) - (1 << 30);
     quicksort(numbers, n);

@@ -1,4 +1,4 @@
-// String search by Boyer, Moore and Horspool: a table tells how far to go on; n passes of the text.
+// String search by Boyer, Moore and Horspool, with a table of shifts; n passes over the text.
 #include "search.h"
 
 uint64_t kernel(int n) {

@@ -1,5 +1,5 @@
-// String search by Knuth, Morris and Pratt: an automaton that never goes back in the text; n passes
-// of it.
+// String search by Knuth, Morris and Pratt: an automaton that never moves backward in the text; n
+// passes over it.
 #include "search.h"
 
 uint64_t kernel(int n) {

@@ -1,4 +1,4 @@
-// String search at each position of the text in turn, n passes of it.
+// String search at each position of the text in turn, n passes over it.
 #include "search.h"
 
 static int matches(const uint8_t *at, const uint8_t *pattern) {

@@ -1,8 +1,8 @@
 // SipHash-2-4 of short keys, n thousand of them: four words that add, rotate and exclusive-or.
 #include "kernel.h"
 
-enum { KEYS = 1000, MOST = 40 };
-static uint8_t keys[KEYS][MOST];
+enum { KEYS = 1000, MAX_N = 40 };
+static uint8_t keys[KEYS][MAX_N];
 
 static uint64_t rotated(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
@@ -43,7 +43,7 @@ static uint64_t siphash(const uint8_t *key, int length, uint64_t k0, uint64_t k1
 uint64_t kernel(int n) {
     uint64_t random = 41;
     for (int i = 0; i < KEYS; i++) {
-        for (int j = 0; j < MOST; j++) keys[i][j] = (uint8_t)next_random(&random);
+        for (int j = 0; j < MAX_N; j++) keys[i][j] = (uint8_t)next_random(&random);
     }
     uint64_t sum = 0;
     for (int turn = 0; turn < n; turn++) {

@@ -2,8 +2,8 @@
 // float conversions.
 #include "kernel.h"
 
-enum { MOST = 1500 };
-static double u[MOST], v[MOST], w[MOST];
+enum { MAX_N = 1500 };
+static double u[MAX_N], v[MAX_N], w[MAX_N];
 
 static double element(int i, int j) {
     return 1.0 / (double)((i + j) * (i + j + 1) / 2 + i + 1);
@@ -24,7 +24,7 @@ static void multiply_transposed(int n, const double *from, double *to) {
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     for (int i = 0; i < n; i++) u[i] = 1.0;
     for (int turn = 0; turn < 10; turn++) {
         multiply(n, u, w);

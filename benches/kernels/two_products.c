@@ -1,10 +1,10 @@
 // D = A B C by two matrix products with inner products innermost: columns are read with a stride.
 #include "kernel.h"
 
-enum { MOST = 450 };
-static float a[MOST][MOST], b[MOST][MOST], c[MOST][MOST], ab[MOST][MOST], d[MOST][MOST];
+enum { MAX_N = 450 };
+static float a[MAX_N][MAX_N], b[MAX_N][MAX_N], c[MAX_N][MAX_N], ab[MAX_N][MAX_N], d[MAX_N][MAX_N];
 
-static void multiply(int n, float left[MOST][MOST], float right[MOST][MOST], float product[MOST][MOST]) {
+static void multiply(int n, float left[MAX_N][MAX_N], float right[MAX_N][MAX_N], float product[MAX_N][MAX_N]) {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {
             float sum = 0;
@@ -15,7 +15,7 @@ static void multiply(int n, float left[MOST][MOST], float right[MOST][MOST], flo
 }
 
 uint64_t kernel(int n) {
-    limit(n, MOST);
+    limit(n, MAX_N);
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {
             a[i][j] = (float)((i * j + 1) % n) / (float)n;

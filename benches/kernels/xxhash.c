@@ -1,5 +1,5 @@
-// A hash after the plan of XXH64: four lanes of multiply and rotate over 32 bytes at a time; n
-// turns over 64 kB.
+// A hash modelled on XXH64: four lanes of multiply and rotate over 32 bytes at a time; n passes
+// over 64 kB.
 #include "kernel.h"
 
 enum { LENGTH = 65536 };

@@ -1,15 +1,15 @@
-//! Which part of the executions saw which state.
+//! Distribution of the executions over the two states.
 
 use benches::report::{Cell, Table};
 
 use crate::turn::{Measured, Pace, Turn};
 
-/// The part of a turn that saw the site on.
+/// The share of a turn in which the site was on.
 type Part = fn(&Turn) -> f64;
 
 const PARTS: [(&str, Part); 2] = [("executions", Turn::active_part), ("time", Turn::active_time)];
 
-/// Two rows for each site and number of executors: the parts of the executions, and of their time.
+/// Two rows for each site and number of executors: the shares of the executions, and of their time.
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Balance between the two states, as the executors saw it (paper, section 8.4: imbalance 2.5 to 2.7, Java's 38.7)",
@@ -43,7 +43,7 @@ pub(crate) fn table(measured: &[Measured]) -> Table {
     table
 }
 
-/// The larger part to the smaller one, which is taken for one execution at least.
+/// Ratio of the larger share to the smaller one, which is taken as at least one execution.
 fn imbalance(active: f64, turn: &Turn) -> f64 {
     let one = 1.0 / turn.toggled.executions.iter().sum::<u64>() as f64;
     let least = active.min(1.0 - active).max(one);

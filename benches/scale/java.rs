@@ -1,5 +1,5 @@
-//! Java's call sites, which are made to have their targets changed while threads call through them:
-//! the peer of Figure 13.
+//! Java's call sites, which are designed to have their targets changed while threads call through
+//! them: the peer of Figure 13.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -13,20 +13,20 @@ use benches::report::Table;
 use crate::turn::{Measured, Pace, Run, Turn};
 use crate::{executors, push};
 
-/// The compiled program, and what it has said beside the turns.
+/// The compiled program, and its additional results.
 pub(crate) struct CallSites {
     folder: PathBuf,
-    /// Site, executors, pace, and throughput once the toggles have ended, relative to that before
+    /// Site, executors, pace, and throughput after the toggles have ended, relative to that before
     /// they began.
     afterwards: RefCell<Vec<(&'static str, usize, Pace, f64)>>,
 }
 
-/// What the program calls each kind, and what people do.
+/// The program's name of each kind, and the displayed one.
 const SITES: [(&str, &str); 2] =
     [("mutable", "Java MutableCallSite, syncAll"), ("volatile", "Java VolatileCallSite")];
 
 impl CallSites {
-    /// Compiles the program into the target folder; says why, if there is no JDK.
+    /// Compiles the program into the target folder; an error if there is no JDK.
     pub(crate) fn compiled() -> Result<Self, String> {
         let folder = host::target().join("java");
         let source = host::root().join("benches/scale/CallSites.java");
@@ -44,8 +44,8 @@ impl CallSites {
         }
     }
 
-    /// One turn. A virtual machine for each measurement: what was toggled often enough is never
-    /// compiled again.
+    /// One turn. A new virtual machine for each measurement: code that was toggled often enough is
+    /// never compiled again.
     pub(crate) fn measure(&self, options: &Options, measured: &mut Vec<Measured>) {
         let paces = options.either(&Pace::ALL[..], &[Pace::ALL[0], Pace::Unlimited]);
         for (kind, site) in SITES {
@@ -74,10 +74,10 @@ impl CallSites {
         assert!(output.status.success(), "{command:?}: {}", output.status);
         let text = String::from_utf8_lossy(&output.stdout);
         let runs: Vec<Run> = text.lines().map(parsed).collect();
-        runs.try_into().unwrap_or_else(|_| panic!("four lines, not: {text}"))
+        runs.try_into().unwrap_or_else(|_| panic!("expected four lines, got:{text}"))
     }
 
-    /// Whether the virtual machine recovers.
+    /// Whether throughput recovers.
     pub(crate) fn afterwards(&self) -> Table {
         let mut table = Table::new(
             "Java's call sites once the toggles have ended",
@@ -96,17 +96,17 @@ impl CallSites {
     }
 }
 
-/// A line of the program: see there.
+/// Parses a line of the program's output.
 fn parsed(line: &str) -> Run {
     let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
     let [off, on, ns, processor_ns, toggles, elapsed_ns] = numbers[..] else {
-        panic!("six numbers, not: {line}")
+        panic!("expected six numbers, got:{line}")
     };
     let [ns, processor_ns, elapsed_ns] = [ns, processor_ns, elapsed_ns].map(|ns| ns as f64);
     Run { executions: [off, on], ns, processor_ns, toggles, elapsed_ns }
 }
 
-/// The table where nothing could be measured.
+/// The table if nothing could be measured.
 pub(crate) fn absent(reason: &str) -> Table {
     let mut table = Table::new("Java's call sites", "Not measured: no JDK was found.", &["reason"]);
     table.push(vec![reason.trim().into()]);

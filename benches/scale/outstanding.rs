@@ -1,4 +1,4 @@
-//! How many patches one thread completes in a second, by how many it has outstanding.
+//! Number of patches that one thread completes in a second, by the number of outstanding patches.
 
 use benches::clock::ticks;
 use benches::distribution::Distribution;
@@ -10,12 +10,12 @@ use wordpatch::{
     FetchModel, Outstanding, Patch, State, TMax, WaitPolicy, patch, start_patch, start_patch_all,
 };
 
-use crate::way::{STRADDLING, case_of};
+use crate::method::{STRADDLING, case_of};
 
 /// Straddling calls. A pass patches each of them once.
 const SITES: usize = 1000;
 
-/// Patches that are begun before the first of them is finished.
+/// Patches that are started before the first of them is finished.
 const OUTSTANDING: [usize; 4] = [1, 10, 100, SITES];
 
 extern "C" fn callee() {}
@@ -30,7 +30,7 @@ impl Sites {
         let sites: Vec<_> =
             (0..SITES).map(|_| code.function_with(&case_of(STRADDLING), callee).site).collect();
         code.finish();
-        // SAFETY: they were just made, stay, and nobody writes them yet.
+        // SAFETY: just created, never unmapped, and not written yet.
         Self(sites.into_iter().map(|site| (site, unsafe { code_at(site) })).collect())
     }
 
@@ -45,8 +45,7 @@ impl Sites {
             .collect()
     }
 
-    /// Passes there and back, each of which leaves every site as it should be; patches per second
-    /// of each.
+    /// Passes there and back, each of which must change every site; the patches per second of each.
     fn passes(&self, rounds: usize, ticks_per_ns: f64, pass: impl Fn(&[Patch<'_>])) -> Vec<f64> {
         let [off, on] = [true, false].map(|to_nop| self.patches(to_nop));
         let one = |patches: &[Patch<'_>]| {
@@ -99,10 +98,10 @@ fn in_batches(at_once: usize, patches: &[Patch<'_>]) {
     }
 }
 
-/// Each kind by each way to wait, alone and beside another thread.
+/// Each kind with each kind of wait, alone and with another thread running.
 pub(crate) fn table(options: &Options, ticks_per_ns: f64) -> Table {
     let rounds = options.either(10, 1);
-    // Enough where nobody executes the sites: the paper's setting in section 8.3.
+    // Sufficient if no thread executes the sites: the paper's setting in section 8.3.
     let t_max = FetchModel::in_force().t_max.unwrap_or(TMax(3_000));
     let mut table = Table::new(
         "Patches completed in a second by one thread, by how many it has outstanding",
@@ -124,8 +123,8 @@ pub(crate) fn table(options: &Options, ticks_per_ns: f64) -> Table {
     for (name, t_max, wait) in
         [("membarrier", None, WaitPolicy::Membarrier), ("T_max", Some(t_max), WaitPolicy::TMax)]
     {
-        // SAFETY: the window is what was in force; nobody executes the sites, so that no T_max is
-        // too short.
+        // SAFETY: the window is the one that was in force; no thread executes the sites, so that no
+        // T_max is too short.
         unsafe { FetchModel::force(before.window, t_max, wait) };
         for (kind, pass, numbers) in kinds {
             for at_once in numbers {

@@ -1,13 +1,13 @@
-//! Executions in a second, by the rate of toggles.
+//! Executions per second, by the rate of toggles.
 
 use benches::report::Table;
 
 use crate::turn::{Measured, Pace};
 
-/// The rate was not what kept the states from being seen.
+/// Asserts that the executors observed both states at some rate.
 ///
 /// # Panics
-/// When the executors of a site have seen one state only, in everything that was measured of it.
+/// If the executors of a site observed only one state in all measurements.
 pub(crate) fn assert_both_states_were_seen(measured: &[Measured], site: &str) {
     let turns = measured.iter().filter(|measured| measured.site == site).flat_map(|measured| &measured.turns);
     let seen =
@@ -15,8 +15,7 @@ pub(crate) fn assert_both_states_were_seen(measured: &[Measured], site: &str) {
     assert!(seen[0] > 0 && seen[1] > 0, "{site}: executors have seen {seen:?}");
 }
 
-/// A row for each site, number of executors and pace; the site left alone in front of the toggled
-/// one.
+/// A row for each site, number of executors and pace; the unchanged site precedes the toggled one.
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Throughput of the executors (paper, Figures 11 to 13)",

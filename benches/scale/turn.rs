@@ -1,8 +1,8 @@
 //! One measurement: threads execute a site while another toggles it.
 //!
-//! The toggling thread keeps its pace by the time-stamp counter, in a busy wait, and does the same
-//! busy wait where it toggles nothing: what it takes from the executors by being there is taken
-//! from all that is compared.
+//! The toggling thread keeps its pace by the time-stamp counter, in a busy wait, and runs the same
+//! busy wait if it toggles nothing: so its own cost for the executors is part of everything that is
+//! compared.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use benches::clock::{self, thread_time_ns};
 use benches::distribution::Distribution;
 use wordpatch::{serialize_all_cores, tsc};
 
-use crate::way::Way;
+use crate::method::ToggleMethod;
 
-/// What is measured: a site, how many threads execute it, how often it is toggled. In each turn
-/// once.
+/// A measured case: a site, the number of threads that execute it, the rate of toggles. Measured
+/// once per turn.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) site: String,
@@ -31,19 +31,19 @@ impl Measured {
     }
 }
 
-/// How many times in a second a site is asked to be toggled.
+/// The requested number of toggles per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pace {
-    /// It is left as it is.
+    /// No toggles.
     Never,
-    /// As often as this.
+    /// This many.
     PerSecond(u64),
-    /// Again as soon as the last toggle is complete.
+    /// The next toggle starts as soon as the last one is complete.
     Unlimited,
 }
 
 impl Pace {
-    /// The paces that are compared.
+    /// The paces to compare.
     pub(crate) const ALL: [Self; 5] = [
         Self::PerSecond(1_000),
         Self::PerSecond(10_000),
@@ -52,7 +52,7 @@ impl Pace {
         Self::Unlimited,
     ];
 
-    /// From one toggle to the next.
+    /// Interval between two toggles.
     pub(crate) fn interval_ns(self) -> Option<u64> {
         match self {
             Self::Never => None,
@@ -71,23 +71,23 @@ impl Pace {
     }
 }
 
-/// What the executors of one measurement have done. A state is 0 for off, and 1 for on.
+/// The executors' counts in one measurement. A state is 0 for off, and 1 for on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Run {
-    /// How many executions saw each state.
+    /// Number of executions in each state.
     pub(crate) executions: [u64; 2],
-    /// For how long they ran, all together.
+    /// Total run time.
     pub(crate) ns: f64,
-    /// How much of that they had a processor.
+    /// Processor time.
     pub(crate) processor_ns: f64,
-    /// How many times the site was toggled.
+    /// Number of toggles.
     pub(crate) toggles: u64,
-    /// For how long the toggling thread did so.
+    /// Duration of the toggling.
     pub(crate) elapsed_ns: f64,
 }
 
 impl Run {
-    /// All executors together, in a second.
+    /// Executions of all executors per second.
     pub(crate) fn throughput(&self, executors: usize) -> f64 {
         self.executions.iter().sum::<u64>() as f64 / (self.ns / executors as f64) * 1e9
     }
@@ -105,7 +105,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// How long the executions would have taken untoggled, by the time that `of` gives for a run.
+    /// The time that the executions would have taken untoggled, by the time that `of` returns for a
+    /// run.
     fn untoggled_time(&self, of: fn(&Run) -> f64) -> [f64; 2] {
         [0, 1].map(|state| {
             let alone = &self.untoggled[state];
@@ -113,30 +114,30 @@ impl Turn {
         })
     }
 
-    /// Throughput relative to as many executions in each state that nobody toggles, by time.
+    /// Throughput relative to that of as many untoggled executions in each state, by elapsed time.
     pub(crate) fn relative(&self) -> f64 {
         self.untoggled_time(|run| run.ns).iter().sum::<f64>() / self.toggled.ns
     }
 
-    /// The same by processor time: without what other work on the machine takes.
+    /// The same by processor time: excludes other work on the machine.
     pub(crate) fn relative_by_processor_time(&self) -> f64 {
         self.untoggled_time(|run| run.processor_ns).iter().sum::<f64>() / self.toggled.processor_ns
     }
 
-    /// The part of its executions that saw the site on.
+    /// The share of executions in which the site was on.
     pub(crate) fn active_part(&self) -> f64 {
         let [off, on] = self.toggled.executions;
         on as f64 / (on + off) as f64
     }
 
-    /// The part of their time that the executors spent in executions that saw the site on.
+    /// The share of the executors' time in executions in which the site was on.
     pub(crate) fn active_time(&self) -> f64 {
         let [off, on] = self.untoggled_time(|run| run.processor_ns);
         on / (on + off)
     }
 }
 
-/// Ends the executors also when an assertion fails.
+/// Stops the executors, also when an assertion fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -145,21 +146,21 @@ impl Drop for End<'_> {
     }
 }
 
-/// Executions between two looks at whether it is over.
+/// Executions between two checks whether to stop.
 const CHUNK: u64 = 4096;
 
-/// Measures `way` at `pace`, beginning in `state`, and leaves it there.
+/// Measures `method` at `pace`, starting in `state`, and restores that state.
 pub(crate) fn run(
-    way: &mut Way,
+    method: &mut ToggleMethod,
     executors: usize,
     pace: Pace,
     state: usize,
     ms: u64,
     ticks_per_ns: f64,
 ) -> Run {
-    way.set(state);
+    method.set(state);
     serialize_all_cores().expect("membarrier is allowed");
-    let Way { execute, toggler, .. } = way;
+    let ToggleMethod { execute, toggler, .. } = method;
     let (begin, is_over) = (Barrier::new(executors + 1), AtomicBool::new(false));
     let executor = || {
         begin.wait();
@@ -196,17 +197,17 @@ pub(crate) fn run(
         }
         total
     });
-    way.set(state);
+    method.set(state);
     if pace == Pace::Never {
-        assert_eq!(total.executions[1 - state], 0, "{} is left alone in state {state}", way.name);
+        assert_eq!(total.executions[1 - state], 0, "{} is left alone in state {state}", method.name);
         total.toggles = 0;
     }
     total
 }
 
 /// Calls `act` for `duration` ticks: with the number of a toggle that is due, from 1, or else
-/// without one. It says whether it could be made. A toggle that comes too late is not made up for.
-/// Gives how many were made, and in how many ticks.
+/// without one. It returns whether the toggle was made. Late toggles are not made up for. Returns
+/// the number of toggles, and the ticks that they took.
 fn toggle_for(duration: u64, interval: Option<u64>, mut act: impl FnMut(Option<u64>) -> bool) -> (u64, u64) {
     let begin = tsc::now();
     let (mut toggles, mut next) = (0, interval.map(|interval| begin + interval));

@@ -1,4 +1,4 @@
-//! A program that is run to its end, and what it took.
+//! Runs a program to its end, and measures its resources.
 
 use std::fs::File;
 use std::io::{Error, Read, Seek};
@@ -7,26 +7,26 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What one run has taken and left.
+/// Resources and results of one run.
 #[derive(Debug)]
 pub struct Run {
-    /// From the start of the process to its end.
+    /// Elapsed time of the process.
     pub elapsed: Duration,
     /// User and system time of all its threads.
     pub cpu_seconds: f64,
-    /// The most memory that it had at one time, in bytes. Not less than this process has had.
+    /// Peak memory use, in bytes. Never less than that of this process.
     pub peak_rss: u64,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub output: Vec<u8>,
 }
 
-/// Runs `command` with nothing to read; its standard error is that of this process, unless the
-/// command says otherwise.
+/// Runs `command` with empty input; its standard error is that of this process, unless the command
+/// redirects it.
 ///
 /// # Panics
-/// When it cannot be started.
+/// If it cannot be started.
 #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
 pub fn run(mut command: Command) -> Run {
     let mut output = tempfile::tempfile().expect("a temporary file can be made");
@@ -35,11 +35,11 @@ pub fn run(mut command: Command) -> Run {
     let child = command.stdin(Stdio::null()).stdout(stdout).spawn();
     let child = child.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: memory of the right types; the child is ours, and nobody else waits for it.
+    // SAFETY: memory of the right types; the child is ours, and nothing else waits for it.
     let ended = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
     let elapsed = begin.elapsed();
     assert!(ended > 0, "{command:?} cannot be waited for: {}", Error::last_os_error());
-    // SAFETY: the call has written it, and all zero is valid too.
+    // SAFETY: the call has initialized it, and all zero is valid too.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let mut bytes = Vec::new();

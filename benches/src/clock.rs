@@ -1,14 +1,14 @@
 //! Reading the time-stamp counter around a piece of work.
 //!
 //! On some processors the counter advances in steps of tens of ticks, so a single short piece of
-//! work is not resolved: time many of them between two readings, or take the mean of many readings.
+//! work cannot be resolved: time many of them between two readings, or take the mean of many
+//! readings.
 
 use std::arch::x86_64::_mm_lfence;
 
 use wordpatch::tsc;
 
-/// The time-stamp counter, after everything in front of it and before everything behind it has been
-/// executed.
+/// The time-stamp counter, read after all preceding instructions and before all following ones.
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: LFENCE is part of x86-64 and touches no memory.
@@ -19,8 +19,8 @@ pub fn now() -> u64 {
     ticks
 }
 
-/// How many ticks `act` takes, the two readings included ([`own_cost`] tells what they take), and
-/// what it returns.
+/// The ticks that `act` takes, including the two readings ([`own_cost`] measures them), and its
+/// result.
 #[inline(always)]
 pub fn ticks<R>(act: impl FnOnce() -> R) -> (f64, R) {
     let begin = now();
@@ -28,8 +28,8 @@ pub fn ticks<R>(act: impl FnOnce() -> R) -> (f64, R) {
     (now().wrapping_sub(begin) as f64, result)
 }
 
-/// Processor time that this thread has taken, in nanoseconds: for work so long that the thread is
-/// interrupted in it.
+/// Processor time of this thread, in nanoseconds: for work that is long enough for the thread to be
+/// preempted.
 pub fn thread_time_ns() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the memory is of the right type.
@@ -38,7 +38,7 @@ pub fn thread_time_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// What [`ticks`] says of nothing, several times.
+/// The result of [`ticks`] for an empty closure, several times.
 pub fn own_cost(count: usize) -> Vec<f64> {
     (0..count).map(|_| ticks(|| ()).0).collect()
 }

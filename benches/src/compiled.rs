@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::host;
 
-/// Makes functions of instrumented sources stay uninstrumented.
+/// Excludes functions of instrumented sources from instrumentation.
 pub const PLAIN: &str = "__attribute__((no_instrument_function, noinline))";
 
 /// Compiles `source` with the host's compiler and -O2.
@@ -27,7 +27,7 @@ pub fn compile(folder: &TempDir, name: &str, source: &str, flags: &[&str]) -> Pa
     output
 }
 
-/// A shared library in this process, for ever.
+/// A shared library in this process, never unloaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Library(*mut c_void);
 
@@ -50,7 +50,7 @@ impl Library {
     /// When the library has none of this name.
     pub fn address(&self, name: &str) -> usize {
         let symbol = CString::new(name).expect("no NUL in a symbol");
-        // SAFETY: the handle is of a library that stays loaded, the string is valid.
+        // SAFETY: the handle belongs to a library that stays loaded, the string is valid.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         assert!(!address.is_null(), "no symbol {name}");
         address as usize
@@ -69,9 +69,9 @@ impl Library {
     }
 }
 
-/// The source of an application with this many small functions, each of which passes one entry and
-/// one exit when `run_all` calls it. They are of several kinds, so that their sites have several
-/// shapes and all splits; every other exit is a tail call.
+/// The source of an application with this many small functions, each of which executes one entry
+/// and one exit when `run_all` calls it. They are of several kinds, so that their sites have
+/// several shapes and all splits; every other exit is a tail call.
 pub fn application(functions: usize) -> String {
     let mut source = String::from("static volatile unsigned sink;\n");
     for number in 0..functions {

@@ -5,8 +5,8 @@
 pub struct Distribution {
     /// How many measurements there were.
     pub count: usize,
-    /// The mean without the hundredth at either end: the paper gives means, and a measurement in
-    /// which the processor was given to another process says nothing of the code.
+    /// The mean without the lowest and the highest hundredth: the paper reports means, and a
+    /// measurement in which the processor was given to another process says nothing about the code.
     pub mean: f64,
     /// One in ten is smaller.
     pub p10: f64,

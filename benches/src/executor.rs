@@ -1,15 +1,15 @@
-//! A thread that runs a function for as long as it is told to.
+//! A thread that runs a function until it is stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A function that another thread runs again and again.
+/// A function that another thread runs repeatedly.
 #[derive(Debug, Default)]
 pub struct Executor {
     stop: AtomicBool,
     runs: AtomicU64,
 }
 
-/// Stops the executor also when an assertion fails.
+/// Stops the executor, also when an assertion fails.
 struct Stop<'a>(&'a Executor);
 
 impl Drop for Stop<'_> {
@@ -19,7 +19,7 @@ impl Drop for Stop<'_> {
 }
 
 impl Executor {
-    /// Has another thread run `function` while `act` is at work.
+    /// Runs `function` on another thread while `act` runs.
     pub fn during<R>(function: impl Fn() + Sync, act: impl FnOnce(&Self) -> R) -> R {
         let executor = Self::default();
         std::thread::scope(|scope| {
@@ -35,10 +35,10 @@ impl Executor {
         })
     }
 
-    /// Waits until a whole run of the function has been made.
+    /// Waits until the function has been run completely.
     pub fn has_run(&self) {
         let before = self.runs.load(Ordering::Acquire);
-        // One run may have been under way.
+        // One run may have been in progress.
         while self.runs.load(Ordering::Acquire) < before + 2 {
             std::hint::spin_loop();
         }

@@ -1,4 +1,4 @@
-//! The machine and the build that figures belong to.
+//! The machine and the build to which figures apply.
 
 use std::arch::asm;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use wordpatch::{FetchModel, tsc};
 
-/// What a figure is worth nothing without.
+/// Information without which a figure is meaningless.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
     /// Model, family and number of processors.
@@ -21,21 +21,21 @@ pub struct Host {
     pub compiler: String,
     /// The fetch model in force.
     pub fetch_model: String,
-    /// Ticks of the time-stamp counter in a nanosecond.
+    /// Ticks of the time-stamp counter per nanosecond.
     pub ticks_per_ns: f64,
-    /// Clock cycles of a busy core in a tick.
+    /// Clock cycles of a busy core per tick.
     pub cycles_per_tick: f64,
-    /// The commit that was built, and how it was built.
+    /// The commit, and the kind of build.
     pub build: String,
     /// When the run began.
     pub date: String,
-    /// The load average at that time: other work on the machine disturbs.
+    /// The load average at that time: other work on the machine disturbs measurements.
     pub load: String,
 }
 
 /// The folder of the workspace.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace")
 }
 
 /// Cargo's target folder.
@@ -48,7 +48,7 @@ pub fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".into())
 }
 
-/// The first line that a command prints; nothing when it cannot be run.
+/// The first line of a command's output; empty if it cannot be run.
 fn line_of(command: &mut Command) -> String {
     let output = command.output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().to_string()
@@ -87,8 +87,8 @@ fn ticks_per_ns() -> f64 {
     tsc::now().wrapping_sub(ticks) as f64 / instant.elapsed().as_nanos() as f64
 }
 
-/// By a chain of multiplications, of which each waits three cycles for the one before, on every
-/// processor since 2008.
+/// Measured with a chain of multiplications, each of which waits three cycles for the previous one,
+/// on every processor since 2008.
 fn cycles_per_tick() -> f64 {
     const ROUNDS: u64 = 200_000;
     const CYCLES: u64 = 4 * 3;
@@ -115,7 +115,7 @@ fn cycles_per_tick() -> f64 {
 }
 
 impl Host {
-    /// The machine as it is now.
+    /// The current machine.
     pub fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default().trim().to_string();
         let rounded = |number: f64| (number * 1000.0).round() / 1000.0;

@@ -24,7 +24,7 @@ const fn kernel(name: &'static str, full: u32, quick: u32) -> Kernel {
     Kernel { name, full, quick }
 }
 
-/// All kernels, related ones together.
+/// All kernels, in related groups.
 pub const KERNELS: &[Kernel] = &[
     // Dense and sparse linear algebra.
     kernel("gemm", 600, 20),
@@ -90,14 +90,15 @@ pub const KERNELS: &[Kernel] = &[
     kernel("cosine_transform", 65, 1),
 ];
 
-/// The same for both compilers. WebAssembly has neither `errno` for square roots nor a fused
-/// multiplication and addition.
+/// Flags for both compilers. WebAssembly has neither `errno` for square roots nor fused
+/// multiply-add.
 const FLAGS: [&str; 4] = ["-O2", "-fno-math-errno", "-ffp-contract=off", "-Wall"];
 
-/// There are no vectors in the WebAssembly that is compared, so there are none in native code.
+/// The WebAssembly code has no vectors, so native code has none either.
 const NATIVE: [&str; 1] = ["-fno-tree-vectorize"];
 
-/// What newer versions of clang enable by themselves; 14 knows it, but does not.
+/// Features that newer versions of clang enable by default; clang 14 supports but does not enable
+/// them.
 const WASM: [&str; 5] =
     ["--target=wasm32-wasi", "-msign-ext", "-mbulk-memory", "-mnontrapping-fptoint", "-Wl,--strip-debug"];
 
@@ -106,7 +107,7 @@ fn wasm_compiler() -> String {
     std::env::var("WASM_CC").unwrap_or_else(|_| "clang".into())
 }
 
-/// How the kernels are compiled, in a line.
+/// The compilation flags, in one line.
 pub fn compilation() -> String {
     let line = |compiler: String, flags: &[&str]| [&[compiler.as_str()], flags].concat().join(" ");
     let native = line(host::compiler(), &[&FLAGS[..], &NATIVE].concat());
@@ -114,10 +115,10 @@ pub fn compilation() -> String {
     format!("Native: {native}. WebAssembly: {wasm}.")
 }
 
-/// Both forms of a kernel.
+/// A kernel in both forms.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// What was built.
+    /// The kernel.
     pub kernel: Kernel,
     /// The native program.
     pub native: PathBuf,
@@ -128,11 +129,11 @@ pub struct Built {
 /// Compiles kernels into `wasm-kernels/` in the target folder.
 ///
 /// # Panics
-/// When that fails, or if [`KERNELS`] does not name what is in the folder.
+/// If that fails, or if [`KERNELS`] does not match the files in the folder.
 pub fn build(kernels: &[Kernel]) -> Vec<Built> {
     let sources = host::root().join("benches/kernels");
     let named: BTreeSet<String> = KERNELS.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
-    assert_eq!(named, files(&sources), "the kernels that are known, and those in {}", sources.display());
+    assert_eq!(named, files(&sources), "the known kernels, and those in {}", sources.display());
     let folder = host::target().join("wasm-kernels");
     fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
     let build = |kernel: &Kernel| {
@@ -152,7 +153,7 @@ pub fn build(kernels: &[Kernel]) -> Vec<Built> {
     })
 }
 
-/// Compiles all kernels into one module, each under its own name: the module of a quick run of the
+/// Compiles all kernels into one module, each under its own name: used for a quick run of the
 /// compilers.
 ///
 /// # Panics
@@ -176,7 +177,7 @@ pub fn build_one_module() -> PathBuf {
     module
 }
 
-/// The C files but `main.c`.
+/// The C files except for `main.c`.
 fn files(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).expect("the kernels are there");
     let names = entries.map(|entry| entry.expect("a readable folder").file_name());

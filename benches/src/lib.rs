@@ -1,11 +1,11 @@
-//! What the benchmarks share: reading the clock, distributions, the report, code with call sites,
-//! programs that are generated and compiled for a run, child processes, and the engines and kernels
-//! of the WebAssembly benchmarks.
+//! Support shared by the benchmarks: reading the clock, distributions, the report, code with call
+//! sites, programs that are generated and compiled for a run, child processes, and the engines and
+//! kernels of the WebAssembly benchmarks.
 //!
 //! Each benchmark (`toggle/`, `invoke.rs`, `scale/`, `slowdown.rs`, `truth/`, `wasm/`,
-//! `wasm_compile/` beside this folder) answers one question. It checks that what it times does what
-//! it should, then measures everything that is to be compared in one run, in turns, and prints one
-//! [`report::Report`] as text or JSON.
+//! `wasm_compile/` next to this folder) answers one question. It checks that the code which it
+//! times works correctly, then measures everything that is to be compared in one run, alternately,
+//! and prints one [`report::Report`] as text or JSON.
 
 pub mod child;
 pub mod clock;

@@ -6,11 +6,11 @@ use clap::Parser;
 
 use crate::report::Report;
 
-/// What can be said to each benchmark.
+/// Options of every benchmark.
 #[derive(Clone, Debug, Parser)]
 #[command(about = "Measures, and prints a table.")]
 pub struct Options {
-    /// Few repetitions: ends in seconds, and its figures only show that the benchmark works
+    /// Few repetitions: ends in seconds, and only shows that the benchmark works
     #[arg(long)]
     quick: bool,
 
@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether the run is to end in seconds.
+    /// Whether the run should end in seconds.
     pub fn is_quick(&self) -> bool {
         self.quick || !self.bench
     }
@@ -38,18 +38,18 @@ impl Options {
         if self.is_quick() { quick } else { full }
     }
 
-    /// How often each program is run in each way: what was asked for, or `full`, or once in a quick
-    /// run.
+    /// Number of runs of each program in each configuration: the requested number, or `full`, or
+    /// one in a quick run.
     pub fn runs(&self, full: u32) -> u32 {
         self.runs.unwrap_or(self.either(full, 1))
     }
 
-    /// Says on standard error what the benchmark is doing.
+    /// Reports progress on standard error.
     pub fn progress(&self, what: impl fmt::Display) {
         eprintln!("... {what}");
     }
 
-    /// Prints the report in the form that was asked for.
+    /// Prints the report in the requested format.
     pub fn print(&self, report: &Report) {
         if self.json {
             println!("{}", report.json());

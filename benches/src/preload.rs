@@ -21,16 +21,16 @@ pub fn library() -> PathBuf {
     host::target().join("release/libfastinst.so")
 }
 
-/// What a process runs under.
+/// The environment of a process.
 #[derive(Clone, Copy, Debug)]
 pub enum Under<'a> {
-    /// Nothing.
+    /// Without the library.
     Nothing,
-    /// The library, with these `FASTINST_OPTIONS`.
+    /// With the library, and these `FASTINST_OPTIONS`.
     Library(&'a Path, &'a str),
 }
 
-/// A command with no trace of the library in its environment but what `under` says.
+/// A command whose environment has no variables of the library except those of `under`.
 pub fn command(program: &Path, arguments: &[impl AsRef<OsStr>], under: Under<'_>) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS");

@@ -1,4 +1,4 @@
-//! What a benchmark says: the machine, and tables. Text and JSON come from one struct.
+//! The report of a benchmark: the machine, and tables. Text and JSON are generated from one struct.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use crate::host::Host;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// Words.
+    /// Text.
     Text(String),
-    /// How many.
+    /// A count.
     Count(u64),
     /// A measured number.
     Number(f64),
@@ -45,7 +45,7 @@ impl From<usize> for Cell {
 }
 
 impl From<f64> for Cell {
-    /// Beyond a thousandth nothing is measured.
+    /// Rounds: measurements have no more than four significant digits.
     fn from(number: f64) -> Self {
         Self::Number((number * 1000.0).round() / 1000.0)
     }
@@ -84,12 +84,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. `note` says what was done, and in which unit the numbers are.
+    /// An empty table. `note` describes the measurement, and the unit of the numbers.
     pub fn new(title: &str, note: impl Into<String>, columns: &[&'static str]) -> Self {
         Self { title: title.into(), note: note.into(), columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// An empty table with one name and one distribution in a row.
+    /// An empty table with a name and a distribution in each row.
     pub fn of_distributions(title: &str, note: impl Into<String>) -> Self {
         Self::new(title, note, &[&["what"][..], &DISTRIBUTION].concat())
     }
@@ -97,7 +97,7 @@ impl Table {
     /// Appends a row.
     ///
     /// # Panics
-    /// When it has not as many cells as there are columns.
+    /// If the number of cells is not that of the columns.
     pub fn push(&mut self, row: Vec<Cell>) {
         assert_eq!(row.len(), self.columns.len(), "a cell for each column of {}", self.title);
         self.rows.push(row);
@@ -162,7 +162,7 @@ fn wrapped(text: &str) -> String {
     lines
 }
 
-/// Everything that one run of a benchmark has found.
+/// All results of one run of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Report {
     question: String,
@@ -171,7 +171,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report without tables, of the machine as it is now.
+    /// A report without tables, of the current machine.
     pub fn new(question: &str) -> Self {
         Self { question: question.into(), host: Host::now(), tables: Vec::new() }
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_json_say_the_same() {
+    fn text_and_json_agree() {
         let mut table = Table::new("title", "note", &["what", "n", "ticks"]);
         table.push(vec!["first".into(), 12_u64.into(), 6.54321.into()]);
         table.push(vec!["2nd".into(), 3_u64.into(), 1234.5.into()]);

@@ -1,5 +1,5 @@
-//! The sizes of a WebAssembly module's parts, without reading the parts: what this process has had
-//! in memory counts in the peak of its children too.
+//! Sizes of the parts of a WebAssembly module, without reading the parts: this process's peak
+//! memory also counts in that of its children.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Result, Seek, SeekFrom};
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Bytes of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// All of it.
+    /// The complete file.
     pub file: u64,
     /// Its code section.
     pub code: u64,

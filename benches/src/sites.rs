@@ -7,10 +7,10 @@ use wordpatch::{FetchWindow, Split};
 /// A call of five bytes, switched off.
 pub const E8_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
-/// What stands in the text at `address`.
+/// The bytes of the text at `address`.
 ///
 /// # Safety
-/// `N` bytes of text are mapped there, and nobody writes them meanwhile.
+/// `N` bytes of text are mapped there, and are not written concurrently.
 pub unsafe fn code_at<const N: usize>(address: usize) -> [u8; N] {
     let text = std::ptr::with_exposed_provenance::<u8>(address);
     // SAFETY: the caller's obligation.
@@ -22,16 +22,16 @@ pub unsafe fn code_at<const N: usize>(address: usize) -> [u8; N] {
 pub struct Case {
     /// The instruction.
     pub shape: Shape,
-    /// Where a boundary of the window cuts it.
+    /// Its split by a boundary of the window.
     pub split: Split,
-    /// What it may change while inactive.
+    /// Registers that it may change while inactive.
     pub clobbers: Clobbers,
-    /// Where it starts in its cache line.
+    /// Its offset in the cache line.
     pub offset: usize,
 }
 
 impl Case {
-    /// Every kind of site that is told apart under this fetch window.
+    /// Every distinct kind of site under this fetch window.
     pub fn all(window: FetchWindow) -> Vec<Self> {
         let mut cases = Vec::new();
         for shape in [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump] {
@@ -50,7 +50,7 @@ impl Case {
         cases
     }
 
-    /// The instruction, for people.
+    /// The displayed name of the instruction.
     pub fn shape_name(&self) -> &'static str {
         match self.shape {
             Shape::Call => "E8 call",
@@ -60,7 +60,7 @@ impl Case {
         }
     }
 
-    /// The split, for people: front and back bytes.
+    /// The displayed split: front and back bytes.
     pub fn split_name(&self) -> String {
         match self.split {
             Split::Inside => "inside".into(),
@@ -72,23 +72,23 @@ impl Case {
 /// A function that executes a call site once.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteFunction {
-    /// Where it starts. It takes and returns nothing.
+    /// Its address. It takes and returns nothing.
     pub entry: usize,
-    /// Where its site starts.
+    /// The address of its site.
     pub site: usize,
 }
 
 /// A loop around a call site.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopFunction {
-    /// Where it starts: a `fn(iterations, count) -> count`.
+    /// Its address: a `fn(iterations, count) -> count`.
     entry: usize,
-    /// Where its site starts, if it has one.
+    /// The address of its site, if it has one.
     pub site: usize,
 }
 
 impl LoopFunction {
-    /// Runs the loop, and returns how many times [`Code::counting`] was called.
+    /// Runs the loop, and returns the number of calls of [`Code::counting`].
     pub fn run(&self, iterations: u64) -> u64 {
         // SAFETY: `Code::loop_around` made it a function of this type.
         let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(self.entry) };
@@ -96,7 +96,7 @@ impl LoopFunction {
     }
 }
 
-/// A piece of code and its pointers, in the making.
+/// A block of code and its pointers, while it is generated.
 #[derive(Debug)]
 pub struct Code {
     block: NearBlock,
@@ -105,7 +105,7 @@ pub struct Code {
     capacity: usize,
 }
 
-/// Each function has three cache lines: the site may begin at any place of the second.
+/// Each function has three cache lines: the site may start at any offset of the second.
 const SLOT: usize = 192;
 const LINE: usize = 64;
 
@@ -118,10 +118,10 @@ const JNZ_REL8: u8 = 0x75;
 const RET: u8 = 0xc3;
 
 impl Code {
-    /// Room for `functions` functions near the address.
+    /// Allocates space for `functions` functions near the address.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn near(address: usize, functions: usize) -> Self {
         let block = NearBlock::allocate(&(address..address + 1), functions * SLOT, functions * 8);
         let block = block.expect("memory near the text");
@@ -134,7 +134,7 @@ impl Code {
         self.block.code_address() + (self.used - 1) * SLOT
     }
 
-    /// Writes bytes, and returns the address behind them.
+    /// Writes bytes, and returns the address after them.
     fn put(&mut self, address: usize, bytes: &[u8]) -> usize {
         let at = address - self.block.code_address();
         self.block.code_mut()[at..at + bytes.len()].copy_from_slice(bytes);
@@ -145,7 +145,7 @@ impl Code {
         let place = self.block.data_address() + self.pointers * 8;
         assert!(self.pointers < self.capacity, "room for {} pointers", self.capacity);
         self.pointers += 1;
-        // SAFETY: the block's data is mapped writable, and has room for `capacity` aligned
+        // SAFETY: the block's data is mapped writable, and has space for `capacity` aligned
         // pointers.
         unsafe { std::ptr::with_exposed_provenance_mut::<usize>(place).write(target) };
         place
@@ -194,9 +194,8 @@ impl Code {
         SiteFunction { entry, site }
     }
 
-    /// A loop around a site of this kind, which calls `target`; without one, the same loop with
-    /// nothing in the site's place. A tail call stands in a function of its own, which the loop
-    /// calls.
+    /// A loop around a site of this kind, which calls `target`; without a target, the same loop
+    /// without the site. A tail call is in a separate function, which the loop calls.
     ///
     /// ```text
     ///       sub  rsp, 8
@@ -230,10 +229,10 @@ impl Code {
         LoopFunction { entry, site }
     }
 
-    /// Makes it executable.
+    /// Makes the code executable.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn finish(self) {
         self.block.seal().expect("executable memory");
     }

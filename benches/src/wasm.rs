@@ -1,4 +1,4 @@
-//! WebAssembly engines that are measured beside each other, and native code.
+//! WebAssembly engines to compare, and native code.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 use crate::host;
 use crate::report::Table;
 
-/// What makes machine code of a program.
+/// A compiler of programs to machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
-    /// The C compiler: no WebAssembly at all
+    /// The C compiler, without WebAssembly
     Native,
     /// The engine of this workspace
     WasmJit,
@@ -24,7 +24,7 @@ pub enum Engine {
     Liftoff,
     /// wasmtime's baseline compiler
     Winch,
-    /// wasmtime's optimizing compiler, told not to optimize
+    /// wasmtime's optimizing compiler, with optimization disabled
     CraneliftO0,
     /// wasmtime's optimizing compiler
     Cranelift,
@@ -35,11 +35,11 @@ impl Engine {
     pub const ALL: [Self; 6] =
         [Self::Native, Self::WasmJit, Self::Liftoff, Self::Winch, Self::CraneliftO0, Self::Cranelift];
 
-    /// wasm-jit with settings, which are measured if they are asked for.
+    /// wasm-jit with settings, which are measured only on request.
     pub const SETTINGS: [Self; 3] =
         [Self::WasmJitHardened, Self::WasmJitChecked, Self::WasmJitCheckedHardened];
 
-    /// As people call it.
+    /// The displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -54,8 +54,8 @@ impl Engine {
         }
     }
 
-    /// The program, and what it is told to use this compiler and no other, and to compile
-    /// everything beforehand.
+    /// The program, and its options to use only this compiler, and to compile everything in
+    /// advance.
     fn program(self) -> (PathBuf, &'static [&'static str]) {
         match self {
             Self::Native => (host::compiler().into(), &[]),
@@ -77,7 +77,7 @@ impl Engine {
         self == Self::WasmJit || Self::SETTINGS.contains(&self)
     }
 
-    /// Its version and its options; or why it cannot be used here. wasm-jit is built first.
+    /// Its version and its options; or the reason why it cannot be used. wasm-jit is built first.
     ///
     /// # Panics
     /// When the build fails; cargo's own messages are on standard error.
@@ -118,8 +118,8 @@ impl Engine {
         command
     }
 
-    /// Compiles a module by one thread, into `output` if the engine writes files; nothing for what
-    /// does not read modules.
+    /// Compiles a module on one thread, into `output` if the engine writes files; `None` if it does
+    /// not read modules.
     pub fn compile(self, module: &Path, output: &Path) -> Option<Command> {
         let (program, options) = self.program();
         let mut command = Command::new(program);
@@ -149,12 +149,11 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Those of `wanted` that are here, and a table of what is to be said of each. `note` goes above
-/// it.
+/// The engines of `wanted` that are available, and a table with the state of each. `note` is put
+/// above it.
 ///
 /// # Panics
-/// When wasm-jit is wanted and cannot be built or started. That the others are missing is nobody's
-/// fault.
+/// If wasm-jit is wanted and cannot be built or started. Other engines may be missing.
 pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>, Table) {
     let mut table = Table::new("Engines", note, &["engine", "version and options"]);
     let mut here = Vec::new();

@@ -13,7 +13,7 @@ use benches::options::Options;
 use benches::report::{Cell, Table, cells};
 use callpatch::{Clobbers, Shape, Strategy};
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 use wordpatch::{Split, serialize_all_cores};
 
 use crate::peers::{LINE_TRANSFER, line_transfers};
@@ -32,14 +32,14 @@ const NOTHING: ProbeFn = nothing;
 
 /// A probe and the kind of its site.
 struct Probe {
-    metadata: ProbeMetadata,
+    metadata: ProbeMetadata<'static>,
     shape: Shape,
     straddles: bool,
     strategy: Strategy,
 }
 
 fn activate(id: ProbeId, function: ProbeFn) {
-    // SAFETY: the functions stay, call nothing instrumented, and may run anywhere.
+    // SAFETY: the functions are never unloaded, call nothing instrumented, and may run anywhere.
     unsafe { fastinst::activate(id, function) }.expect("the probe is switched on");
 }
 
@@ -47,7 +47,7 @@ fn deactivate(id: ProbeId) {
     fastinst::deactivate(id).expect("the probe is switched off");
 }
 
-/// Discovers them, and toggles them in passes over all and one alone.
+/// Discovers them, and toggles them in passes over all probes and one alone.
 pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     let functions = options.either(10_000, 500);
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -58,7 +58,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         &source,
         &["-finstrument-functions", "-shared", "-fPIC"],
     );
-    // So that only the application is left to be discovered.
+    // So that only the application remains to be discovered.
     cyg_profile::start().expect("the provider starts");
     let mut discovery = Vec::new();
     let mut last = None;
@@ -73,10 +73,12 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         last = Some((library, already_there));
     }
     let (library, already_there) = last.expect("more than no copies");
-    let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
     let (telling, ()) = ticks(|| {
-        let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+        let tell = move |probe: &ProbeMetadata<'_>| {
+            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+        };
         fastinst::register_callback(tell).expect("not called from a callback");
     });
     let found = std::mem::take(&mut *found.lock().expect("no callback has failed"));
@@ -85,7 +87,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     assert!(
         count >= 2 * functions,
         "{count} probes in {functions} functions; notes: {:?}",
-        cyg_profile::notes()
+        fastinst::provider::notes()
     );
 
     let run_all = library.procedure("run_all");
@@ -99,7 +101,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     metadata.iter().for_each(|probe| activate(probe.id, COUNT));
     check(2 * functions);
     let probes: Vec<Probe> = metadata.into_iter().map(kind_of).collect();
-    let entries = probes.iter().filter(|probe| probe.metadata.kind == ProbeType::Entry).count();
+    let entries = probes.iter().filter(|probe| probe.metadata.kind == ProbeKind::ENTRY).count();
     assert_eq!(entries, functions);
 
     let straddling = probes.iter().filter(|probe| probe.straddles).count();
@@ -113,7 +115,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
     );
     discovered.push_distribution("discovery", discovery);
     discovered.push_distribution(
-        "telling a callback that comes later",
+        "notifying a callback that is registered later",
         vec![telling / fastinst::probe_count() as f64],
     );
 
@@ -126,13 +128,13 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
 }
 
 /// The kind of an active probe's site.
-fn kind_of(metadata: ProbeMetadata) -> Probe {
+fn kind_of(metadata: ProbeMetadata<'static>) -> Probe {
     let shape = match code_at::<2>(metadata.site_address) {
         [0xe8, _] => Shape::Call,
         [0xe9, _] => Shape::Jump,
         [0xff, 0x15] => Shape::IndirectCall,
         [0xff, 0x25] => Shape::IndirectJump,
-        found => panic!("{metadata:?} is no active site: {found:02x?}"),
+        found => panic!("{metadata:?} is not an active site: {found:02x?}"),
     };
     let split = window().split(metadata.site_address, shape.len());
     let strategy = Strategy::choose(shape, window(), metadata.site_address, Clobbers::CallerSaved);
@@ -205,7 +207,7 @@ fn passes(probes: &[Probe], rounds: usize) -> Table {
     table
 }
 
-/// The entry probe of one function, toggled again and again.
+/// The entry probe of one function, toggled repeatedly.
 fn one_probe(library: &Library, probes: &[Probe], rounds: usize) -> Table {
     let mut table = Table::of_distributions(
         "fastinst::activate and deactivate by id, one probe again and again",
@@ -224,7 +226,7 @@ fn one_probe(library: &Library, probes: &[Probe], rounds: usize) -> Table {
         };
         ticks(batch).0 / (2 * BATCH) as f64
     });
-    table.push_distribution("activate or deactivate, executed by nobody", pairs.collect());
+    table.push_distribution("activate or deactivate, not executed", pairs.collect());
     activate(id, NOTHING);
     let retargets = (0..rounds).map(|_| {
         let batch = || {

@@ -1,4 +1,4 @@
-//! What a patch of many sites costs each of them: each wait is paid once.
+//! The cost of a patch of many sites, per site: each wait is paid once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,11 +18,11 @@ use crate::{E8_NOP, callee_address, code_at, window};
 /// Sites in a batch.
 const SITES: usize = 1000;
 
-/// Sizes of the batches that the sites are patched in.
+/// Batch sizes.
 const SIZES: [usize; 4] = [1, 10, 100, SITES];
 
-/// This machine's T_max if it is calibrated, else the paper's for a machine of one socket: enough
-/// where nobody executes the sites.
+/// This machine's T_max if it is calibrated, else the paper's for a machine with one socket:
+/// sufficient if no thread executes the sites.
 fn t_max() -> TMax {
     FetchModel::in_force().t_max.unwrap_or(TMax(600))
 }
@@ -57,7 +57,7 @@ impl Sites {
             .collect()
     }
 
-    /// Passes there and back; what one site takes in each.
+    /// Passes there and back; the ticks per site of each.
     fn passes(&self, rounds: usize, pass: impl Fn(&[Patch<'_>])) -> Vec<f64> {
         let (off, on) = (self.patches(true), self.patches(false));
         let times = (0..2 * rounds).map(|round| ticks(|| pass(if round % 2 == 0 { &off } else { &on })).0);
@@ -69,8 +69,8 @@ impl Sites {
 
 fn one_by_one(patches: &[Patch<'_>]) {
     for one in patches {
-        // SAFETY: instructions of our own text, right with and without the call; no thread blocks
-        // SIGTRAP. Here and below.
+        // SAFETY: instructions in our own text, correct with and without the call; no thread blocks
+        // SIGTRAP. The same holds below.
         unsafe { patch(one.address, one.expected, one.replacement) }.expect("it is patched");
     }
 }
@@ -115,7 +115,7 @@ fn by_finisher(finisher: &Finisher, patches: &[Patch<'_>]) {
     }
 }
 
-/// Each way, by membarrier and by T_max.
+/// Each method, with membarrier and with T_max.
 pub(crate) fn table(options: &Options) -> Table {
     let rounds = options.either(50, 5);
     let mut table = Table::of_distributions(
@@ -136,7 +136,7 @@ pub(crate) fn table(options: &Options) -> Table {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     let other = || _ = RUNS.fetch_add(1, Ordering::Relaxed);
     for (name, t_max, wait) in policies {
-        // SAFETY: the vendors' window; nobody executes the sites, so that no T_max is too short.
+        // SAFETY: the vendors' window; no thread executes the sites, so that no T_max is too short.
         unsafe { FetchModel::force(vendors.window, t_max, wait) };
         let mut push = |what: &str, times| table.push_distribution(&format!("{what}, by {name}"), times);
         for size in SIZES {
@@ -157,8 +157,8 @@ pub(crate) fn table(options: &Options) -> Table {
     let sites: Vec<CallSite> = straddling
         .addresses
         .iter()
-        // SAFETY: a call of our own text, right with and without it; only callpatch writes it from
-        // now on.
+        // SAFETY: a call in our own text, correct with and without it; from now on only callpatch
+        // writes it.
         .map(|site| unsafe { CallSite::decode(*site, Clobbers::Nothing) }.expect("a call site"))
         .collect();
     let toggle = |on: bool| {

@@ -14,10 +14,10 @@ use wordpatch::serialize_all_cores;
 
 use crate::{CALLS, callee_address, window};
 
-/// Sites of one kind, each in cache lines of its own.
+/// Sites of one kind, each in its own cache lines.
 const COPIES: usize = 64;
 
-/// Each kind: executed by nobody, and by another thread.
+/// Each kind: not executed, and executed by another thread.
 pub(crate) fn tables(options: &Options) -> [Table; 2] {
     let columns = [
         "shape",
@@ -34,7 +34,7 @@ pub(crate) fn tables(options: &Options) -> [Table; 2] {
         "off p90",
     ];
     let mut quiet = Table::new(
-        "CallSite::activate (on) and deactivate (off), executed by nobody",
+        "CallSite::activate (on) and deactivate (off), not executed",
         format!("Ticks per toggle. Each measurement is a pass over {COPIES} sites of the kind, in cache."),
         &columns,
     );
@@ -50,8 +50,8 @@ pub(crate) fn tables(options: &Options) -> [Table; 2] {
         code.finish();
         let sites: Vec<CallSite> = functions
             .iter()
-            // SAFETY: a call of our own text, right with and without it; only callpatch writes it
-            // from now on.
+            // SAFETY: a call in our own text, correct with and without it; from now on only
+            // callpatch writes it.
             .map(|function| unsafe { CallSite::decode(function.site, case.clobbers) }.expect("a call site"))
             .collect();
         let strategy = sites[0].strategy();

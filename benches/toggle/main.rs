@@ -1,10 +1,10 @@
-//! What does it cost to switch a probe on and off?
+//! Costs of switching a probe on and off.
 //!
-//! 1. A call site by shape, split and strategy, executed by nobody and then by another thread.
+//! 1. A call site by shape, split and strategy, not executed and executed by another thread.
 //! 2. Through `fastinst::activate` and `deactivate` on an application of 20,000 probes, as in
-//!    section 8.3 of the paper; and what it costs to discover them (section 8.2).
-//! 3. In the same run, what other ways of changing code are made of: mprotect, membarrier, writes
-//!    to /proc/self/mem, and `wordpatch::patch` with its INT3 protocol.
+//!    section 8.3 of the paper; and the cost of discovering them (section 8.2).
+//! 3. In the same run, the building blocks of other methods to change code: mprotect, membarrier,
+//!    writes to /proc/self/mem, and `wordpatch::patch` with its INT3 protocol.
 //! 4. Patches of many sites: as a batch, and asynchronously.
 mod application;
 mod batches;
@@ -38,7 +38,7 @@ fn main() {
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// What the call sites call.
+/// The callee of the call sites.
 extern "C" fn callee() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
@@ -47,12 +47,12 @@ fn callee_address() -> usize {
     callee as *const () as usize
 }
 
-/// The window that the cases are made for.
+/// The window for which the cases are generated.
 fn window() -> FetchWindow {
     FetchModel::in_force().window
 }
 
 fn code_at<const N: usize>(address: usize) -> [u8; N] {
-    // SAFETY: called with places of text that stays mapped; nobody writes it meanwhile.
+    // SAFETY: called with addresses of text that stays mapped, and is not written concurrently.
     unsafe { sites::code_at(address) }
 }

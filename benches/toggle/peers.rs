@@ -1,4 +1,4 @@
-//! Ways of changing code that the product competes with, or is made of.
+//! Other methods of changing code, and the building blocks of ours.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use wordpatch::{Split, serialize_all_cores};
 
 use crate::{E8_NOP, callee_address, code_at, window};
 
-/// Each way, with and without another thread that runs.
+/// Each method, with and without another running thread.
 pub(crate) fn table(options: &Options) -> Table {
     let count = options.either(5_000, 200);
     let mut table = Table::of_distributions(
@@ -77,8 +77,8 @@ pub(crate) fn table(options: &Options) -> Table {
     table
 }
 
-/// What no store to code that another processor runs can be cheaper than. On a virtual machine it
-/// may change from one second to the next, with the place of the two processors.
+/// A lower bound for any store to code that another processor executes. On a virtual machine it may
+/// change from one second to the next, with the placement of the two processors.
 pub(crate) const LINE_TRANSFER: &str = "a locked addition to data that another thread has read since";
 
 pub(crate) fn line_transfers(count: usize) -> Vec<f64> {
@@ -94,7 +94,7 @@ pub(crate) fn line_transfers(count: usize) -> Vec<f64> {
     })
 }
 
-/// The one instruction that no toggle can do without, in cache lines that nobody else uses. The
+/// The one instruction that every toggle needs, in cache lines that no other thread uses. The
 /// timer's share is small.
 fn exchange_in_lines() -> f64 {
     #[repr(align(64))]
@@ -109,7 +109,7 @@ fn exchange_in_lines() -> f64 {
     time / LINES.len() as f64
 }
 
-/// Toggles a call by the paper's section 5: the whole instruction, call and NOP in turns.
+/// Toggles a call by the paper's section 5: the whole instruction, alternately call and NOP.
 fn patches(function: SiteFunction, count: usize, before: impl Fn()) -> Vec<f64> {
     let call = code_at::<5>(function.site);
     let mut forms = [call, E8_NOP];
@@ -117,8 +117,8 @@ fn patches(function: SiteFunction, count: usize, before: impl Fn()) -> Vec<f64> 
         before();
         let [old, new] = forms;
         forms.swap(0, 1);
-        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks
-        // SIGTRAP.
+        // SAFETY: an instruction in our own text, correct with and without the call; no thread
+        // blocks SIGTRAP.
         ticks(|| unsafe { wordpatch::patch(function.site, &old, &new) }.expect("it is patched")).0
     });
     let times = times.collect();
@@ -135,13 +135,14 @@ fn table_of_calls_by_address(
 ) {
     let [_, operand @ ..] = code_at::<5>(function.site);
     let offset = i32::from_le_bytes(operand);
-    // SAFETY: the site is a call of our own text, right with and without it; here and below.
+    // SAFETY: the site is a call in our own text, correct with and without it; the same holds
+    // below.
     unsafe { callpatch::deactivate_call(function.site) }.expect("the first look-up decodes the site");
     for _ in 0..count {
         for (_, activate, times) in &mut ways {
             let (time, toggle) = ticks(|| {
                 if *activate {
-                    // SAFETY: as above; the operand is the one that it has.
+                    // SAFETY: as above; the operand is the current one.
                     unsafe { callpatch::activate_call(function.site, offset) }
                 } else {
                     // SAFETY: as above.
@@ -155,7 +156,7 @@ fn table_of_calls_by_address(
     ways.into_iter().for_each(|(name, _, times)| table.push_distribution(name, times));
 }
 
-/// A page that is mapped read-execute, for ever.
+/// A page that is mapped read-execute, never unmapped.
 struct CodePage {
     address: usize,
 }
@@ -166,7 +167,7 @@ impl CodePage {
     fn new() -> Self {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: a new mapping at an address chosen by the kernel.
         let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
         assert_ne!(page, libc::MAP_FAILED, "no memory");
         Self { address: page as usize }
@@ -177,7 +178,7 @@ impl CodePage {
             [libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC]
         {
             let page = ptr::with_exposed_provenance_mut(self.address);
-            // SAFETY: the page is ours, and nobody uses it.
+            // SAFETY: the page is ours, and not used.
             assert_eq!(unsafe { libc::mprotect(page, PAGE, protection) }, 0, "mprotect is refused");
         }
     }

@@ -1,15 +1,15 @@
-//! Are the profiler's figures true, and what do they cost?
+//! Accuracy and cost of the profiler's figures.
 //!
 //! Real programs run under the profiler and under an oracle (`oracle.c`) that counts and times
-//! every call. The oracle counts in two runs: where they differ, as in programs with several
-//! threads, the truth is the range between them. Times are disturbed by timing, so those of the
-//! functions with the largest totals are measured in runs that time one function each, with the
-//! calls of instrumentation functions in all others removed; two of them, and what they differ by
-//! is the truth's own range, widened by [`NOISE`] since no two runs of a program take equally long.
+//! every call. The oracle counts in two runs: if they differ, as in programs with several threads,
+//! the truth is the range between them. Timing disturbs times, so those of the functions with the
+//! largest totals are measured in runs that time one function each, with the calls of
+//! instrumentation functions in all others removed; the truth is the range of two such runs,
+//! widened by [`NOISE`] because no two runs of a program take equally long.
 //!
-//! Costs are CPU times of runs that follow each other: the uninstrumented build, all sites off
-//! (`tool=none`), and profiled with budgets of 1 and 5 %. Where they are installed, uftrace, perf
-//! and callgrind run on the same programs (`--peers`).
+//! Costs are CPU times of consecutive runs: the uninstrumented build, all sites off (`tool=none`),
+//! and profiled with budgets of 1 and 5 %. If installed, uftrace, perf and callgrind run on the
+//! same programs (`--peers`).
 
 mod programs;
 
@@ -29,21 +29,21 @@ use benches::truth::score::{self, Calls, Share};
 use clap::Parser;
 use programs::{Built, Competitors, Program};
 
-/// What the same work may take more or less in another run.
+/// Relative difference between two runs of the same work.
 const NOISE: f64 = 0.03;
 /// Functions whose times are measured one at a time.
-const TIMED_ALONE: usize = 12;
-/// Calls that a function needs to have percentiles.
+const TIMED_INDIVIDUALLY: usize = 12;
+/// Minimum number of calls of a function for percentiles.
 const CALLS_FOR_PERCENTILES: f64 = 100.0;
-/// Functions of which the ranks are compared.
+/// Number of functions whose ranks are compared.
 const TOP: usize = 20;
 /// A p90 below this is not compared within 20 %.
 const COMPARABLE_NS: f64 = 100.0;
-/// Rows of a program that are listed as wrong.
+/// Maximum number of rows of a program that are listed as wrong.
 const WORST: usize = 5;
-/// The programs of a quick run that names none.
+/// The programs of a quick run, by default.
 const QUICK: [&str; 1] = ["zstd"];
-/// Functions of the application that start-up is measured with: each has two probes and more.
+/// Functions of the application with which start-up is measured: each has two or more probes.
 const STARTUP_FUNCTIONS: usize = 9_000;
 
 #[derive(Debug, Parser)]
@@ -60,7 +60,7 @@ struct Arguments {
     #[arg(long, value_name = "KEY=VALUE:...", default_value = "")]
     with: String,
 
-    /// Run beside a busy loop on each processor
+    /// Run together with a busy loop on each processor
     #[arg(long)]
     busy: bool,
 
@@ -68,12 +68,12 @@ struct Arguments {
     #[arg(long)]
     no_cost: bool,
 
-    /// Measure uftrace, perf and callgrind as well, where they are installed
+    /// Measure uftrace, perf and callgrind as well, if they are installed
     #[arg(long)]
     peers: bool,
 }
 
-/// Everything a program is run with.
+/// Files and settings for running programs.
 struct Bench {
     arguments: Arguments,
     library: PathBuf,
@@ -94,7 +94,7 @@ impl Bench {
 
     fn try_profile(&self, built: &Built, options: &str) -> (Run, Result<Report, String>) {
         let file = self.file("report.json");
-        // Nothing that an earlier run has left may be taken for this one's.
+        // A file of an earlier run must not be taken for this one's.
         let _ = std::fs::remove_file(&file);
         let mut all = format!("output={}", file.display());
         for more in [options, &self.arguments.with] {
@@ -141,8 +141,7 @@ fn main() {
     let mut failed = Vec::new();
     for program in &all {
         options.progress(program.name);
-        // A program that fails under the profiler is a result too; those of the others are not
-        // lost.
+        // A program that fails under the profiler is a result too; those of the others are kept.
         let measured = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let built = program.build();
             compare(&bench, program, &built, &mut tables);
@@ -181,12 +180,12 @@ struct Tables {
 
 impl Tables {
     fn new(runs: u32, busy: bool) -> Self {
-        let beside = if busy { ", beside a busy loop on each processor" } else { "" };
+        let load = if busy { ", next to a busy loop on each processor" } else { "" };
         Self {
             calls: Table::new(
                 "Numbers of calls",
                 format!(
-                    "Rows of {runs} profiled runs{beside} against exact counts. covered: 95 % intervals that hold the truth, in percent of \
+                    "Rows of {runs} profiled runs{load} against exact counts. covered: 95 % intervals that hold the truth, in percent of \
                      the rows that state one; exact wrong: rows that state an exact number, and another one than the truth; sampled: the intervals of the other rows. at least: rows without an upper end, \
                      and how many of them are right. off: rows with an interval whose number is more than twice or less than half the \
                      truth; confident: those that state an error below 50 %. missing: functions that ran and have no row. over: \
@@ -214,7 +213,7 @@ impl Tables {
             times: Table::new(
                 "Times of the functions with the largest totals",
                 format!(
-                    "The same runs against runs that time one function each: its {TIMED_ALONE} functions with the largest totals and at \
+                    "The same runs against runs that time one function each: its {TIMED_INDIVIDUALLY} functions with the largest totals and at \
                      least {CALLS_FOR_PERCENTILES} calls. Intervals that hold the truth (which is known within {:.0} % and what two \
                      runs differ by), in percent. off, confident: totals. p90 in 20 %: of those of {COMPARABLE_NS} ns and \
                      more. rank: Spearman's rank correlation of the {TOP} largest totals, median of the runs; totals within 2 % share a rank.",
@@ -301,7 +300,7 @@ fn build_oracle(folder: &Path) -> PathBuf {
     library
 }
 
-/// What is known of a program.
+/// The truth about a program.
 struct Known {
     /// Every call timed: disturbed, but for all functions.
     everything: Oracle,
@@ -322,7 +321,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         String::from_utf8_lossy(&second.output),
         "two runs print different things"
     );
-    assert_eq!(everything.base, counted.base, "the program lies at the same place in all runs");
+    assert_eq!(everything.base, counted.base, "the program is mapped at the same address in all runs");
     let calls_of =
         |oracle: &Oracle, address: &u64| oracle.functions.get(address).map_or(0.0, |truth| truth.calls);
     let addresses: BTreeSet<u64> =
@@ -333,7 +332,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
     let mut order: Vec<_> =
         everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
-    let alone = order.iter().take(options.either(TIMED_ALONE, 4)).map(|&(&address, _)| {
+    let alone = order.iter().take(options.either(TIMED_INDIVIDUALLY, 4)).map(|&(&address, _)| {
         let link_address = format!("{address:#x}");
         let once = || {
             let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
@@ -345,7 +344,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
     Known { everything, calls, alone }
 }
 
-/// Of the totals, means and percentiles of functions that were timed alone.
+/// Results for totals, means and percentiles of functions that were timed alone.
 #[derive(Default)]
 struct Times {
     total: Share,
@@ -523,7 +522,7 @@ fn cost(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables) {
     let (mut profiled, mut stated): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
     let (mut startup, mut memory): (Vec<f64>, Vec<f64>) = Default::default();
     let mut output = None;
-    // The first turn brings the files into memory, and is not counted.
+    // The first round loads the files into memory, and is not counted.
     for turn in 0..=runs {
         let mut check = |run: &Run| {
             let expected = output.get_or_insert_with(|| run.output.clone());
@@ -603,7 +602,7 @@ fn is_installed(command: &str) -> bool {
     Command::new(command).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// What it takes to start, with many probes.
+/// The cost of start-up with many probes.
 fn startup(bench: &Bench) -> Table {
     let mut table = Table::new(
         "Start-up",
@@ -616,7 +615,7 @@ fn startup(bench: &Bench) -> Table {
         compiled::application(STARTUP_FUNCTIONS),
         compiled::PLAIN
     );
-    // A null pointer is written to by no function that runs.
+    // None of the functions that run writes to a null pointer.
     let source = source.replace("(0);", "(&value);").replacen(
         "run_all(void) {",
         "run_all(void) {\n    unsigned value = 1;",

@@ -8,24 +8,24 @@
    ORACLE_MODE      all (default): counts and times every call. count: only counts.
    ORACLE_ONLY      times the calls of one function and ignores all others: its address in the executable (0x401136), or its
                     symbol. The others cost a call and a comparison, or nothing:
-   ORACLE_SITES     what another run has written in the mode "all". With ORACLE_ONLY, the call sites of all other functions that it
-                    lists are made NOPs when the program starts, and exits by jump RETs, but those that lie in the function.
+   ORACLE_SITES     the output of another run in the mode "all". With ORACLE_ONLY, the call sites of all other functions that it
+                    lists become NOPs when the program starts, and exits by jump RETs, except those in the function.
 
-   Calls are exact. Times are read from the time-stamp counter. What the oracle itself takes is measured at every call (two
-   readings at each end) and, for the part that no reading can see, calibrated at start; both are taken off every call that is
-   open. What remains is what the measuring does to caches and to the processor's overlap of instructions: some nanoseconds a
-   call, so a function that makes many short calls is seen as slower than it is. Hence ORACLE_ONLY, where nothing inside the
+   Calls are exact. Times are read from the time-stamp counter. The oracle's own cost is measured at every call (two
+   readings at each end) and, for the part that no reading can see, calibrated at start; both are subtracted from every call that is
+   open. The remaining error is the effect of the measurement on caches and instruction-level parallelism: some nanoseconds a
+   call, so a function that makes many short calls appears slower than it is. Hence ORACLE_ONLY, where nothing inside the
    function is timed.
 
-   A gap of more than 50 us between two events of a thread makes the oracle read how long the thread has waited for a processor
-   (/proc/thread-self/schedstat). This time is taken off and added up as off_cpu; shorter preemptions are not seen. Time blocked
+   After a gap of more than 50 us between two events of a thread, the oracle reads how long the thread has waited for a processor
+   (/proc/thread-self/schedstat). This time is subtracted and added up as off_cpu; shorter preemptions are not seen. Time blocked
    in the kernel (locks, sleep, I/O) belongs to the call.
 
-   Entries and exits are matched by function on a stack of each thread. What longjmp, an exception or a thread's end leaves
-   behind is dropped when a later event comes from further up the machine stack; it counts as a call and is not timed. A forked
+   Entries and exits are matched by function on a stack of each thread. Entries that longjmp, an exception or a thread's end leaves
+   unmatched are dropped when a later event comes from further up the machine stack; they count as calls and are not timed. A forked
    child starts at zero. Figures are written at exit, _exit and _Exit; not when a signal kills the process, nor at exec. Calls in
-   signal handlers that interrupt the oracle are not counted (`interrupted`). Stacks other than the thread's own are not
-   understood. */
+   signal handlers that interrupt the oracle are not counted (`interrupted`). Only the thread's own stack is
+   supported. */
 
 #define _GNU_SOURCE
 #include <elf.h>
@@ -55,7 +55,7 @@ enum {
     GAP_NS = 50000,
 };
 
-/* Above this distance two addresses are not on the same stack. */
+/* Two addresses further apart than this are not on the same stack. */
 #define STACK_REACH (64ul << 20)
 
 struct function {
@@ -92,7 +92,8 @@ static _Atomic(struct thread *) threads;
 
 static enum { OFF, ALL, COUNT, ONLY } mode;
 static uintptr_t only, base;
-/* Call sites in the executable: where a call of an instrumentation function returns to, and for which function it was. */
+/* Call sites in the executable: the return address of a call of an instrumentation function, and
+   the function for which it was made. */
 enum { SITES = 1 << 21, SITE_CACHE = 1 << 12, CALL_BYTES = 5 };
 struct site {
     _Atomic(uintptr_t) returns;
@@ -101,11 +102,12 @@ struct site {
 static struct site *sites;
 static __thread uintptr_t known_sites[SITE_CACHE] __attribute__((tls_model("initial-exec")));
 static uintptr_t text, text_end;
-/* What the executable's calls go to: stubs of its PLT. */
+/* The targets of the executable's calls: stubs of its PLT. */
 static _Atomic(uintptr_t) enter_stub, exit_stub;
 static char output[4096];
 static uint64_t begin_ticks, begin_ns, gap_ticks = 100000;
-/* Of an empty call, in ticks: between its two inner readings, and outside of all readings. */
+/* The cost of an empty call, in ticks: between its two inner readings, and outside of all readings.
+   */
 static uint64_t inner_cost, outer_cost;
 static atomic_int written;
 
@@ -123,7 +125,7 @@ static uint64_t monotonic_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Zeroed memory, never given back. The program's malloc may be instrumented, so it is not used. */
+/* Zeroed memory, never freed. The program's malloc may be instrumented, so it is not used. */
 static void *room(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -209,7 +211,7 @@ static inline uint64_t hash_of(uintptr_t address, uint64_t capacity) {
     return ((uint64_t)address * 0x9e3779b97f4a7c15u) >> 20 & (capacity - 1);
 }
 
-/* Functions move when the table grows, so frames of the stack are told. */
+/* Functions move when the table grows, so the stack's frames are updated. */
 static void grow(struct thread *thread) {
     const uint64_t capacity = thread->capacity * 4;
     struct function *table = room(capacity * sizeof *table), *old = thread->table;
@@ -221,7 +223,7 @@ static void grow(struct thread *thread) {
         while (table[slot].address != 0)
             slot = (slot + 1) & (capacity - 1);
         table[slot] = old[i];
-        /* The old table is not read again: it can say where its entries went. */
+        /* The old table is not read again, so it can record where its entries have moved. */
         old[i].calls = slot;
     }
     for (uint64_t i = 0; i < thread->depth; i++)
@@ -256,7 +258,8 @@ static inline struct function *find(struct thread *thread, uintptr_t address) {
     return &thread->table[slot];
 }
 
-/* A long time has passed since the thread's last event: what of it was waiting for a processor belongs to no call. */
+/* A long time has passed since the thread's last event: the part in which the thread waited for a
+   processor belongs to no call. */
 static __attribute__((noinline)) void long_gap(struct thread *thread, uint64_t now) {
     const uint64_t gap = now - thread->last, wait_ns = waited_ns(thread);
     const double rate = (double)gap_ticks / GAP_NS;
@@ -284,7 +287,7 @@ void __cyg_profile_func_exit(void *function, void *call_site);
 
 static inline uint64_t hash_of_site(uintptr_t returns, uint64_t capacity) { return (returns * 0x9e3779b97f4a7c15u) >> 24 & (capacity - 1); }
 
-/* The target of the call that returns to this address, if a call in the executable does. */
+/* The target of the call that returns to this address, if it is a call in the executable. */
 static uintptr_t target_of(uintptr_t returns) {
     const unsigned char *call = (const unsigned char *)returns - CALL_BYTES;
     int32_t distance;
@@ -295,7 +298,8 @@ static uintptr_t target_of(uintptr_t returns) {
     return returns + (uintptr_t)(intptr_t)distance;
 }
 
-/* Learns a call site. A tail call has none: what its return address has before it is a call of something else. */
+/* Learns a call site. A tail call has none: the instruction before its return address is a call of
+   something else. */
 static __attribute__((noinline)) void learn(uintptr_t function, uintptr_t returns, _Atomic(uintptr_t) *stub) {
     const uintptr_t target = target_of(returns);
     uint64_t slot = hash_of_site(returns, SITES);
@@ -304,8 +308,8 @@ static __attribute__((noinline)) void learn(uintptr_t function, uintptr_t return
     known_sites[hash_of_site(returns, SITE_CACHE)] = returns;
     if (target == 0)
         return;
-    /* The first call of all is that of an entry, which is no tail call; an exit's stub is another one, after the same kind of
-       instructions: an indirect jump. */
+    /* The very first call is an entry's, which is no tail call; an exit's stub is another one,
+       preceded by the same kind of instruction: an indirect jump. */
     if (*stub == 0) {
         const unsigned char *code = (const unsigned char *)target;
         if (memcmp(code, "\xf3\x0f\x1e\xfa", 4) == 0)
@@ -392,7 +396,7 @@ static void time_exit(struct thread *thread, uintptr_t address, uintptr_t sp, ui
     duration = (int64_t)(arrived - frame->start - (thread->lost - frame->lost) - inner_cost);
     const int64_t own = duration - frame->callees;
     function->active--;
-    /* Sums take the negative ones too, which keeps them without bias. */
+    /* Sums include negative values, which keeps them unbiased. */
     if (function->active == 0)
         function->outer += duration;
     function->all += duration;
@@ -486,7 +490,8 @@ static void in_child(void) {
     thread->last = ticks();
 }
 
-/* What an empty call takes, by calls of the oracle's own functions: the least mean of many rounds. */
+/* The cost of an empty call, by calls of the oracle's own functions: the least mean of many rounds.
+   */
 static void calibrate(void) {
     enum { ROUNDS = 200, CALLS = 200 };
     void (*volatile enter)(void *, void *) = __cyg_profile_func_enter, (*volatile leave)(void *, void *) = __cyg_profile_func_exit;
@@ -576,7 +581,8 @@ static void complain(const char *what, const char *value) {
     syscall(SYS_exit_group, 97);
 }
 
-/* Removes the calls of all functions but one, as another run has found them. The program has one thread and none of its code runs. */
+/* Removes the calls of all functions but one, at the call sites that another run has recorded. The
+   program has one thread, and none of its code is running. */
 static void remove_others(const char *path) {
     static const unsigned char nop[CALL_BYTES] = {0x0f, 0x1f, 0x44, 0x00, 0x00};
     const uintptr_t page = 4096, start = text & -page, bytes = ((text_end + page - 1) & -page) - start;
@@ -623,7 +629,7 @@ __attribute__((constructor)) static void begin(void) {
     length = part != NULL ? (size_t)(part - file) : strlen(file);
     if (strlen(file) + 32 > sizeof output)
         complain("ORACLE is too long", "");
-    /* The process id goes where %%d stands; a forked child has its own. */
+    /* Replaces %p by the process id; a forked child has its own. */
     memcpy(output, file, length);
     if (part != NULL) {
         strcpy(output + length, "\1");
@@ -802,7 +808,7 @@ static void report(void) {
                     quantile(&sums[i], 0.9) * per_tick, quantile(&sums[i], 0.99) * per_tick, (double)function->max * per_tick);
         fputc('}', file);
     }
-    /* Call sites: the function, and where the call returns to, in the executable. */
+    /* Call sites: the function, and the return address of the call, in the executable. */
     fputs("\n],\n\"sites\": [", file);
     comma = "";
     for (uint64_t i = 0; sites != NULL && i < SITES; i++)

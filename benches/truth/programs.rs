@@ -14,7 +14,7 @@ use benches::options::Options;
 pub(crate) struct Program {
     /// Its name in the scripts.
     pub(crate) name: &'static str,
-    /// What it is.
+    /// A description.
     pub(crate) what: &'static str,
     script: &'static str,
     arguments: Vec<String>,
@@ -54,11 +54,11 @@ pub(crate) struct Built {
     program: Program,
     /// With instrumentation.
     pub(crate) binary: PathBuf,
-    /// Without; not of all programs.
+    /// Without instrumentation; not available for all programs.
     pub(crate) plain: Option<PathBuf>,
 }
 
-/// Processes that take as much of the processors as they get, until they are dropped.
+/// Processes that use as much processor time as they get, until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Competitors(Vec<Child>);
 
@@ -75,7 +75,7 @@ impl Competitors {
 impl Drop for Competitors {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended by itself is waited for as well.
+            // A process that has ended by itself is waited for as well.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -83,10 +83,10 @@ impl Drop for Competitors {
 }
 
 impl Program {
-    /// Builds it.
+    /// Builds the program.
     ///
     /// # Panics
-    /// When the build fails; its messages are on standard error.
+    /// If the build fails; its messages are on standard error.
     pub(crate) fn build(&self) -> Built {
         let mut command = Command::new(host::root().join(self.script));
         let output =
@@ -100,11 +100,11 @@ impl Program {
 }
 
 impl Built {
-    /// Runs `binary` to its end, started by `prefix` and with these variables in its environment.
-    /// The code lies at the same addresses in every run.
+    /// Runs `binary` to its end, started by `prefix` and with these environment variables. The code
+    /// has the same addresses in every run.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub(crate) fn run(&self, binary: &Path, prefix: &[&str], variables: &[(&str, &str)]) -> Run {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let words: Vec<&str> =
@@ -113,7 +113,7 @@ impl Built {
         command.args(&words[1..]).args(&self.program.arguments);
         command.env_remove("LD_PRELOAD").env_remove("FASTINST_OPTIONS").envs(variables.iter().copied());
         let fixed_addresses = || {
-            // SAFETY: a system call without memory.
+            // SAFETY: a system call that accesses no memory.
             match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
                 -1 => Err(std::io::Error::last_os_error()),
                 _ => Ok(()),

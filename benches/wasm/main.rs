@@ -1,10 +1,10 @@
-//! How fast is the code that engines make of the same WebAssembly?
+//! Speed of the code that engines generate for the same WebAssembly.
 //!
 //! Compute kernels in C (`kernels/`), compiled once to WebAssembly and once to native code. Each
-//! program times its kernel by itself, by the same clock, so that neither start-up nor compilation
-//! is in the figure; it says the least of its repetitions. Every engine runs every kernel in each
-//! turn, so that other work on the machine meets all alike, and the least of the turns counts:
-//! other work only adds time. All of them must compute the same checksum.
+//! program times its own kernel with the same clock, so that the figure includes neither start-up
+//! nor compilation, and prints the minimum of its repetitions. Every engine runs every kernel in
+//! each round, so that other work on the machine affects all equally, and the minimum of the rounds
+//! is used, because other work only adds time. All of them must compute the same checksum.
 
 use benches::child;
 use benches::kernels::{self, Built, KERNELS, Kernel};
@@ -28,7 +28,7 @@ struct Arguments {
     engines: Vec<Engine>,
 }
 
-/// What one kernel has taken, in nanoseconds by engine and turn.
+/// The times of one kernel, in nanoseconds by engine and round.
 struct Measured {
     kernel: Kernel,
     ns: Vec<Vec<f64>>,
@@ -39,7 +39,7 @@ impl Measured {
         self.ns[engine].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// By how many percent the slowest turn of the least steady engine was over its fastest.
+    /// The largest difference between the slowest and the fastest round of an engine, in percent.
     fn spread(&self) -> f64 {
         let most = |turns: &Vec<f64>| turns.iter().copied().fold(0.0, f64::max);
         let spread = |engine: usize| (most(&self.ns[engine]) / self.least(engine) - 1.0) * 100.0;
@@ -92,7 +92,7 @@ fn measure(options: &Options, engines: &[Engine], built: &[Built]) -> Vec<Measur
     measured
 }
 
-/// The checksum, and nanoseconds.
+/// The checksum, and the time in nanoseconds.
 fn run(engine: Engine, built: &Built, n: u32, repetitions: u32) -> (String, f64) {
     let file = if engine == Engine::Native { &built.native } else { &built.wasm };
     let run = child::run(engine.run(file, &[n.to_string(), repetitions.to_string()]));
@@ -105,7 +105,7 @@ fn run(engine: Engine, built: &Built, n: u32, repetitions: u32) -> (String, f64)
     else {
         panic!("{what} printed: {text}")
     };
-    // A clock tells no less than this.
+    // The clock's resolution.
     (checksum.to_string(), ns.max(1.0))
 }
 
@@ -129,7 +129,7 @@ fn times(engines: &[Engine], measured: &[Measured]) -> Table {
     table
 }
 
-/// Every engine's time by that of one of them.
+/// The times of all engines relative to one of them.
 fn ratios(engines: &[Engine], measured: &[Measured], base: usize) -> Table {
     let title = match engines[base] {
         Engine::Native => "Times the run time of native code",

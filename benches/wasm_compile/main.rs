@@ -1,7 +1,7 @@
-//! How fast do engines compile large modules, and in how much memory?
+//! Speed and memory use of engines that compile large modules.
 //!
-//! One thread of each compiles the whole module, function by function, into memory or into a file.
-//! The modules are real programs (`--module`); without any, all the kernels in one.
+//! Each engine compiles the complete module on one thread, function by function, into memory or
+//! into a file. The modules are real programs (`--module`); by default, all the kernels in one.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ struct Arguments {
     engines: Vec<Engine>,
 }
 
-/// A module, an engine, and what was measured of them.
+/// A module, an engine, and their measurements.
 struct Measured {
     module: usize,
     engine: Engine,
@@ -69,7 +69,7 @@ fn name(module: &Path) -> String {
     module.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A module, an engine that does not compile it, and its last words.
+/// A module, an engine that does not compile it, and its last message.
 type Refusal = (usize, Engine, String);
 
 fn measure(options: &Options, engines: &[Engine], modules: &[PathBuf]) -> (Vec<Measured>, Vec<Refusal>) {
@@ -113,7 +113,7 @@ fn record(measured: &mut Vec<Measured>, module: usize, engine: Engine, seconds: 
     entry.peak_rss = entry.peak_rss.max(run.peak_rss);
 }
 
-/// The seconds of the compilation, and the whole run; or what the engine said last.
+/// The seconds of the compilation, and the whole run; or the engine's last message.
 fn compile(engine: Engine, module: &Path) -> Result<(f64, Run), String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let said = folder.path().join("stderr");
@@ -125,7 +125,7 @@ fn compile(engine: Engine, module: &Path) -> Result<(f64, Run), String> {
         let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         return Err(format!("{}: {}", run.status, last.trim()));
     }
-    // Node takes long to start, and tells by itself what it took to compile.
+    // Node takes long to start, and reports the compile time itself.
     let printed = String::from_utf8_lossy(&run.output);
     let seconds = match engine {
         Engine::Liftoff => printed.trim().parse::<f64>().expect("milliseconds") / 1e3,

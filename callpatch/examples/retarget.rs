@@ -1,4 +1,4 @@
-//! Gives two calls another target while a thread runs through them: one wait for each step of the
+//! Gives two calls another target while a thread executes them: one wait for each step of the
 //! batch, and no trap.
 //!
 //! Run by `cargo run --release -p callpatch --example retarget`. Prints:

@@ -1,4 +1,4 @@
-//! Switches a call off and on again while another thread runs through it.
+//! Switches a call off and on again while another thread executes it.
 //!
 //! Run by `cargo run --release -p callpatch --example toggle`. Prints:
 //!

@@ -1,7 +1,7 @@
 //! The paper's interface (Figure 3): calls named by their address alone.
 //!
-//! A site is decoded and verified when its address is first seen, and remembered. Whoever has a
-//! [`CallSite`] toggles without this table and its lock.
+//! A site is decoded and verified when its address is first used, and remembered. Callers with a
+//! [`CallSite`] toggle it without this table and its lock.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::strategy::Clobbers;
 
 static SITES: Mutex<Option<HashMap<usize, CallSite>>> = Mutex::new(None);
 
-/// Acts on the site at `address`, decoded now or before.
+/// Calls `act` with the site at `address`, which is decoded on first use.
 ///
 /// # Safety
 /// The site's text must be mapped.
@@ -30,15 +30,14 @@ unsafe fn with_site<R>(
     if let Some(site) = sites.get_mut(&address) {
         if !is_stale(site) {
             let result = act(site);
-            // What was mapped here anew may hold the same bytes: then it shows only now that the
-            // store went elsewhere.
+            // A new mapping may hold the same bytes: then only the failed store reveals it.
             if !is_stale(site) {
                 // SAFETY: the caller's obligation.
                 unsafe { site.settle()? };
                 return result;
             }
         }
-        // What was found out about the new text for other sites stays.
+        // The views of the new text that were resolved for other sites are kept.
         site.text.forget_text();
         sites.remove(&address);
     }
@@ -48,12 +47,12 @@ unsafe fn with_site<R>(
     result
 }
 
-/// Makes the call at `address` be made from now on, with this operand: the displacement from the
-/// end of the instruction to the callee, or to the pointer of an indirect call. The site is an
-/// active or inactive call, or a five-byte NOP inside one fetch window.
+/// Switches the call at `address` on, with this operand: the displacement from the end of the
+/// instruction to the callee, or to the pointer of an indirect call. The site is an active or
+/// inactive call, or a five-byte NOP inside one fetch window.
 ///
-/// One store when the operand is the one the site has; otherwise the call blocks as [`retarget`]
-/// does. Takes a lock: not for signal handlers.
+/// One store if the operand is unchanged; otherwise the call blocks as [`retarget`] does. Takes a
+/// lock: not for signal handlers.
 ///
 /// # Errors
 /// [`Error::NotACall`], [`Error::StraddlingNop`], [`Error::OutOfReach`], [`Error::Foreign`], or the
@@ -62,7 +61,7 @@ unsafe fn with_site<R>(
 /// # Safety
 /// 1. `address` must be the start of an instruction in text that stays mapped, which only this
 ///    workspace's crates write.
-/// 2. The program must be right with the call of that target, and without it.
+/// 2. The program must be correct with the call of that target, and without it.
 /// 3. No other code branches into the middle of the instruction.
 pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error> {
     let target = |shape: Shape| (address + shape.len()).wrapping_add_signed(offset as isize);
@@ -76,7 +75,7 @@ pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error
     };
     let act = |site: &mut CallSite| {
         if site.displacement() != offset {
-            // SAFETY: obligation 2; the table's lock keeps every other call of this module out.
+            // SAFETY: obligation 2; the table's lock excludes every other call of this module.
             let mut retargeted = unsafe { retarget(&[(*site, target(site.shape()))]) };
             *site = retargeted.pop().expect("one site in, one result out")?;
         }
@@ -86,14 +85,13 @@ pub unsafe fn activate_call(address: usize, offset: i32) -> Result<Toggle, Error
     unsafe { with_site(address, decode, act) }
 }
 
-/// Makes the call at `address` be skipped from now on. One store, under a lock: not for signal
-/// handlers.
+/// Switches the call at `address` off. One store, under a lock: not for signal handlers.
 ///
 /// # Errors
 /// [`Error::NotACall`], [`Error::Foreign`], or the text cannot be written.
 ///
 /// # Safety
-/// As [`activate_call`].
+/// Those of [`activate_call`].
 pub unsafe fn deactivate_call(address: usize) -> Result<Toggle, Error> {
     // SAFETY: the caller's obligations are those of `decode`.
     let decode = || unsafe { CallSite::decode(address, Clobbers::Nothing) };

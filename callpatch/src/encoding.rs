@@ -1,4 +1,4 @@
-//! The machine code of call sites. The only file that spells CALL, JMP, NOP and RET.
+//! The machine code of call sites. The only file that defines the bytes of CALL, JMP, NOP and RET.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Register};
 use wordpatch::Bytes;
@@ -25,24 +25,24 @@ impl Shape {
         self.opcode().len() + DISPLACEMENT
     }
 
-    /// Never: an instruction has bytes.
+    /// Always false: an instruction has bytes.
     pub const fn is_empty(self) -> bool {
         false
     }
 
-    /// Whether the site is a tail call: the callee returns to the caller of the function that holds
-    /// the site.
+    /// Whether the site is a tail call: the callee returns to the caller of the function that
+    /// contains the site.
     pub const fn is_tail_call(self) -> bool {
         matches!(self, Self::Jump | Self::IndirectJump)
     }
 
-    /// Whether a direct call or tail call begins with this byte: for a quick search that decoding
-    /// then confirms.
+    /// Whether a direct call or tail call begins with this byte: for a quick search, whose hits
+    /// must be decoded.
     pub const fn is_direct_opcode(byte: u8) -> bool {
         byte == Self::Call.opcode()[0] || byte == Self::Jump.opcode()[0]
     }
 
-    /// The bytes that it begins with.
+    /// Its first bytes.
     pub const fn opcode(self) -> &'static [u8] {
         match self {
             Self::Call => &[0xe8],
@@ -52,14 +52,14 @@ impl Shape {
         }
     }
 
-    /// Where the displacement starts.
+    /// Offset of the displacement.
     pub(crate) const fn operand_offset(self) -> usize {
         self.opcode().len()
     }
 }
 
-/// Where a one-byte RET begins, of the instructions that follow each other from the start of
-/// `code`, which is at `address`.
+/// The addresses of one-byte RETs among consecutive instructions from the start of `code`, which is
+/// at `address`.
 pub(crate) fn rets(code: &[u8], address: usize) -> impl Iterator<Item = usize> {
     let instructions = Decoder::with_ip(64, code, address as u64, DecoderOptions::NONE).into_iter();
     let known = instructions.take_while(|instruction| !instruction.is_invalid());
@@ -71,16 +71,16 @@ pub(crate) fn rets(code: &[u8], address: usize) -> impl Iterator<Item = usize> {
 /// Length of the displacement.
 pub(crate) const DISPLACEMENT: usize = 4;
 
-/// `ret`: the inactive form of a tail call, and the whole of an island.
+/// `ret`: the inactive form of a tail call, and the code of an island.
 pub(crate) const RET: u8 = 0xc3;
 
 /// Opcode of a two-byte jump.
 const JMP_REL8: u8 = 0xeb;
 
-/// `mov eax, imm32`: what E8 rel32 becomes when its first byte alone changes.
+/// `mov eax, imm32`: the result of changing only the first byte of E8 rel32.
 const MOV_EAX_IMM32: u8 = 0xb8;
 
-/// First byte of `lea edx, [rip+disp32]`: what FF 15 becomes when its first byte alone changes.
+/// First byte of `lea edx, [rip+disp32]`: the result of changing only the first byte of FF 15.
 const LEA: u8 = 0x8d;
 
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
@@ -96,11 +96,11 @@ pub(crate) fn decode(code: &[u8]) -> Option<Shape> {
         Code::Jmp_rm64 if instruction.memory_base() == Register::RIP => Shape::IndirectJump,
         _ => return None,
     };
-    // A prefix makes another instruction of it (BND, NOTRACK, addr32 of a relaxed call).
+    // With a prefix it is a different instruction (BND, NOTRACK, addr32 of a relaxed call).
     (instruction.len() == shape.len() && code.starts_with(shape.opcode())).then_some(shape)
 }
 
-/// Whether `code` starts with the NOP that an inactive [`Shape::Call`] is.
+/// Whether `code` starts with the NOP of an inactive [`Shape::Call`].
 pub(crate) fn is_nop5(code: &[u8]) -> bool {
     code.starts_with(&NOP5)
 }
@@ -110,12 +110,12 @@ pub(crate) fn active(shape: Shape, displacement: i32) -> Bytes {
     bytes(&[shape.opcode(), &displacement.to_le_bytes()].concat())
 }
 
-/// The displacement that takes an instruction of `shape` at `address` to `target`, if it reaches.
+/// The displacement from an instruction of `shape` at `address` to `target`, if it is in range.
 pub(crate) fn displacement(shape: Shape, address: usize, target: usize) -> Option<i32> {
     (target as i64).wrapping_sub((address + shape.len()) as i64).try_into().ok()
 }
 
-/// The NOP as long as a call of `shape`.
+/// The NOP of the length of a call of `shape`.
 pub(crate) fn nop(shape: Shape) -> Bytes {
     bytes(if shape.len() == NOP5.len() { &NOP5 } else { &NOP6 })
 }
@@ -144,7 +144,7 @@ pub(crate) fn ret() -> Bytes {
 pub(crate) fn stub(address: usize, cell: usize) -> Option<[u8; STUB_SIZE]> {
     const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
     const MOV_EDI_RIP: [u8; 2] = [0x8b, 0x3d];
-    // As long as a jump through a pointer, so its displacement counts from the same end.
+    // As long as a jump through a pointer, so its displacement is relative to the same end.
     let load = address + MOV_RDX_RDI.len();
     let number = displacement(Shape::IndirectJump, load, cell + NUMBER)?;
     let jump = load + Shape::IndirectJump.len();
@@ -179,8 +179,8 @@ mod tests {
         check(&[0xe8, 1, 2, 3], None);
     }
 
-    /// Every inactive form is as long as the active one, and falls through, jumps behind it, or
-    /// returns.
+    /// Every inactive form has the length of the active one, and falls through, jumps to its end,
+    /// or returns.
     #[test]
     fn inactive_forms_keep_the_layout() {
         for shape in [Shape::Call, Shape::IndirectCall] {
@@ -198,8 +198,7 @@ mod tests {
         }
     }
 
-    /// Where the RETs are that an inactive call may be led to: one byte long, in instructions that
-    /// follow each other.
+    /// RETs that an inactive call may use: one byte long, at the start of an instruction.
     #[test]
     fn rets_are_found_where_an_instruction_starts() {
         let check = |code: &[u8], expected: &[usize]| {
@@ -211,7 +210,7 @@ mod tests {
         check(&[0xb0, RET, RET], &[0x1002]);
         check(&[0xf3, RET, RET], &[0x1002]);
         check(&[0xc2, 8, 0, RET], &[0x1003]);
-        // After a byte that begins no instruction, nothing is known.
+        // After a byte that begins no instruction, decoding stops.
         check(&[0x06, RET], &[]);
         check(&[RET, 0x06, 0x90, RET], &[0x1000]);
     }

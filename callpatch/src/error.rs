@@ -1,46 +1,46 @@
-//! Why a call was not toggled.
+//! Errors of call sites.
 
 use wordpatch::Bytes;
 
-/// Why a call site was not decoded, toggled or retargeted. The site is as it was.
+/// Why a call site was not decoded, toggled or retargeted. The site is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No CALL rel32, JMP rel32, CALL or JMP through a RIP-relative pointer starts at the address.
     #[error("no call that can be toggled at {address:#x}: found {found}")]
     NotACall {
-        /// Where the call should start.
+        /// The address of the expected call.
         address: usize,
-        /// The bytes that stand there.
+        /// The bytes at that address.
         found: Bytes,
     },
 
-    /// A five-byte NOP is cut by a fetch window, so it cannot become a call by one store.
+    /// A five-byte NOP crosses a fetch window, so it cannot become a call by one store.
     #[error(
         "the NOP at {address:#x} crosses a fetch window; replace it by a CALL through wordpatch first, then toggle that"
     )]
     StraddlingNop {
-        /// Where the NOP starts.
+        /// The address of the NOP.
         address: usize,
     },
 
     /// The target is not within reach of the site's 32-bit displacement.
     #[error("{target:#x} is out of reach of the call at {address:#x}")]
     OutOfReach {
-        /// Where the call starts.
+        /// The address of the call.
         address: usize,
-        /// Where it should go.
+        /// The requested target.
         target: usize,
     },
 
-    /// The site holds neither its active nor its inactive form: something else writes this code.
+    /// The site contains neither its active nor its inactive form: something else writes this code.
     #[error("foreign bytes in the call at {address:#x}: expected {expected}, found {found}")]
     Foreign {
-        /// First of the bytes compared.
+        /// Address of the compared bytes.
         address: usize,
-        /// What was expected there.
+        /// The expected bytes.
         expected: Bytes,
-        /// What stands there.
+        /// The bytes found.
         found: Bytes,
     },
 

@@ -19,7 +19,7 @@ const SHAPES: [Shape; 4] = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape
 /// Displacements that differ in every byte.
 const TARGETS: [i32; 2] = [0x1122_3344, 0x5566_7788];
 
-/// One site with the window that its toggles assume.
+/// One site, with the window that its toggles assume.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     shape: Shape,
@@ -52,7 +52,7 @@ impl Place {
         )
     }
 
-    /// The whole instruction with this displacement, active or not.
+    /// The complete instruction with this displacement, active or inactive.
     fn whole(&self, displacement: i32, active: bool) -> Bytes {
         let site = self.site(displacement);
         let mut whole = site.instruction.to_vec();
@@ -73,8 +73,8 @@ impl Place {
         })
     }
 
-    /// Adds the site with its executors, active. Whatever its inactive form leaves of the operand
-    /// does not matter.
+    /// Adds the site with its executors, active. The bytes of the operand that its inactive form
+    /// leaves are irrelevant.
     fn add_to(&self, scenario: Scenario, executors: usize) -> Scenario {
         let scenario = scenario.site(self.address, &self.whole(TARGETS[0], true), executors);
         if self.has_dead_operand() {
@@ -88,14 +88,14 @@ impl Place {
         self.add_to(Scenario::new(self.window.bytes(), boundary(self.window)), executors)
     }
 
-    /// Whether the site lies in two windows.
+    /// Whether the site crosses a window.
     fn is_cut(&self) -> bool {
         matches!(self.window.split(self.address, self.shape.len()), Split::Crossing { .. })
     }
 }
 
-/// `retarget` of these sites, which are active, from one displacement to the other. They are
-/// inactive then, also those that fail.
+/// `retarget` of these sites, which are active, from one displacement to the other. Afterwards they
+/// are inactive, including those that fail.
 fn retarget_of(places: &[Place], from: i32, to: i32) -> Job {
     let places = places.to_vec();
     let changes = (0..).zip(&places).flat_map(|(number, place)| {
@@ -170,7 +170,7 @@ fn every_site_toggled_by_two_threads() {
     }
 }
 
-/// To another target and back; toggled in between, with no more waits than `retarget` has.
+/// To another target and back; toggled in between, with no more waits than in `retarget`.
 #[test]
 fn every_site_retargeted_and_activated_and_back() {
     for place in places() {
@@ -186,7 +186,7 @@ fn every_site_retargeted_and_activated_and_back() {
     }
 }
 
-/// Two sites in one batch share its waits, and a word; the second one needs none of its own.
+/// Two sites in one batch share its waits, and a word; the second one needs no wait of its own.
 #[test]
 fn a_batch_of_a_straddler_and_its_neighbour() {
     for clobbers in [Clobbers::Nothing, Clobbers::CallerSaved] {
@@ -200,8 +200,8 @@ fn a_batch_of_a_straddler_and_its_neighbour() {
     }
 }
 
-/// A site that was not retargeted keeps its old target, inactive. Either is activated at once, with
-/// no wait.
+/// A site that was not retargeted keeps its old target, inactive. Both sites are activated
+/// immediately, without a wait.
 fn refused(place: &Place) -> Scenario {
     let place = *place;
     let [from, to] = TARGETS;
@@ -243,7 +243,7 @@ fn retargeted(place: &Place, change: impl Fn(Job) -> Job) -> Scenario {
     place.scenario(1).patcher(Program::new(jobs))
 }
 
-/// Sites whose operand lies in two windows, at least in part after what the inactive form occupies.
+/// Sites whose operand crosses a window, at least in part after the bytes of the inactive form.
 fn cut_operands() -> impl Iterator<Item = Place> {
     places().filter(|place| place.has_dead_operand() && place.is_cut())
 }
@@ -276,8 +276,8 @@ fn window_assumed_too_large_a_toggle_tears() {
     scenario(FetchWindow::Bytes64).fails(is_mixture);
 }
 
-/// A toggle waits for nobody. So whoever patches the same instruction otherwise has to wait first:
-/// obligation 4 of `decode`.
+/// A toggle does not wait. So other patches of the same instruction must wait first: obligation 4
+/// of `decode`.
 #[test]
 fn a_patch_of_a_site_right_after_its_toggle() {
     let place = STRADDLER;

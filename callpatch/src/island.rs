@@ -1,13 +1,13 @@
-//! RET islands: a RET that an inactive 1|4 site calls, and a pointer to it for the sites that call
-//! through one.
+//! RET islands: a RET that an inactive 1|4 site calls, and a pointer to it for sites that call
+//! through a pointer.
 //!
-//! One island serves every site within reach of a 32-bit displacement. Islands live as long as the
-//! process. Their bytes are new to every core when a site is first led there, by one store:
-//! unreachable bytes may be written freely (AMD APM volume 2, section 7.6.1).
+//! One island serves every site within reach of a 32-bit displacement. Islands are never freed.
+//! Their bytes are new to every core when a site is first directed there, by one store: unreachable
+//! bytes may be written freely (AMD APM volume 2, section 7.6.1).
 //!
-//! Where no memory is to be had within reach, a direct call is led to a RET of the program itself,
-//! as the paper proposes (section 6, footnote 2): the first one behind the site. It must be one
-//! that stays: not an inactive tail call of ours.
+//! If there is no memory within reach, a direct call is directed to a RET of the program itself, as
+//! the paper proposes (section 6, footnote 2): the first one after the site. It must be permanent:
+//! not an inactive tail call of ours.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use wordpatch::{Error as Refusal, TextRef};
 use crate::encoding::{self, RET, Shape};
 use crate::error::Error;
 
-/// How far behind a site a RET is looked for, in bytes.
+/// Number of bytes after a site that are searched for a RET.
 const SEARCH: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -29,16 +29,16 @@ struct Island {
 
 static ISLANDS: Mutex<Vec<Island>> = Mutex::new(Vec::new());
 
-/// Tail-call sites, whose inactive form is a RET that may go.
+/// Tail-call sites, whose inactive form is a RET that may disappear.
 static TAIL_CALLS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// Keeps a tail-call site from being taken for a RET.
+/// Excludes a tail-call site from the search for a RET.
 pub(crate) fn note_tail_call(address: usize) {
     TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner()).insert(address);
 }
 
-/// The displacement that leads a site of `shape` at `text` to a RET. Allocates an island where none
-/// is within reach.
+/// The displacement that directs a site of `shape` at `text` to a RET. Allocates an island if there
+/// is none within reach.
 ///
 /// # Safety
 /// The text must stay mapped during the call.
@@ -56,7 +56,7 @@ pub(crate) unsafe fn displacement(shape: Shape, text: &TextRef) -> Result<i32, E
         Ok(block) => block,
         Err(refusal @ Refusal::OutOfReach { .. }) if shape == Shape::Call => {
             // SAFETY: the caller's obligation.
-            let ret = unsafe { ret_behind(text, shape) };
+            let ret = unsafe { ret_after(text, shape) };
             let displacement = ret.and_then(|ret| encoding::displacement(shape, address, ret));
             return displacement.ok_or(refusal.into());
         }
@@ -65,26 +65,27 @@ pub(crate) unsafe fn displacement(shape: Shape, text: &TextRef) -> Result<i32, E
     block.code_mut()[0] = RET;
     let sealed = block.seal()?;
     let pointer = std::ptr::with_exposed_provenance_mut::<usize>(sealed.data);
-    // SAFETY: the block's data page is mapped writable, aligned, and not known to anybody else yet.
+    // SAFETY: the block's data page is mapped writable, aligned, and not known to other threads
+    // yet.
     unsafe { pointer.write(sealed.code) };
     let island = Island { ret: sealed.code, pointer: sealed.data };
     islands.push(island);
     to(&island).ok_or(Error::OutOfReach { address, target: island.ret })
 }
 
-/// The first RET behind the site, in instructions that follow each other from there.
+/// The first RET after the site, among consecutive instructions from there.
 ///
 /// # Safety
 /// The text must stay mapped during the call.
-unsafe fn ret_behind(text: &TextRef, shape: Shape) -> Option<usize> {
+unsafe fn ret_after(text: &TextRef, shape: Shape) -> Option<usize> {
     let start = text.address() + shape.len();
     let to_page_end = |length: usize| (start + length).next_multiple_of(SEARCH) - start;
     // SAFETY: the caller's obligation.
     let is_text = |length: &usize| unsafe { TextRef::resolve(start, *length) }.is_ok();
     let length = [to_page_end(SEARCH), to_page_end(1)].into_iter().find(is_text)?;
     let place = std::ptr::with_exposed_provenance::<u8>(start);
-    // SAFETY: `length` bytes of text were found there, and stay by the caller's obligation. Other
-    // sites among them may change meanwhile.
+    // SAFETY: `length` bytes of text were found there, and stay mapped by the caller's obligation.
+    // Other sites among them may change concurrently.
     let code: Vec<u8> = (0..length).map(|i| unsafe { place.add(i).read_volatile() }).collect();
     let tail_calls = TAIL_CALLS.lock().unwrap_or_else(|e| e.into_inner());
     encoding::rets(&code, start).find(|ret| !tail_calls.contains(ret))

@@ -1,9 +1,9 @@
 //! Toggles CALL instructions of running code: each switch is one atomic store, without a trap, a
 //! wait or a lock.
 //!
-//! Use it to switch calls off and on that are in the code already, such as those of instrumentation
-//! functions, and to give them other targets. Other instructions are patched by the crate
-//! `wordpatch`; the crate `fastinst` manages many such calls by id.
+//! Use it to switch existing calls off and on, such as those of instrumentation functions, and to
+//! give them other targets. The crate `wordpatch` patches other instructions; the crate `fastinst`
+//! manages many such calls by id.
 //!
 //! # Example
 //! ```
@@ -49,7 +49,7 @@
 //!
 //! # Concepts
 //! * **Site**: a CALL or a tail-call JMP, decoded and verified once ([`CallSite::decode`]).
-//! * **Split**: where a boundary of the fetch window in force cuts the instruction, written
+//! * **Split**: how a boundary of the fetch window in force divides the instruction, written
 //!   *front|back* in bytes.
 //! * **Strategy**: which bytes change when the site is toggled ([`Strategy`]). Each changes bytes
 //!   on one side of the split only, so each toggle is one atomic store (paper section 6).
@@ -60,12 +60,12 @@
 //! allocate or enter the kernel, and may be called from a signal handler or a probe function.
 //! Another core may still run the old form for T_max.
 //!
-//! [`retarget`] gives sites another target. Where the operand itself is cut by a window it takes
-//! two waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.
+//! [`retarget`] gives sites another target. If the operand itself crosses a window it takes two
+//! waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.
 //!
 //! # Main types
 //! * [`CallSite`]: a decoded call: [`activate`](CallSite::activate),
-//!   [`deactivate`](CallSite::deactivate), [`state`](CallSite::state). [`Switch`]: what of it is
+//!   [`deactivate`](CallSite::deactivate), [`state`](CallSite::state). [`Switch`]: the part that is
 //!   needed to toggle it, in 40 bytes.
 //! * [`retarget`]: another target, a batch at a time. [`stub`]: stubs that pass a number to a
 //!   common callee.
@@ -73,23 +73,23 @@
 //!
 //! # Safety
 //! [`CallSite::decode`] and [`retarget`] are `unsafe`: the caller guarantees that an instruction
-//! starts at the address, in text that only these crates write, and that the program is right
-//! without the call and with the registers changed that [`Clobbers`] names. What a decoded site
-//! does afterwards is safe.
+//! starts at the address, in text that only these crates write, and that the program is correct
+//! without the call and with the registers changed that [`Clobbers`] names. Operations on a decoded
+//! site are safe.
 //!
 //! # Errors
-//! [`Error`]: no call at the address, a form or a place that cannot be switched, foreign bytes, a refused wait. Foreign bytes are never
-//! overwritten.
+//! [`Error`]: no call at the address, a form or a split that cannot be switched, foreign bytes, a
+//! refused wait. Foreign bytes are never overwritten.
 //!
 //! # Features
 //! None.
 //!
 //! # Further reading
-//! `README.md` has guarantees, obligations and the form of an inactive call at each place of a
-//! window border; `examples/` has programs that toggle and retarget a call under a running thread.
+//! `README.md` has guarantees, obligations and the form of an inactive call at each split;
+//! `examples/` has programs that toggle and retarget a call under a running thread.
 //!
-//! Shadow stacks (CET) stay right in every form: calls and returns are always executed as CALL and
-//! RET, never imitated, and an inactive site is a RET, a CALL of a RET, or an instruction that
+//! Shadow stacks (CET) stay consistent in every form: calls and returns are always executed as CALL
+//! and RET, never imitated, and an inactive site is a RET, a CALL of a RET, or an instruction that
 //! pushes nothing.
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI

@@ -14,14 +14,13 @@
 //! A site inside one window, and a 1|4 site of a RET island, needs one store and no wait. All sites
 //! come out inactive.
 
-use std::io;
+use wordpatch::stepwise::{self, Stepwise};
+use wordpatch::{Bytes, wait_for_assumed_bound};
 
-use wordpatch::{Bytes, wait_for_assumed_bound, wait_for_visibility};
-
-use crate::encoding::{self, Shape};
+use crate::encoding;
 use crate::error::Error;
 use crate::site::CallSite;
-use crate::strategy::{Edit, Strategy};
+use crate::strategy::Strategy;
 
 /// Makes each site inactive and leads its operand to a new target: the callee of a direct call, the
 /// pointer of an indirect one. Returns for each, in order, the site with its new target, or why it
@@ -40,117 +39,152 @@ use crate::strategy::{Edit, Strategy};
 ///    old operand.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
-    let prepare = |(site, target): &(CallSite, usize)| unsafe { prepare(site, *target) };
-    let mut results: Vec<_> = sites.iter().map(prepare).collect();
-    let dead_operand =
-        |result: &Result<CallSite, Error>| result.as_ref().is_ok_and(|new| has_dead_operand(new.strategy));
-    let waits = results.iter().any(dead_operand);
-    if waits {
-        // Step 2.
-        if let Err(first) = wait_for_visibility() {
-            return fail_those(results, dead_operand, first);
+    let prepare = |(site, target): &(CallSite, usize)| unsafe { Retarget::new(*site, *target) };
+    let mut sites: Vec<Result<Retarget, Error>> = sites.iter().map(prepare).collect();
+    stepwise::finish_all(&mut sites);
+    if sites.iter().flatten().any(|site| matches!(site.phase, Phase::Undone(_))) {
+        // A core may have fetched bytes of the new operand. The caller may activate the old one at
+        // once.
+        wait_for_assumed_bound();
+    }
+    sites.into_iter().map(|site| site.and_then(Retarget::result)).collect()
+}
+
+/// A site on its way to its new target.
+struct Retarget {
+    /// With the promise that its text stays mapped.
+    old: CallSite,
+    /// Without it: the caller gets this one.
+    new: CallSite,
+    phase: Phase,
+}
+
+/// How far a site has come.
+enum Phase {
+    /// Nothing is stored.
+    Prepared,
+    /// Step 1 is made; step 2 comes next.
+    Inactive,
+    /// No core runs the old call any more: the operand can be stored.
+    Dead,
+    /// Step 3 is made; step 4 comes next.
+    Stored,
+    /// Step 3 has failed, and what was stored of it is taken back; step 4 comes next.
+    TakenBack(Error),
+    /// The site has its new target.
+    Done,
+    /// The site has kept its old target. A wait was made since the operand was stored.
+    Failed(Error),
+    /// The same without that wait, which was refused.
+    Undone(Error),
+}
+
+impl Retarget {
+    /// The site with its new target. Nothing is written to it.
+    ///
+    /// # Safety
+    /// The site's text must stay mapped.
+    unsafe fn new(old: CallSite, target: usize) -> Result<Self, Error> {
+        let address = old.address();
+        let displacement = encoding::displacement(old.shape, address, target)
+            .ok_or(Error::OutOfReach { address, target })?;
+        let call = encoding::active(old.shape, displacement);
+        // SAFETY: the caller's obligation.
+        let new = unsafe { CallSite::new(old.text, old.shape, call, old.clobbers)? };
+        // SAFETY: as above.
+        Ok(Self { old: unsafe { old.staying_mapped() }, new, phase: Phase::Prepared })
+    }
+
+    /// Whether an inactive site still holds its operand, which then does not matter. In the other
+    /// two strategies' inactive forms it is not there at all.
+    fn has_dead_operand(&self) -> bool {
+        matches!(self.new.strategy, Strategy::Skip | Strategy::Load | Strategy::Ret)
+    }
+
+    /// The stores of step 3: offset, byte before, byte after. What the inactive form itself
+    /// occupies is written by `activate`.
+    fn operand_stores(&self) -> impl Iterator<Item = (usize, Bytes, Bytes)> {
+        let Self { old, new, .. } = self;
+        let byte = |of: &Bytes, offset: usize| encoding::bytes(&of[offset..=offset]);
+        let first = new.shape.operand_offset().max(new.edit.inactive.len());
+        (first..new.shape.len())
+            .map(move |offset| (offset, byte(&old.instruction, offset), byte(&new.instruction, offset)))
+    }
+
+    /// Step 3: writes the new operand.
+    fn store_operand(&self) -> Result<(), Error> {
+        for (offset, from, to) in self.operand_stores() {
+            // SAFETY: no thread executes these bytes as an operand that matters: the site is
+            // inactive, and every core has seen it since. A single byte crosses no window.
+            unsafe { self.old.text.compare_exchange(self.old.window, offset, &from, &to)? };
+        }
+        Ok(())
+    }
+
+    /// Undoes step 3, as far as it came. The operand is dead, before and after.
+    fn take_operand_back(&self) {
+        for (offset, from, to) in self.operand_stores() {
+            // SAFETY: as in `store_operand`. A byte that was not stored holds something else than
+            // `to`, and is left alone.
+            let _ = unsafe { self.old.text.compare_exchange(self.old.window, offset, &to, &from) };
         }
     }
-    // Step 3, or the one store of the sites that need no wait.
-    for ((old, _), result) in sites.iter().zip(&mut results) {
-        let stored = result.as_ref().map(|new| store_operand(old, new));
-        if let Ok(Err(error)) = stored {
-            take_operand_back(old, result.as_ref().expect("it was stored"));
-            *result = Err(error);
+
+    /// The site with its new target, or why it has kept the old one.
+    fn result(self) -> Result<CallSite, Error> {
+        match self.phase {
+            Phase::TakenBack(error) | Phase::Failed(error) | Phase::Undone(error) => Err(error),
+            _ => Ok(self.new),
         }
     }
-    if waits {
-        // Step 4.
-        if let Err(first) = wait_for_visibility() {
-            for ((old, _), result) in sites.iter().zip(&results) {
-                result.iter().for_each(|new| take_operand_back(old, new));
+}
+
+impl Stepwise for Retarget {
+    type Error = Error;
+
+    /// Steps 1 and 3. An operand that cannot be stored is taken back, and its site waits all the
+    /// same: a core may have fetched it meanwhile.
+    fn store(&mut self) -> Result<(), Error> {
+        if let Phase::Prepared = self.phase {
+            self.old.deactivate()?;
+            self.phase = if self.has_dead_operand() { Phase::Inactive } else { Phase::Done };
+        }
+        if let Phase::Dead = self.phase {
+            self.phase = match self.store_operand() {
+                Ok(()) => Phase::Stored,
+                Err(error) => {
+                    self.take_operand_back();
+                    Phase::TakenBack(error)
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Inactive | Phase::Stored | Phase::TakenBack(_))
+    }
+
+    fn end_wait(&mut self) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::Inactive => Phase::Dead,
+            Phase::Stored => Phase::Done,
+            Phase::TakenBack(error) => Phase::Failed(error),
+            other => other,
+        };
+    }
+
+    /// In step 2, the site has failed at once. In step 4, its operand is taken back.
+    fn give_up(&mut self, refusal: wordpatch::Error) -> Result<(), Error> {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::Inactive => return Err(refusal.into()),
+            Phase::Stored => {
+                self.take_operand_back();
+                Phase::Undone(refusal.into())
             }
-            // A core may have fetched bytes of the new operand. The caller may activate the old one
-            // at once.
-            wait_for_assumed_bound();
-            return fail_those(results, dead_operand, first);
-        }
+            Phase::TakenBack(error) => Phase::Undone(error),
+            other => other,
+        };
+        Ok(())
     }
-    results
-}
-
-/// Step 1: the site with its new target; the old one made inactive.
-///
-/// # Safety
-/// The site's text must be mapped.
-unsafe fn prepare(site: &CallSite, target: usize) -> Result<CallSite, Error> {
-    let address = site.address();
-    let displacement =
-        encoding::displacement(site.shape, address, target).ok_or(Error::OutOfReach { address, target })?;
-    let call = encoding::active(site.shape, displacement);
-    // SAFETY: the caller's obligation.
-    let new = unsafe { CallSite::new(site.text, site.shape, call, site.clobbers)? };
-    // SAFETY: the text is mapped meanwhile.
-    unsafe { site.staying_mapped() }.deactivate()?;
-    Ok(new)
-}
-
-/// Step 3: writes the operand of `new`.
-fn store_operand(old: &CallSite, new: &CallSite) -> Result<(), Error> {
-    let stores = operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit);
-    // SAFETY: the text stays mapped until `retarget` returns, by the contract of
-    // `CallSite::decode`.
-    let text = unsafe { new.text.staying_mapped() };
-    for (offset, from, to) in stores {
-        // SAFETY: no thread executes these bytes as an operand that matters: the site is inactive,
-        // and every core has seen it since. A single byte crosses no window.
-        unsafe { text.compare_exchange(new.window, offset, &from, &to)? };
-    }
-    Ok(())
-}
-
-/// Undoes step 3, as far as it came. The operand is dead, before and after.
-fn take_operand_back(old: &CallSite, new: &CallSite) {
-    // SAFETY: as in `store_operand`.
-    let text = unsafe { new.text.staying_mapped() };
-    for (offset, from, to) in
-        operand_stores(new.strategy, new.shape, &old.instruction, &new.instruction, &new.edit)
-    {
-        // SAFETY: as in `store_operand`. A byte that was not stored holds something else than `to`,
-        // and is left alone.
-        let _ = unsafe { text.compare_exchange(new.window, offset, &to, &from) };
-    }
-}
-
-/// Whether an inactive site still holds its operand, which then does not matter. In the other two
-/// strategies' inactive forms it is not there at all.
-fn has_dead_operand(strategy: Strategy) -> bool {
-    matches!(strategy, Strategy::Skip | Strategy::Load | Strategy::Ret)
-}
-
-/// The stores of step 3: offset, byte before, byte after. What the inactive form itself occupies is
-/// written by `activate`.
-fn operand_stores(
-    strategy: Strategy,
-    shape: Shape,
-    old: &Bytes,
-    new: &Bytes,
-    edit: &Edit,
-) -> impl Iterator<Item = (usize, Bytes, Bytes)> {
-    let byte = |of: &Bytes, offset: usize| encoding::bytes(&of[offset..=offset]);
-    let first = shape.operand_offset().max(edit.inactive.len());
-    let end = if has_dead_operand(strategy) { shape.len() } else { first };
-    (first..end).map(move |offset| (offset, byte(old, offset), byte(new, offset)))
-}
-
-/// Every site that needed the wait that was refused fails; it is inactive and keeps its target.
-fn fail_those(
-    mut results: Vec<Result<CallSite, Error>>,
-    needed: impl Fn(&Result<CallSite, Error>) -> bool,
-    refusal: wordpatch::Error,
-) -> Vec<Result<CallSite, Error>> {
-    let errno = match &refusal {
-        wordpatch::Error::MembarrierRefused { source } => source.raw_os_error(),
-        _ => None,
-    };
-    for result in results.iter_mut().filter(|result| needed(result)) {
-        let source = io::Error::from_raw_os_error(errno.unwrap_or_default());
-        *result = Err(wordpatch::Error::MembarrierRefused { source }.into());
-    }
-    results
 }

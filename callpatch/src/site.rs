@@ -1,12 +1,13 @@
 //! A call site: decoded and verified once, toggled for ever.
 
-use wordpatch::text::TogglePair;
+use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
 
 use crate::encoding::{self, Shape};
 use crate::error::Error;
 use crate::island;
 use crate::strategy::{Clobbers, Edit, Strategy};
+use crate::switch::Switch;
 
 /// Whether a site makes its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +27,18 @@ pub enum Toggle {
     Unchanged,
 }
 
-/// Numbers of a site's forms.
-pub(crate) const ACTIVE: usize = 0;
-pub(crate) const INACTIVE: usize = 1;
+/// A site's forms.
+pub(crate) const ACTIVE: Form = Form::First;
+pub(crate) const INACTIVE: Form = Form::Second;
 
-const _: () = assert!(size_of::<TogglePair>() <= 64, "a toggle looks at one cache line");
+const _: () = assert!(size_of::<Switch>() <= 64, "a toggle looks at one cache line");
 
 /// A call that can be switched on and off. Copies are handles of the same site.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct CallSite {
-    /// All that a toggle looks at, in one cache line. The first form is the active one.
-    pub(crate) forms: TogglePair,
+    /// All that a toggle looks at, in one cache line.
+    switch: Switch,
     pub(crate) text: TextRef,
     pub(crate) window: FetchWindow,
     pub(crate) shape: Shape,
@@ -123,7 +124,7 @@ impl CallSite {
         };
         let edit = Edit::new(strategy, shape, &instruction, island.as_ref());
         let forms = TogglePair::new(&text, window, edit.offset, [&edit.active, &edit.inactive]);
-        Ok(Self { forms, text, window, shape, clobbers, strategy, instruction, edit })
+        Ok(Self { switch: Switch::new(forms), text, window, shape, clobbers, strategy, instruction, edit })
     }
 
     /// The same site, with the caller's promise that its text stays mapped. Where a debugger has
@@ -136,7 +137,7 @@ impl CallSite {
     #[must_use]
     pub unsafe fn staying_mapped(self) -> Self {
         // SAFETY: the caller's obligation, twice.
-        unsafe { Self { forms: self.forms.staying_mapped(), text: self.text.staying_mapped(), ..self } }
+        unsafe { Self { switch: self.switch.staying_mapped(), text: self.text.staying_mapped(), ..self } }
     }
 
     /// Makes earlier toggles show where a debugger has copied the text's page
@@ -150,7 +151,12 @@ impl CallSite {
     /// The text must be mapped, and not have been replaced.
     pub unsafe fn settle(&self) -> Result<(), Error> {
         // SAFETY: the caller's obligation.
-        unsafe { self.forms.settle() }.map_err(Error::from)
+        unsafe { self.switch.settle() }
+    }
+
+    /// What is needed to toggle this site.
+    pub fn switch(&self) -> Switch {
+        self.switch
     }
 
     /// Where the instruction starts.
@@ -187,7 +193,7 @@ impl CallSite {
     /// [`Error::Foreign`] when the site holds neither form.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
-        self.toggle(ACTIVE)
+        self.switch.activate()
     }
 
     /// Makes the call be skipped from now on. As [`CallSite::activate`].
@@ -196,18 +202,7 @@ impl CallSite {
     /// [`Error::Foreign`] when the site holds neither form.
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
-        self.toggle(INACTIVE)
-    }
-
-    #[inline]
-    fn toggle(&self, to: usize) -> Result<Toggle, Error> {
-        // SAFETY: the site was decoded under the contract of `decode`; an edit keeps inside the
-        // window, and both its forms are valid for every executing thread.
-        match unsafe { self.forms.exchange(to) } {
-            Ok(true) => Ok(Toggle::Changed),
-            Ok(false) => Ok(Toggle::Unchanged),
-            Err(error) => Err(error.into()),
-        }
+        self.switch.deactivate()
     }
 
     /// Whether something else was mapped over the site since it was decoded: its library was
@@ -225,16 +220,10 @@ impl CallSite {
     /// # Errors
     /// [`Error::Foreign`] when the site holds neither form.
     pub fn state(&self) -> Result<State, Error> {
-        let Edit { offset, active, inactive } = self.edit;
-        // SAFETY: the site was decoded under the contract of `decode`.
-        let found = unsafe { self.text.read(offset, active.len()) };
-        if found == active {
-            Ok(State::Active)
-        } else if found == inactive {
-            Ok(State::Inactive)
-        } else {
-            Err(Error::Foreign { address: self.address() + offset, expected: active, found })
-        }
+        self.switch.found().map_err(|found| {
+            let Edit { offset, active, .. } = self.edit;
+            Error::Foreign { address: self.address() + offset, expected: active, found }
+        })
     }
 }
 

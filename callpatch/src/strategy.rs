@@ -1,4 +1,4 @@
-//! Which bytes of a site change when it is toggled.
+//! The bytes of a site that change when it is toggled.
 //!
 //! A call that crosses a fetch window would take two stores. So only one side of the boundary is
 //! ever changed (paper section 6), by a strategy that depends on the split:
@@ -12,24 +12,24 @@
 //! any, see below   e8 d0 d1 d2 d3     b8 d0 d1 d2 d3     `mov eax, imm32`: one byte, at any split
 //! ```
 //!
-//! The six-byte forms through a pointer work alike: `eb 04`; for 1|5 the back five bytes name a
+//! The six-byte forms through a pointer are analogous: `eb 04`; for 1|5 the back five bytes name a
 //! pointer to the RET island; and FF 15 becomes `8d 15`, `lea edx, [rip+d]`, which reads no memory.
 //!
-//! The last row is ours, not the paper's. A compiler assumes that a call destroys the caller-saved
-//! registers, so a site that a compiler made for a function without result may load EAX or EDX
-//! while inactive ([`Clobbers::CallerSaved`]). That is one micro-operation without inputs, where
-//! the jump costs a taken branch and the island a call and a return.
+//! The last row is ours, not the paper's. A compiler assumes that a call clobbers the caller-saved
+//! registers, so a compiled call of a function without result may load EAX or EDX while inactive
+//! ([`Clobbers::CallerSaved`]). That is one micro-operation without inputs, whereas the jump costs
+//! a taken branch and the island a call and a return.
 
 use wordpatch::{Bytes, FetchWindow, Split};
 
 use crate::encoding::{self, Shape};
 
-/// What an inactive site may change.
+/// The registers that an inactive site may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clobbers {
-    /// Nothing at all: right for any call.
+    /// None: correct for any call.
     Nothing,
-    /// EAX and EDX: right where the call follows the System V calling convention and its result is
+    /// EAX and EDX: correct if the call follows the System V calling convention and its result is
     /// not used.
     CallerSaved,
 }
@@ -37,13 +37,13 @@ pub enum Clobbers {
 /// How a site is made inactive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// The whole instruction becomes a NOP.
+    /// The complete instruction becomes a NOP.
     Nop,
     /// The first two bytes become a jump over the rest.
     Skip,
-    /// The operand leads to a RET.
+    /// The operand is directed to a RET.
     RetIsland,
-    /// The first byte makes a load of a constant into a caller-saved register.
+    /// The first byte becomes the opcode of a load of a constant into a caller-saved register.
     Load,
     /// The first byte becomes RET.
     Ret,
@@ -71,8 +71,8 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// The edit of `strategy` on a site whose instruction is `instruction` when active. `island` is
-    /// that instruction with the operand of the RET island; only [`Strategy::RetIsland`] wants it.
+    /// The edit of `strategy` on a site whose active instruction is `instruction`. `island` is that
+    /// instruction with the operand of the RET island, for [`Strategy::RetIsland`] only.
     pub(crate) fn new(strategy: Strategy, shape: Shape, instruction: &Bytes, island: Option<&Bytes>) -> Self {
         let front = |inactive: Bytes| Self {
             offset: 0,
@@ -97,7 +97,7 @@ impl Edit {
 mod tests {
     use super::*;
 
-    /// Whatever the place, the bytes that change lie in one window: the claim of the whole crate.
+    /// At any address, the bytes that change are in one window: the central claim of the crate.
     #[test]
     fn an_edit_never_crosses_the_window() {
         for window in FetchWindow::ALL {

@@ -1,5 +1,5 @@
-//! Stubs: what a retargeted site calls. A stub tells the callee which site it was, and goes on
-//! through a pointer.
+//! Stubs: the targets of retargeted sites. A stub passes the site's number to the callee, and
+//! continues through a pointer.
 //!
 //! ```text
 //! mov rdx, rdi            48 89 fa             the site's own first argument becomes the third
@@ -7,27 +7,27 @@
 //! jmp *cell(%rip)         ff 25 p0 p1 p2 p3    nothing is pushed: the callee returns to the site
 //! ```
 //!
-//! Everything that differs from site to site is in the cell, so a page of stubs is written and
-//! sealed before their sites are known.
+//! Everything that differs between sites is in the cell, so a page of stubs can be written and
+//! sealed before the sites are known.
 //!
-//! Live at a stub is what is live at a call under the System V convention: the stack is aligned as
-//! the site left it, and RDX and RDI, which are argument registers, may change. Nothing is pushed,
-//! so unwinding needs no CFI here, and shadow stacks keep in step.
+//! Live at a stub are the registers that are live at a call under the System V convention: the
+//! stack is aligned as at the site, and RDX and RDI, which are argument registers, may change.
+//! Nothing is pushed, so unwinding needs no CFI here, and shadow stacks stay consistent.
 
 use crate::encoding;
 use crate::error::Error;
 
-/// Room for one stub; a multiple of 16, so that stubs are aligned.
+/// Size of one stub; a multiple of 16, so that stubs are aligned.
 pub const STUB_SIZE: usize = 16;
 
-/// Room for one cell: eight bytes with the address to go on at, four with the number. The rest is
-/// the provider's.
+/// Size of one cell: eight bytes with the address to continue at, four with the number. The rest
+/// belongs to the provider.
 pub const CELL_SIZE: usize = 16;
 
-/// Where in a cell the number is.
+/// Offset of the number in a cell.
 pub const NUMBER: usize = 8;
 
-/// The code of a stub that will stand at `address` and whose cell is at `cell`.
+/// The code of a stub at `address` whose cell is at `cell`.
 ///
 /// # Errors
 /// [`Error::OutOfReach`].

@@ -1,10 +1,11 @@
 //! What of a call site is needed to toggle it, for tables of very many sites: 40 bytes instead of
 //! three cache lines.
 
-use wordpatch::text::TogglePair;
+use wordpatch::Bytes;
+use wordpatch::text::{Form, TogglePair};
 
 use crate::error::Error;
-use crate::site::{ACTIVE, CallSite, INACTIVE, State, Toggle};
+use crate::site::{ACTIVE, INACTIVE, State, Toggle};
 
 const _: () = assert!(size_of::<Switch>() <= 40, "a table of probes has one for each");
 
@@ -12,14 +13,21 @@ const _: () = assert!(size_of::<Switch>() <= 40, "a table of probes has one for 
 #[derive(Clone, Copy, Debug)]
 pub struct Switch(TogglePair);
 
-impl CallSite {
-    /// What is needed to toggle this site.
-    pub fn switch(&self) -> Switch {
-        Switch(self.forms)
-    }
-}
-
 impl Switch {
+    /// Of a decoded site: the first form is the active one.
+    pub(crate) fn new(forms: TogglePair) -> Self {
+        Self(forms)
+    }
+
+    /// As [`CallSite::staying_mapped`].
+    ///
+    /// # Safety
+    /// As [`CallSite::staying_mapped`].
+    pub(crate) unsafe fn staying_mapped(self) -> Self {
+        // SAFETY: the caller's obligation.
+        Self(unsafe { self.0.staying_mapped() })
+    }
+
     /// As [`CallSite::activate`].
     ///
     /// # Errors
@@ -39,8 +47,9 @@ impl Switch {
     }
 
     #[inline]
-    fn toggle(&self, to: usize) -> Result<Toggle, Error> {
-        // SAFETY: as in `CallSite::toggle`: the forms are those of a decoded site.
+    fn toggle(&self, to: Form) -> Result<Toggle, Error> {
+        // SAFETY: the site was decoded under the contract of `CallSite::decode`; an edit keeps
+        // inside the window, and both its forms are valid for every executing thread.
         match unsafe { self.0.exchange(to) } {
             Ok(true) => Ok(Toggle::Changed),
             Ok(false) => Ok(Toggle::Unchanged),
@@ -50,11 +59,16 @@ impl Switch {
 
     /// Whether the call is made now; nothing when the site holds neither form.
     pub fn state(&self) -> Option<State> {
+        self.found().ok()
+    }
+
+    /// Whether the call is made now; what stands there when it is neither form.
+    pub(crate) fn found(&self) -> Result<State, Bytes> {
         // SAFETY: the site was decoded under the contract of `CallSite::decode`.
-        match unsafe { self.0.form() }? {
-            ACTIVE => Some(State::Active),
-            _ => Some(State::Inactive),
-        }
+        Ok(match unsafe { self.0.form() }? {
+            ACTIVE => State::Active,
+            INACTIVE => State::Inactive,
+        })
     }
 
     /// As [`CallSite::settle`].

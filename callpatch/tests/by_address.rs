@@ -1,4 +1,4 @@
-//! The paper's interface: calls named by their address, in text that may be another one each time.
+//! The paper's interface: calls named by their address, in text that may be replaced.
 
 mod common;
 
@@ -11,7 +11,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use wordpatch::FetchWindow;
 
 #[test]
-fn a_call_is_switched_and_led_elsewhere_by_its_address() {
+fn a_call_is_switched_and_retargeted_by_its_address() {
     let _model = with_window(FetchWindow::Bytes8);
     for shape in [Shape::Call, Shape::IndirectCall, Shape::Jump, Shape::IndirectJump] {
         for offset in 0..8 {
@@ -72,7 +72,7 @@ fn map(place: Option<usize>, site: [u8; 5]) -> usize {
     code.resize(THUNK, 0xcc);
     code.extend([0xff, 0x25, 0, 0, 0, 0]);
     code.extend((callee as *const () as usize).to_le_bytes());
-    // SAFETY: a new page, in the place of one that is the test's own.
+    // SAFETY: a new page, replacing one that is the test's own.
     unsafe {
         let page = mmap_anonymous(place, length, read_write, flags).unwrap();
         std::ptr::copy_nonoverlapping(code.as_ptr(), page.as_ptr().cast(), code.len());
@@ -90,9 +90,9 @@ fn calls_of(page: usize) -> u32 {
 }
 
 /// A library that was unloaded and loaded again at the same address, in all four states: a toggle
-/// reaches the text that is there.
+/// reaches the current text.
 #[test]
-fn a_toggle_reaches_text_that_was_mapped_anew() {
+fn a_toggle_reaches_text_that_was_mapped_again() {
     let _model = with_window(FetchWindow::Bytes8);
     let offset = ACTIVE[1] as i32;
     for was_active in [true, false] {
@@ -110,7 +110,7 @@ fn a_toggle_reaches_text_that_was_mapped_anew() {
                     let toggled = if activate { activate_call(site, offset) } else { deactivate_call(site) };
                     let what = format!("was {was_active}, is {is_active}, to {activate}: {toggled:?}");
                     if !is_active && !activate {
-                        // A NOP is a call only to those who know its target.
+                        // A NOP is recognized as a call only if its target is known.
                         assert!(
                             matches!(toggled, Ok(Toggle::Unchanged) | Err(Error::NotACall { .. })),
                             "{what}"
@@ -130,13 +130,12 @@ fn a_toggle_reaches_text_that_was_mapped_anew() {
     }
 }
 
-/// Two calls in one text that is mapped anew: what is found out about it for the first is not
-/// forgotten for the second.
+/// Two calls in one text that is mapped again: the text found for the first is kept for the second.
 #[test]
-fn the_text_that_was_mapped_anew_is_found_once() {
+fn text_that_was_mapped_again_is_found_once() {
     let _model = with_window(FetchWindow::Bytes8);
     let length = (4 * 4096).try_into().unwrap();
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let around =
         unsafe { mmap_anonymous(None, length, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap();
     let pages = [1, 2].map(|number| around.addr().get() + number * 4096);
@@ -167,7 +166,7 @@ fn the_text_that_was_mapped_anew_is_found_once() {
 }
 
 #[test]
-fn what_is_no_call_is_refused() {
+fn an_instruction_that_is_not_a_call_is_refused() {
     let _model = with_window(FetchWindow::Bytes8);
     let page = map(None, [0xb8, 1, 2, 3, 4]);
     // SAFETY: nothing is written.

@@ -1,5 +1,5 @@
-//! A 1|4 site where no memory is to be had within reach of its displacement: it is led to a RET of
-//! the program itself. One test: it takes all the address space around its code.
+//! A 1|4 site without memory within reach of its displacement: it is directed to a RET of the
+//! program itself. Only one test: it occupies all address space around its code.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ extern "C" fn callee() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Maps everything that is free around `center`, inaccessible.
+/// Maps all free address space around `center`, inaccessible.
 fn crowd(center: usize) {
     let mut end_of_last = center - AROUND;
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the map");
@@ -38,8 +38,8 @@ fn crowd(center: usize) {
     for gap in gaps.into_iter().filter(|gap| gap.start < gap.end) {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
         let (start, length) = (NonZeroUsize::new(gap.start), NonZeroUsize::new(gap.end - gap.start));
-        // SAFETY: a new mapping where nothing is mapped. What the kernel keeps free, such as below
-        // the stack, stays so.
+        // SAFETY: a new mapping where nothing is mapped. Gaps that the kernel keeps free, such as
+        // below the stack, stay free.
         let _ = unsafe { mmap_anonymous(start, length.expect("not empty"), ProtFlags::PROT_NONE, flags) };
     }
 }
@@ -50,7 +50,7 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     unsafe { FetchModel::force(FetchWindow::Bytes8, None, WaitPolicy::Membarrier) };
     let size = NonZeroUsize::new(2 * PAGE).expect("not zero");
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let pages = unsafe { mmap_anonymous(None, size, protection, MapFlags::MAP_PRIVATE) }.expect("two pages");
     let start = pages.as_ptr() as usize;
     // At 0: jmp *callee. At 32: sub rsp, 8; (at 39, crossing 40) call 0; add rsp, 8; ret. At 71:
@@ -71,8 +71,8 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     code[103] = 0xe8;
     code[104..108].copy_from_slice(&(-108_i32).to_le_bytes());
     code[108..110].copy_from_slice(&[0xeb, 5]);
-    // Its displacement can be decoded as instructions, when its first byte is RET: lea eax, [rcx];
-    // add [rax], al.
+    // Its displacement can be decoded as instructions if its first byte is RET: lea eax, [rcx]; add
+    // [rax], al.
     code[110] = 0xe9;
     code[111..115].copy_from_slice(&(0x200_i32 - 115).to_le_bytes());
     code[0x200..0x206].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
@@ -87,7 +87,7 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     let function: extern "C" fn() = unsafe { std::mem::transmute(start + 32) };
     crowd(start);
 
-    // SAFETY: a call of our own text, right with and without it.
+    // SAFETY: a call in our own text, correct with and without it.
     let site = unsafe { CallSite::decode(start + 39, Clobbers::Nothing) }.expect("a call");
     assert_eq!(site.strategy(), Strategy::RetIsland);
     function();
@@ -99,8 +99,8 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     function();
     assert_eq!(CALLS.load(Ordering::Relaxed), 2);
 
-    // The first RET behind this site is an inactive tail call, which becomes a jump again: the next
-    // one is taken. SAFETY: as above.
+    // The first RET after this site is an inactive tail call, which becomes a jump again: the next
+    // one must be used. SAFETY: as above.
     let (tail_call, site) = unsafe {
         let tail_call = CallSite::decode(start + 110, Clobbers::Nothing).expect("a tail call");
         tail_call.deactivate().expect("switched off");
@@ -114,8 +114,8 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     function();
     assert_eq!(CALLS.load(Ordering::Relaxed), 2, "the site was led to a tail call");
 
-    // A call through a pointer needs a pointer to a RET, for which the program has none to lend.
-    // SAFETY: as above.
+    // A call through a pointer needs a pointer to a RET, which the program does not have. SAFETY:
+    // as above.
     let refused = unsafe { CallSite::decode(start + 71, Clobbers::Nothing) };
     let out_of_reach = |error: &Error| matches!(error, Error::Text(wordpatch::Error::OutOfReach { .. }));
     assert!(refused.as_ref().is_err_and(out_of_reach), "{refused:?}");

@@ -1,4 +1,5 @@
-//! Where the kernel refuses `membarrier`. The only test of its process: the filter stays.
+//! Behaviour if the kernel refuses `membarrier`. The only test of its process: the filter is
+//! permanent.
 
 mod common;
 
@@ -6,7 +7,7 @@ use callpatch::{CallSite, Clobbers, Error, Shape, State, retarget};
 use common::{functions, with_window};
 use wordpatch::FetchWindow;
 
-/// From now on, every thread's `membarrier` gives EPERM.
+/// From now on, `membarrier` fails with EPERM on every thread.
 fn refuse_membarrier() {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let is_membarrier = libc::sock_filter {
@@ -55,12 +56,11 @@ fn sites_that_need_a_wait_keep_their_target_and_the_others_are_led() {
         old.activate().unwrap();
         assert_eq!(functions[number].run(), [1, 0], "a site that was refused has kept its target");
     }
-    // Inside a window, the operand is not there while the site is inactive: there is nothing to
-    // wait for.
+    // Inside a window, the inactive form does not contain the operand: no wait is needed.
     results[1].as_ref().unwrap().activate().unwrap();
     assert_eq!(functions[1].run(), [0, 1]);
 
-    // What cannot be waited for is not stored, and a byte of somebody else in its place is not met.
+    // If a wait is refused, nothing is stored, and a foreign byte in its place is not detected.
     let (old, target) = sites[0];
     let byte = functions[0].write(4, 0x77);
     // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! Giving sites another target: the result, its waits, and what a failure leaves behind.
+//! Retargeting of sites: the result, its waits, and the state after a failure.
 
 mod common;
 
@@ -47,11 +47,11 @@ fn every_site_comes_out_inactive_and_calls_its_new_target_once_activated() {
     }
 }
 
-/// Sites whose operand stays in the inactive form and may be cut by a window: old code with a new
-/// operand, and new code with an old one, each need a wait against them.
+/// Sites whose operand stays in the inactive form and may cross a window: old code with a new
+/// operand, and new code with an old one, each require a wait.
 #[test]
 fn a_site_with_a_dead_operand_is_given_both_waits() {
-    /// Milliseconds: a wait that is left out cannot be made up for by chance three times in a row.
+    /// Milliseconds: a missing wait cannot be compensated by chance three times in a row.
     const T_MAX: TMax = TMax(30_000_000);
     let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), WaitPolicy::TMax);
     for (shape, clobbers, strategy) in [
@@ -73,7 +73,7 @@ fn a_site_with_a_dead_operand_is_given_both_waits() {
 }
 
 #[test]
-fn a_site_that_is_out_of_reach_leaves_the_others_led_and_itself_untouched() {
+fn a_site_that_is_out_of_reach_is_unchanged_and_the_others_are_retargeted() {
     let _model = with_window(FetchWindow::Bytes8);
     let functions = functions(&[(Shape::Call, 5), (Shape::Call, 13), (Shape::Call, 16)]);
     let mut sites = to_the_other(&functions, Clobbers::CallerSaved);
@@ -88,10 +88,9 @@ fn a_site_that_is_out_of_reach_leaves_the_others_led_and_itself_untouched() {
     }
 }
 
-/// Somebody else's byte at the end of the operand: the bytes that were stored before it was met are
-/// taken back.
+/// A foreign byte at the end of the operand: the bytes that were stored before it are restored.
 #[test]
-fn an_operand_that_cannot_be_stored_as_a_whole_is_taken_back() {
+fn an_operand_that_cannot_be_stored_completely_is_restored() {
     let _model = with_window(FetchWindow::Bytes8);
     let function = function(Shape::Call, 5);
     let site = decode(&function, Clobbers::CallerSaved);
@@ -110,7 +109,7 @@ fn an_operand_that_cannot_be_stored_as_a_whole_is_taken_back() {
 }
 
 #[test]
-fn foreign_bytes_in_an_active_site_are_reported_and_left_alone() {
+fn foreign_bytes_in_an_active_site_are_reported_and_not_changed() {
     let _model = with_window(FetchWindow::Bytes8);
     let function = function(Shape::Call, 8);
     let site = decode(&function, Clobbers::Nothing);
@@ -124,7 +123,7 @@ fn foreign_bytes_in_an_active_site_are_reported_and_left_alone() {
 /// The callees of the other tests are eight bytes apart, so their displacements differ in one byte
 /// or two.
 #[test]
-fn an_operand_that_differs_in_every_byte_is_stored_as_a_whole() {
+fn an_operand_that_differs_in_every_byte_is_stored_completely() {
     let _model = with_window(FetchWindow::Bytes8);
     for shape in SHAPES {
         for offset in 0..8 {

@@ -1,5 +1,4 @@
-//! Decoding and toggling sites that nobody executes meanwhile: what changes, what is refused, what
-//! is reported.
+//! Decoding and toggling of sites that are not executed concurrently: changes, refusals, reports.
 
 mod common;
 
@@ -42,7 +41,7 @@ fn every_shape_at_every_offset_is_switched_off_and_on() {
     }
 }
 
-/// Registers that an inactive site leaves alone, unless it may change EAX and EDX.
+/// Registers that an inactive site preserves, unless it may change EAX and EDX.
 #[test]
 fn an_inactive_call_changes_no_more_than_it_may() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -57,7 +56,7 @@ fn an_inactive_call_changes_no_more_than_it_may() {
             met.insert(site.strategy());
             site.deactivate().unwrap();
             let (eax, edx): (u32, u32);
-            // SAFETY: an inactive site changes EAX and EDX at most; a tail call's returns, and the
+            // SAFETY: an inactive site changes at most EAX and EDX; a tail call's returns, and the
             // others are followed by an addition to RSP and a return, as their functions begin with
             // a subtraction.
             unsafe {
@@ -73,7 +72,7 @@ fn an_inactive_call_changes_no_more_than_it_may() {
 }
 
 #[test]
-fn what_is_no_call_is_refused_and_left_alone() {
+fn an_instruction_that_is_not_a_call_is_refused_and_not_changed() {
     let _model = with_window(FetchWindow::Bytes8);
     let function = function(Shape::Call, 8);
     for (offset, byte) in [(0, 0xb8), (0, 0x67), (0, 0xcc), (0, 0xc3), (0, 0x06)] {
@@ -91,7 +90,7 @@ fn what_is_no_call_is_refused_and_left_alone() {
 }
 
 #[test]
-fn foreign_bytes_are_reported_and_left_alone() {
+fn foreign_bytes_are_reported_and_not_changed() {
     let _model = with_window(FetchWindow::Bytes8);
     let function = function(Shape::Call, 8);
     let site = decode(function.site, Clobbers::Nothing).unwrap();
@@ -149,7 +148,7 @@ fn at_nop_wants_a_nop_and_a_target_within_reach() {
     }
 }
 
-/// A call in the last bytes of its mapping: the bytes after it must not be looked at.
+/// A call in the last bytes of its mapping: the bytes after it must not be read.
 #[test]
 fn a_call_at_the_end_of_its_mapping_is_decoded() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
@@ -169,14 +168,14 @@ fn a_call_at_the_end_of_its_mapping_is_decoded() {
     }
 }
 
-/// A call whose operand goes on in the next page.
+/// A call whose operand continues in the next page.
 #[test]
 fn a_call_across_pages_is_decoded() {
     let _model = with_window(FetchWindow::Bytes8);
     let functions = functions(&[(Shape::IndirectCall, 0); 40]);
     let end_of_page = functions[1].site.next_multiple_of(4096);
     let before = functions.iter().rev().find(|function| function.site < end_of_page).unwrap();
-    // Nobody executes this function any more: its last bytes become the call.
+    // This function is no longer executed: its last bytes become the call.
     let site = end_of_page - 3;
     assert_eq!(before.site, end_of_page - 128);
     // SAFETY: text of the test's own.

@@ -28,8 +28,8 @@ fn a_stub_passes_its_number_and_shifts_the_first_argument() {
             (cell(place) as *mut usize).write(start);
             ((cell(place) + NUMBER) as *mut u32).write(number as u32);
         }
-        // SAFETY: the stub changes RDI and RDX and goes on to the callee, which changes RAX and RCX
-        // and returns.
+        // SAFETY: the stub changes RDI and RDX and continues at the callee, which changes RAX and
+        // RCX and returns.
         unsafe {
             asm!("call {}", in(reg) start + place, inout("rdi") 0x1111_2222_3333_u64 => _, in("rsi") 44_u64,
                 inout("rdx") 55_u64 => rdx, out("rax") rdi, out("rcx") rsi)

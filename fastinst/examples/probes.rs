@@ -24,10 +24,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeId, ProbeMetadata, ProbeType};
+use fastinst::{ProbeId, ProbeKind, ProbeMetadata};
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
-static PROBES: Mutex<Vec<ProbeMetadata>> = Mutex::new(Vec::new());
+static PROBES: Mutex<Vec<ProbeMetadata<'static>>> = Mutex::new(Vec::new());
 
 /// What the active probe calls, wherever and on whatever thread its function runs.
 unsafe extern "C" fn count(_id: ProbeId, _return_address: usize, _function: usize) {
@@ -55,15 +55,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Makes the instrumentation calls of all loaded objects probes, switched off.
     cyg_profile::start()?;
-    fastinst::register_callback(|probe| PROBES.lock().expect("no panic").push(*probe))?;
+    fastinst::register_callback(|probe| {
+        PROBES.lock().expect("no panic").extend(fastinst::lasting_metadata(probe.id));
+    })?;
     let probes = PROBES.lock().expect("no panic").clone();
     for probe in &probes {
-        let place = if probe.kind == ProbeType::Entry { "entry" } else { "exit" };
+        let place = if probe.kind == ProbeKind::ENTRY { "entry" } else { "exit" };
         println!("probe {}: {place} of {}", probe.id.0, probe.function_name.to_str()?);
     }
 
     let is_entry =
-        |probe: &&ProbeMetadata| probe.kind == ProbeType::Entry && probe.function_name == c"is_even";
+        |probe: &&ProbeMetadata<'_>| probe.kind == ProbeKind::ENTRY && probe.function_name == c"is_even";
     let id = probes.iter().find(is_entry).ok_or("is_even has no probe")?.id;
     // SAFETY: `count` lives as long as the program, and calls nothing that is instrumented.
     unsafe { fastinst::activate(id, count)? };

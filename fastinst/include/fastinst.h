@@ -131,7 +131,10 @@ typedef enum {
     /* In a child process whose code is still shared with its parent: call wordpatch_unshare. */
     FASTINST_ERROR_SHARED_WITH_PARENT = -15,
     /* In a child process: the patch was begun, or the finisher started, by the parent. */
-    FASTINST_ERROR_FORKED = -16
+    FASTINST_ERROR_FORKED = -16,
+    /* The module that held the probe is gone, such as code that was compiled at run time and freed.
+       The id is not used again before all others have been. */
+    FASTINST_ERROR_RETIRED = -17
 } fastinst_error;
 
 /*
@@ -142,19 +145,34 @@ const char *fastinst_strerror(int error);
 
 /* ---- Probes ---------------------------------------------------------------------------------- */
 
-/* The number of a probe. The first is 0, there are no gaps, and no number is reused. */
+/*
+ * The number of a probe. Probes that stay as long as the process have the numbers from 0 on,
+ * without gaps. Those of modules that come and go begin at FASTINST_FIRST_OF_GROUPS; such a number
+ * is used again only when all others have been. UINT32_MAX is no probe's.
+ */
 typedef uint32_t fastinst_probe_id;
 
-/* When a probe fires. */
-typedef enum {
+#define FASTINST_FIRST_OF_GROUPS ((fastinst_probe_id)1 << 24)
+
+/*
+ * When a probe fires. Providers of probes may have other types, from FASTINST_FIRST_OF_PROVIDERS
+ * on, with meanings of their own.
+ */
+typedef uint32_t fastinst_probe_type;
+enum {
     /* When its function is entered. */
     FASTINST_ENTRY = 0,
     /* When its function returns; in C++ compiled by gcc also when an exception leaves it. A function
        has an exit probe for each place where it is left. */
-    FASTINST_EXIT = 1
-} fastinst_probe_type;
+    FASTINST_EXIT = 1,
+    FASTINST_FIRST_OF_PROVIDERS = 256
+};
 
-/* What is known about a probe. The strings live as long as the process. */
+/*
+ * What is known about a probe. The strings live as long as the process; those of a probe that is
+ * numbered FASTINST_FIRST_OF_GROUPS or above live until the callback returns, or, from
+ * fastinst_metadata, until the module is gone.
+ */
 typedef struct {
     fastinst_probe_id probe_id;
     fastinst_probe_type type;
@@ -171,6 +189,9 @@ typedef struct {
     /* The lowest address of that object in memory: function_address minus this is the same in every
        run. */
     const void *object_base;
+    /* What has made the probe: "cyg_profile" for functions that were compiled with
+       -finstrument-functions. */
+    const char *provider;
 } fastinst_probe_metadata;
 
 /*
@@ -190,7 +211,7 @@ typedef void (*fastinst_probe_fn)(fastinst_probe_id id);
 typedef void (*fastinst_caller_probe_fn)(fastinst_probe_id id, const void *return_address, const void *function);
 
 /*
- * What is called for each probe. `probe` is valid during the call only (its strings for ever),
+ * What is called for each probe. `probe` is valid during the call only,
  * `user_data` is what was registered.
  *
  * It may activate and deactivate probes. It must not register callbacks, fork, or wait for another
@@ -231,8 +252,9 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * The caller guarantees what fastinst_probe_fn asks for.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`fn` is null), FASTINST_ERROR_NO_PROBE,
- * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_UNLOADED, FASTINST_ERROR_FOREIGN_BYTES,
- * FASTINST_ERROR_CONTENDED, FASTINST_ERROR_SHARED_WITH_PARENT, FASTINST_ERROR_SYSTEM.
+ * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_UNLOADED, FASTINST_ERROR_RETIRED,
+ * FASTINST_ERROR_FOREIGN_BYTES, FASTINST_ERROR_CONTENDED, FASTINST_ERROR_SHARED_WITH_PARENT,
+ * FASTINST_ERROR_SYSTEM.
  */
 int fastinst_activate(fastinst_probe_id id, fastinst_probe_fn fn);
 
@@ -265,8 +287,9 @@ int fastinst_activate_all(const fastinst_activation *probes, size_t count, int *
 int fastinst_deactivate_all(const fastinst_probe_id *ids, size_t count, int *results);
 
 /*
- * The number of ids given out: every id is below it. Some of these probes may not be discovered
- * yet, see FASTINST_ERROR_UNDISCOVERED. Async-signal-safe.
+ * The number of ids given out to probes that stay as long as the process: each of these ids is
+ * below it. Some of these probes may not be discovered yet, see FASTINST_ERROR_UNDISCOVERED.
+ * Async-signal-safe.
  */
 size_t fastinst_probe_count(void);
 
@@ -278,7 +301,7 @@ uint64_t fastinst_toggle_count(void);
  * keeps its metadata.
  *
  * Errors: FASTINST_ERROR_ARGUMENT (`metadata` is null), FASTINST_ERROR_NO_PROBE,
- * FASTINST_ERROR_UNDISCOVERED.
+ * FASTINST_ERROR_UNDISCOVERED, FASTINST_ERROR_RETIRED.
  */
 int fastinst_metadata(fastinst_probe_id id, fastinst_probe_metadata *metadata);
 

@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::Error;
+use crate::group;
 use crate::probe::ProbeMetadata;
 use crate::registry::{PROBES, Probe};
 
-type Callback = Box<dyn Fn(&ProbeMetadata) + Send>;
+type Callback = Box<dyn Fn(&ProbeMetadata<'_>) + Send>;
 
 /// What is held while probes are registered and callbacks told. Forking waits for it.
 static DISCOVERY: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
@@ -16,14 +17,19 @@ thread_local! {
     static DISCOVERING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The right to register probes and tell callbacks.
-pub(crate) struct Discovery {
+/// The right to announce probes. One thread has it at a time, so calls of callbacks do not overlap.
+///
+/// Providers are passed one when they are called, or [begin](Self::begin) a discovery of their own.
+pub struct Discovery {
     callbacks: MutexGuard<'static, Vec<Callback>>,
 }
 
 impl Discovery {
-    /// Waits for the right. Fails for a callback, which runs while this very thread has it.
-    pub(crate) fn begin() -> Result<Self, Error> {
+    /// Waits for the right.
+    ///
+    /// # Errors
+    /// [`Error::CalledFromCallback`]: a callback runs while this very thread has the right.
+    pub fn begin() -> Result<Self, Error> {
         if DISCOVERING.get() {
             return Err(Error::CalledFromCallback);
         }
@@ -35,8 +41,13 @@ impl Discovery {
     /// Tells every callback about a probe whose metadata has just become complete.
     pub(crate) fn announce(&self, probe: &Probe) {
         if let Some(metadata) = probe.metadata() {
-            self.callbacks.iter().for_each(|callback| callback(&metadata));
+            self.tell(&metadata);
         }
+    }
+
+    /// Calls every callback.
+    pub(crate) fn tell(&self, metadata: &ProbeMetadata<'_>) {
+        self.callbacks.iter().for_each(|callback| callback(metadata));
     }
 }
 
@@ -54,9 +65,10 @@ impl Drop for Discovery {
 ///
 /// # Errors
 /// [`Error::CalledFromCallback`].
-pub fn register_callback(callback: impl Fn(&ProbeMetadata) + Send + 'static) -> Result<(), Error> {
+pub fn register_callback(callback: impl Fn(&ProbeMetadata<'_>) + Send + 'static) -> Result<(), Error> {
     let mut discovery = Discovery::begin()?;
     PROBES.iter().filter_map(Probe::metadata).for_each(|metadata| callback(&metadata));
+    group::for_each_announced(&callback);
     discovery.callbacks.push(Box::new(callback));
     Ok(())
 }

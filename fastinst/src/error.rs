@@ -29,6 +29,13 @@ pub enum Error {
         id: ProbeId,
     },
 
+    /// The group that the probe was in was dropped: see [`Group`](crate::group::Group).
+    #[error("the module that held probe {} is gone", .id.0)]
+    Retired {
+        /// The probe.
+        id: ProbeId,
+    },
+
     /// More probes than a 32-bit id, or the tables, can count.
     #[error("more than {limit} probes")]
     TooManyProbes {
@@ -36,8 +43,15 @@ pub enum Error {
         limit: usize,
     },
 
-    /// A discovery callback tried to register another callback.
-    #[error("a discovery callback must not register callbacks")]
+    /// More providers than there is room for.
+    #[error("more than {limit} providers")]
+    TooManyProviders {
+        /// How many there can be.
+        limit: usize,
+    },
+
+    /// A discovery callback tried to register another callback, or to discover probes.
+    #[error("a discovery callback must not register callbacks or discover probes")]
     CalledFromCallback,
 
     /// The file behind a loaded object could not be read or understood.

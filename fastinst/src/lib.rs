@@ -10,7 +10,7 @@
 //! use std::sync::atomic::{AtomicU32, Ordering};
 //!
 //! use fastinst::provider::cyg_profile;
-//! use fastinst::{ProbeId, ProbeType};
+//! use fastinst::{ProbeId, ProbeKind};
 //!
 //! static CALLS: AtomicU32 = AtomicU32::new(0);
 //! static ENTRY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -23,7 +23,7 @@
 //! // Makes the instrumentation calls of all loaded objects probes, switched off.
 //! cyg_profile::start()?;
 //! fastinst::register_callback(|probe| {
-//!     if probe.kind == ProbeType::Entry && probe.function_name == c"work" {
+//!     if probe.kind == ProbeKind::ENTRY && probe.function_name == c"work" {
 //!         ENTRY.store(probe.id.0, Ordering::Relaxed);
 //!     }
 //! })?;
@@ -39,10 +39,13 @@
 //! # Concepts
 //! * **Probe**: a place in the program that can call a *probe function*:
 //!   `if (active) function(id)`, with no test and no call while it is off.
-//! * **Provider**: what knows where probes can be, and what their sites look like. The first is
-//!   [`provider::cyg_profile`], for programs compiled with `-finstrument-functions`.
-//! * **Discovery**: a provider registers a probe, which gets an id, and every callback is called
-//!   with it ([`register_callback`]). Ids are dense and never reused.
+//! * **Provider**: what knows where probes can be, and what their sites look like: see
+//!   [`provider`]. The first is [`provider::cyg_profile`], for programs compiled with
+//!   `-finstrument-functions`.
+//! * **Discovery**: a provider makes a probe, which gets an id, and every callback is called with
+//!   it ([`register_callback`]). Ids of probes that stay as long as the process are dense.
+//! * **Group**: probes that come and go together, such as those of code that is compiled at run
+//!   time and freed: see [`group`].
 //!
 //! # What happens when a probe fires
 //! ```text
@@ -54,11 +57,12 @@
 //! only: data, never code.
 //!
 //! # Main types
-//! * [`ProbeId`], [`ProbeMetadata`], [`ProbeType`], [`ProbeFn`]: what a callback learns about a
+//! * [`ProbeId`], [`ProbeMetadata`], [`ProbeKind`], [`ProbeFn`]: what a callback learns about a
 //!   probe, and what a probe calls.
 //! * [`register_callback`]; [`activate`], [`deactivate`] and both for many probes,
-//!   [`activate_all`], [`deactivate_all`]; [`metadata`].
-//! * [`service`]: the thread that discovers probes of libraries that are loaded later, and forks.
+//!   [`activate_all`], [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
+//! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
+//! * [`service`]: the thread that has the providers discover what comes later, and forks.
 //!
 //! # Safety
 //! [`activate`] is `unsafe`: the probe function stays callable for as long as any thread may
@@ -67,8 +71,8 @@
 //! program's code. Both switches may be called from signal handlers, probe functions and callbacks.
 //!
 //! # Errors
-//! [`Error`]: an unknown id, a probe whose library was unloaded, a site that holds foreign bytes, a call from a callback that must not
-//! be made there. What could not be made a probe is in [`provider::cyg_profile::notes`].
+//! [`Error`]: an unknown id, a probe whose library was unloaded or whose group is gone, a site that holds foreign bytes, a call from a callback that must not
+//! be made there. What could not be made a probe is in [`provider::notes`].
 //!
 //! # Features
 //! None.
@@ -82,19 +86,22 @@
 
 mod discovery;
 mod error;
+pub mod group;
 mod probe;
 #[cfg(test)]
 mod probe_in_tests;
 pub mod provider;
 mod registry;
-mod segments;
 pub mod service;
 
-pub use discovery::register_callback;
+pub use callpatch::Toggle;
+pub use discovery::{Discovery, register_callback};
 pub use error::Error;
-pub use probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
-pub use registry::{activate, activate_all, deactivate, deactivate_all, metadata, probe_count, toggle_count};
-pub use segments::Segments;
+pub use probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
+pub use registry::{
+    activate, activate_all, deactivate, deactivate_all, lasting_metadata, probe_count, toggle_count,
+    with_metadata,
+};
 pub use wordpatch::{TextAccess, text::set_access};
 
 /// Compiles the programs of the README.

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use callpatch::{CallSite, Clobbers, Switch};
 use wordpatch::near::NearBlock;
 
+use crate::probe::ProbeKind;
 use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 /// The table of probes, its counters and the callbacks are global: one test at a time.
@@ -38,7 +39,7 @@ pub(crate) fn probe() -> &'static Probe {
     let cell =
         Cell { function: AtomicUsize::new(0), number: AtomicU32::new(0), next_resolved: AtomicU32::new(0) };
     let cell: &'static Cell = Box::leak(Box::new(cell));
-    let object = Box::leak(Box::new(ObjectInfo { path: c"/object", base: 0x1000 }));
+    let object = Box::leak(Box::new(ObjectInfo { provider: c"tests", path: c"/object", base: 0x1000 }));
     let make = |number: usize| {
         cell.number.store(number as u32, Ordering::Relaxed);
         Probe {
@@ -49,7 +50,7 @@ pub(crate) fn probe() -> &'static Probe {
             object,
             site_offset: 2,
             body: 1..10,
-            is_exit: false,
+            kind: ProbeKind::ENTRY,
             wanted: AtomicBool::new(false),
         }
     };

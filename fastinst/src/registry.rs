@@ -1,16 +1,19 @@
-//! The table of probes: appended to under discovery's lock, read and switched without any.
+//! Probes by id. Those that stay as long as the process are in a table, which is appended to under
+//! discovery's lock, and read and switched without locks. The others belong to a
+//! [`group`].
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use callpatch::{Switch, Toggle};
+use fastinst_sigsafe::Segments;
 
 use crate::error::Error;
-use crate::probe::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
-use crate::segments::Segments;
+use crate::group;
+use crate::probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 
-/// One probe, for ever.
+/// A probe that stays: a call that a compiler has placed and that was led to a stub of ours.
 pub(crate) struct Probe {
     /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed:
     /// a thread may be using them.
@@ -26,7 +29,7 @@ pub(crate) struct Probe {
     /// Where the site is, and the code that holds it, from the object's lowest address.
     pub(crate) site_offset: u32,
     pub(crate) body: Range<u32>,
-    pub(crate) is_exit: bool,
+    pub(crate) kind: ProbeKind,
     /// Whether the user wants it active: what a library that is loaded again begins with.
     pub(crate) wanted: AtomicBool,
 }
@@ -47,11 +50,15 @@ pub(crate) struct Cell {
 /// An object as its probes' metadata tell.
 #[derive(Debug)]
 pub(crate) struct ObjectInfo {
+    /// The name of the provider that found them.
+    pub(crate) provider: &'static CStr,
     pub(crate) path: &'static CStr,
     pub(crate) base: usize,
 }
 
 pub(crate) static PROBES: Segments<Probe> = Segments::new();
+
+const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as usize);
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
@@ -117,7 +124,7 @@ impl Probe {
         }
     }
 
-    pub(crate) fn metadata(&self) -> Option<ProbeMetadata> {
+    pub(crate) fn metadata(&self) -> Option<ProbeMetadata<'static>> {
         let name = self.name.load(Ordering::Acquire);
         if name.is_null() {
             return None;
@@ -125,7 +132,8 @@ impl Probe {
         let address = |offset: u32| self.object.base + offset as usize;
         Some(ProbeMetadata {
             id: self.id(),
-            kind: if self.is_exit { ProbeType::Exit } else { ProbeType::Entry },
+            provider: self.object.provider,
+            kind: self.kind,
             // SAFETY: a C string that is never freed, published with Release.
             function_name: unsafe { CStr::from_ptr(name) },
             function_address: self.function_address.load(Ordering::Relaxed),
@@ -138,8 +146,9 @@ impl Probe {
     }
 }
 
-fn discovered(id: ProbeId) -> Result<&'static Probe, Error> {
-    let probe = PROBES.get(id.0 as usize).ok_or(Error::UnknownProbe { id })?;
+/// The probe, unless the callbacks know nothing of it.
+#[inline]
+fn discovered(probe: &'static Probe, id: ProbeId) -> Result<&'static Probe, Error> {
     if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
 }
 
@@ -161,9 +170,15 @@ fn switch(
     }
 }
 
+/// # Safety
+/// As [`activate`].
 #[inline]
-fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
-    let probe = discovered(id)?;
+unsafe fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
+    let Some(probe) = PROBES.get(id.0 as usize) else {
+        // SAFETY: the caller's obligation.
+        return unsafe { group::activate(id, function) };
+    };
+    let probe = discovered(probe, id)?;
     // Release, and before the code: a thread that executes the new code finds the new function.
     probe.cell.function.store(function as usize, Ordering::Release);
     probe.wanted.store(true, Ordering::Release);
@@ -172,7 +187,8 @@ fn switch_on(id: ProbeId, function: ProbeFn) -> Result<bool, Error> {
 
 #[inline]
 fn switch_off(id: ProbeId) -> Result<bool, Error> {
-    let probe = discovered(id)?;
+    let Some(probe) = PROBES.get(id.0 as usize) else { return group::deactivate(id) };
+    let probe = discovered(probe, id)?;
     probe.wanted.store(false, Ordering::Release);
     switch(probe, Switch::deactivate)
 }
@@ -190,17 +206,19 @@ fn count(toggles: u64) {
 /// same address.
 ///
 /// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or
-/// from a probe function. Other threads see the change within T_max.
+/// from a probe function. Other threads see the change within T_max. (The
+/// provider of a [group] may document something else for its probes.)
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], or the site holds foreign
-/// bytes.
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`], or
+/// the site holds foreign bytes.
 ///
 /// # Safety
 /// `function` must stay callable for as long as any thread may execute the site, and keep the
 /// contract of [`ProbeFn`].
 pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
-    count(switch_on(id, function)?.into());
+    // SAFETY: the caller's obligation.
+    count(unsafe { switch_on(id, function) }?.into());
     Ok(())
 }
 
@@ -220,7 +238,8 @@ pub fn deactivate(id: ProbeId) -> Result<(), Error> {
 /// # Safety
 /// As [`activate`], for each.
 pub unsafe fn activate_all(probes: &[(ProbeId, ProbeFn)]) -> Vec<Result<(), Error>> {
-    all(probes.iter().map(|(id, function)| switch_on(*id, *function)))
+    // SAFETY: the caller's obligation.
+    all(probes.iter().map(|(id, function)| unsafe { switch_on(*id, *function) }))
 }
 
 /// [`deactivate`] for many probes, as [`activate_all`].
@@ -236,7 +255,7 @@ fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Er
     results
 }
 
-/// How many ids were given out; ids are below this number.
+/// The number of probes that stay as long as the process. Their ids are below it.
 pub fn probe_count() -> usize {
     PROBES.len()
 }
@@ -246,8 +265,25 @@ pub fn toggle_count() -> u64 {
     TOGGLES.load(Ordering::Relaxed)
 }
 
-/// What is known about a probe, or `None` before its discovery.
-pub fn metadata(id: ProbeId) -> Option<ProbeMetadata> {
+/// Calls `read` with the metadata of a probe, and returns its result. The metadata stay valid
+/// during the call, even if the probe is retired meanwhile.
+///
+/// Does not lock or allocate; signal handlers may call it.
+///
+/// # Errors
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Retired`].
+pub fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R) -> Result<R, Error> {
+    match PROBES.get(id.0 as usize) {
+        Some(probe) => probe.metadata().map(|metadata| read(&metadata)).ok_or(Error::Undiscovered { id }),
+        None => group::with_metadata(id, read),
+    }
+}
+
+/// The metadata of a probe that stays as long as the process; `None` for probes of groups, and
+/// before the discovery of the probe.
+///
+/// Does not lock or allocate; signal handlers may call it.
+pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
     PROBES.get(id.0 as usize)?.metadata()
 }
 
@@ -316,9 +352,11 @@ mod tests {
         assert!(matches!(deactivate(probe.id()), Err(Error::Undiscovered { .. })));
         assert_eq!(probe.site().unwrap().state().unwrap(), State::Active);
         assert_eq!(probe.cell.function.load(Ordering::Relaxed), 0);
-        assert!(metadata(probe.id()).is_none());
+        assert!(matches!(with_metadata(probe.id(), |_| ()), Err(Error::Undiscovered { .. })));
+        assert!(lasting_metadata(probe.id()).is_none());
         probe.name.store(name(), Ordering::Release);
-        assert_eq!(metadata(probe.id()).unwrap().function_name, c"function");
+        assert!(with_metadata(probe.id(), |metadata| metadata.function_name == c"function").unwrap());
+        assert_eq!(lasting_metadata(probe.id()).unwrap().function_name, c"function");
     }
 
     /// A library that is loaded again while its probe is being switched: the new site is switched,

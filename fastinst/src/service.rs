@@ -1,5 +1,5 @@
-//! The service thread: discovers probes of libraries that are loaded later, and gives a tool a
-//! regular tick.
+//! The service thread: has the [providers](provider) discover what comes later, and gives a
+//! tool a regular tick.
 //!
 //! It blocks every signal, so that the program's handlers never run on it; all but that of a locked
 //! site, which it may itself run through. At a fork it is between two rounds of work (see
@@ -10,9 +10,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fastinst_sigsafe::futex::{wait, wake};
+
 use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::provider::cyg_profile;
+use crate::group;
+use crate::provider;
 use crate::registry::probe_count;
 
 /// Counts the notifications; what the thread sleeps on.
@@ -21,34 +24,6 @@ static NEWS: AtomicU32 = AtomicU32::new(0);
 /// How often the thread looks whether it is alone, and for libraries that came and went where
 /// nothing else wakes it.
 const IDLE: Duration = Duration::from_millis(100);
-
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: Option<&libc::timespec>) {
-    let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look
-    // at the word again.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
-    }
-}
-
-/// Wakes every thread that [`wait`]s for this word. May be called from a signal handler.
-pub fn wake(word: &AtomicU32) {
-    futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
-}
-
-/// Sleeps while the word is `value`, but not beyond `deadline`; may return early. May be called
-/// from a signal handler.
-pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return;
-    }
-    let timeout = libc::timespec {
-        tv_sec: left.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(left.subsec_nanos()),
-    };
-    futex(word, libc::FUTEX_WAIT, value, Some(&timeout));
-}
 
 /// Wakes the service thread, if there is one. May be called from a signal handler or a probe
 /// function.
@@ -117,7 +92,7 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here, not by the thread: who notifies before it runs is heard.
     let seen = NEWS.load(Ordering::Acquire);
-    cyg_profile::look_everywhere();
+    provider::service_starts();
     let runs = Arc::new(AtomicU32::new(0));
     let has_begun = Arc::clone(&runs);
     let spawned = wordpatch::with_signals_blocked(|| {
@@ -147,9 +122,9 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         let before = processor_time();
-        // A refusal concerns one object, and is kept with it: see `cyg_profile::notes`.
+        // A refusal concerns one object, and is kept with it: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {
-            look_again = cyg_profile::discover(&discovery);
+            look_again = provider::discover(&discovery);
         }
         let looked = processor_time().saturating_sub(before);
         if looked > NOTHING_NEW {
@@ -197,13 +172,16 @@ fn is_last_thread() -> bool {
 pub struct ForkGuard {
     _working: std::sync::MutexGuard<'static, ()>,
     _discovery: Option<Discovery>,
+    _groups: group::Hold,
 }
 
-/// Waits until neither the service thread nor a caller of `register_callback` is at work, and keeps
-/// both out until the guard is dropped: for `pthread_atfork`, where parent and child each drop it.
+/// Waits until neither the service thread, nor a caller of `register_callback`, nor one that makes
+/// or drops a [group] is at work, and keeps all of them out until the guard is
+/// dropped: for `pthread_atfork`, where parent and child each drop it.
 pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
-    ForkGuard { _working: working, _discovery: Discovery::begin().ok() }
+    let discovery = Discovery::begin().ok();
+    ForkGuard { _working: working, _discovery: discovery, _groups: group::hold() }
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! Where the calls of a function come from: by the return address that its probes get.
+//! Callers of a function, identified by the return address that its probes get.
 //!
 //! Every observed call counts for its caller with the weight that it has for the function, so arcs
-//! have the guarantees of [`crate::policy`]. A caller is the instrumented function whose code holds
-//! the return address.
+//! have the guarantees of [`crate::policy`]. A caller is the instrumented function whose code
+//! contains the return address.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::report::Estimate;
 
-/// Callers of one function that are kept apart. Calls from further ones are added up without their
-/// origin.
-const MOST: usize = 64;
+/// Maximum number of distinct callers of a function. Calls from further ones are added up without
+/// their origin.
+const MAX_PLACES: usize = 64;
 
-/// Calls from one place.
+/// Calls from one address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct From {
-    /// Weighted.
+    /// The weighted number.
     pub(crate) calls: f64,
     pub(crate) ticks: f64,
-    /// As they were observed.
+    /// The observed number.
     pub(crate) seen: f64,
 }
 
@@ -33,12 +33,12 @@ impl From {
 /// The callers of one function, by an address in their code.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
-    /// The one of the last call first.
+    /// The most recent caller first.
     places: Vec<(usize, From)>,
 }
 
 impl Callers {
-    /// A call from this address.
+    /// Adds a call from this address.
     pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
         let call = From { calls: weight, ticks, seen: 1.0 };
         match self.places.iter().position(|(address, _)| *address == caller) {
@@ -46,16 +46,16 @@ impl Callers {
                 self.places[index].1.add(&call);
                 self.places.swap(0, index);
             }
-            None if self.places.len() < MOST => self.places.push((caller, call)),
-            // Address 0 is nobody's.
+            None if self.places.len() < MAX_PLACES => self.places.push((caller, call)),
+            // Address 0 stands for unknown callers.
             None => {
-                self.places[MOST - 1].0 = 0;
-                self.places[MOST - 1].1.add(&call);
+                self.places[MAX_PLACES - 1].0 = 0;
+                self.places[MAX_PLACES - 1].1.add(&call);
             }
         }
     }
 
-    /// Every place.
+    /// All callers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(usize, From)> {
         self.places.iter()
     }
@@ -65,7 +65,7 @@ impl Callers {
     }
 }
 
-/// Which function's code is where.
+/// The code ranges of functions.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
     /// By start: end, and the function's index.
@@ -73,22 +73,22 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    /// The code of this function.
+    /// Adds the code range of this function.
     pub(crate) fn insert(&mut self, start: usize, end: usize, function: u32) {
         self.bodies.insert(start, (end, function));
     }
 
-    /// The function whose code holds the return address: the call is the instruction before it.
+    /// The function whose code contains the return address: the call is the instruction before it.
     pub(crate) fn function_at(&self, return_address: usize) -> Option<u32> {
         let (_, (end, function)) = self.bodies.range(..return_address).next_back()?;
         (return_address <= *end).then_some(*function)
     }
 }
 
-/// Calls by caller and callee, as shares of the callee's.
+/// Calls by caller and callee, as shares of the callee's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Arcs {
-    /// By caller, or nothing if that is not an instrumented function, and callee.
+    /// By caller, or `None` if that is not an instrumented function, and callee.
     pub(crate) arcs: HashMap<(Option<u32>, u32), From>,
 }
 
@@ -101,11 +101,11 @@ impl Arcs {
     }
 }
 
-/// A part of an estimate of which `seen` of `all` observations were made, in `groups` that are
-/// independent of each other.
+/// A part of an estimate: `seen` of `all` observations, in `groups` that are independent of each
+/// other.
 ///
-/// The variance of the share is that of a binomial distribution of as many trials as there were
-/// groups, as if all calls of a group came from the same place. It is added to that of the whole.
+/// The variance of the share is that of a binomial distribution with as many trials as there are
+/// groups, as if all calls of a group had the same caller. It is added to that of the whole.
 pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
     let share = share.clamp(0.0, 1.0);
     if share >= 1.0 {
@@ -144,7 +144,7 @@ mod tests {
     fn many_callers_are_added_up() {
         let mut callers = Callers::default();
         (1..=1000).for_each(|caller| callers.call(caller, 2.0, 3.0));
-        assert_eq!(callers.places.len(), MOST);
+        assert_eq!(callers.places.len(), MAX_PLACES);
         let sum: f64 = callers.iter().map(|(_, from)| from.calls).sum();
         assert_eq!(sum, 2000.0);
     }

@@ -1,17 +1,17 @@
-//! From TSC ticks to nanoseconds.
+//! Conversion of TSC ticks to nanoseconds.
 //!
 //! The rate is measured over the whole run, against CLOCK_MONOTONIC, when it is needed: the longer
-//! the run, the better. A run shorter than 2 ms is padded to that, for a rate that is good to a
-//! part in 10,000.
+//! the run, the more accurate. A run shorter than 2 ms is extended to that, for an accuracy of 1 in
+//! 10,000.
 
 use std::time::{Duration, Instant};
 
 use wordpatch::tsc;
 
-/// The shortest span that the rate is measured over.
-const SHORTEST: Duration = Duration::from_millis(2);
+/// Minimum interval over which the rate is measured.
+const MIN_DURATION: Duration = Duration::from_millis(2);
 
-/// A moment in both clocks.
+/// An instant in both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     ticks: u64,
@@ -19,9 +19,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Now.
+    /// The current instant.
     pub(crate) fn start() -> Self {
-        // The middle of two readings, of the try that was disturbed least.
+        // The middle of two readings, of the least disturbed attempt.
         let read = || {
             let before = tsc::now();
             let instant = Instant::now();
@@ -37,7 +37,7 @@ impl Clock {
         self.instant.elapsed()
     }
 
-    /// TSC ticks in a nanosecond, to a thousandth. Takes a tenth of a millisecond.
+    /// TSC ticks per nanosecond, to a thousandth. Takes a tenth of a millisecond.
     pub(crate) fn estimate_ticks_per_ns(&self) -> f64 {
         while self.elapsed() < Duration::from_micros(100) {
             std::hint::spin_loop();
@@ -45,9 +45,9 @@ impl Clock {
         self.rate_since_start()
     }
 
-    /// TSC ticks in a nanosecond, as seen since the start.
+    /// TSC ticks per nanosecond, measured since the start.
     pub(crate) fn ticks_per_ns(&self) -> f64 {
-        while self.elapsed() < SHORTEST {
+        while self.elapsed() < MIN_DURATION {
             std::hint::spin_loop();
         }
         self.rate_since_start()
@@ -60,8 +60,8 @@ impl Clock {
     }
 }
 
-/// Whether the processor says that its TSC runs at one rate in all states (AMD APM volume 3, CPUID
-/// 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC").
+/// Whether the processor reports that its TSC runs at a constant rate in all states (AMD APM volume
+/// 3, CPUID 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC").
 pub(crate) fn tsc_is_invariant() -> bool {
     const LEAF: u32 = 0x8000_0007;
     std::arch::x86_64::__cpuid(0x8000_0000).eax >= LEAF

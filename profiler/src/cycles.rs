@@ -1,10 +1,9 @@
-//! Which functions call each other in a circle: the strongly connected components of the call graph
-//! that have an arc inside.
+//! Cycles of the call graph: the strongly connected components that contain an arc.
 
 use std::collections::HashMap;
 
-/// For each function that can call itself, by whatever way, a number that it shares with the others
-/// of its circle.
+/// For each function that can call itself, directly or indirectly, a number that it shares with the
+/// others of its cycle.
 ///
 /// Tarjan's algorithm (1972), without recursion: call graphs are deep.
 pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32> {
@@ -18,7 +17,7 @@ pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32
     }
     let mut found = HashMap::new();
     // By function: the order in which it was reached, and the lowest order that it leads back to;
-    // nothing once its component is known.
+    // `None` once its component is known.
     let mut reached: HashMap<u32, (usize, Option<usize>)> = HashMap::new();
     let mut open = Vec::new();
     let roots: Vec<u32> = callees.keys().copied().collect();
@@ -26,7 +25,7 @@ pub(crate) fn cycles(arcs: impl Iterator<Item = (u32, u32)>) -> HashMap<u32, u32
         if reached.contains_key(&root) {
             continue;
         }
-        // The functions on the way, each with how many of its callees were looked at.
+        // The path of functions, each with the number of its callees that were visited.
         let mut way: Vec<(u32, usize)> = Vec::new();
         let order = reached.len();
         reached.insert(root, (order, Some(order)));

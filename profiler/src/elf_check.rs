@@ -1,8 +1,7 @@
-//! What a launcher wants to know of a program before it starts it: whether a preloaded library
-//! would run in it.
+//! Inspection of a program before it is started: whether it would run a preloaded library.
 //!
-//! Only the headers and the dynamic symbols are read, and any file is survived. What cannot be told
-//! is left to the kernel: such a file is [`Kind::Other`].
+//! Only the headers and the dynamic symbols are read, and no file causes a panic. If the kind of a
+//! file cannot be determined, it is [`Kind::Other`], and the kernel decides.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -17,22 +16,22 @@ use object::{LittleEndian, ReadCache, ReadRef};
 
 use crate::error::Error;
 
-/// Bytes of a script that the kernel looks at for its first line.
+/// Number of bytes in which the kernel looks for a script's first line.
 const FIRST_LINE: usize = 256;
-/// What functions compiled with -finstrument-functions call.
+/// The functions that code compiled with -finstrument-functions calls.
 const INSTRUMENTATION: [&[u8]; 2] = [b"__cyg_profile_func_enter", b"__cyg_profile_func_exit"];
 
-/// How the names of the address sanitizer's library begin: gcc's and clang's.
+/// Prefixes of the names of the address sanitizer's library: gcc's and clang's.
 const ADDRESS_SANITIZERS: [&[u8]; 3] = [b"libasan.so", b"libclang_rt.asan", b"libhwasan.so"];
 
-/// A file that is to be executed or preloaded.
+/// A file to be executed or preloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// What kind of file it is.
     pub kind: Kind,
     /// Whether executing it may raise privileges (set-user-ID, set-group-ID or file capabilities),
-    /// so that the loader ignores `LD_PRELOAD`. True for every such file, also where the kernel
-    /// would find nothing to raise.
+    /// so that the loader ignores `LD_PRELOAD`. True for every such file, even if the kernel would
+    /// have nothing to raise.
     pub setuid_or_capabilities: bool,
 }
 
@@ -41,12 +40,12 @@ pub struct Program {
 pub enum Kind {
     /// An ELF file for 64-bit x86-64.
     Elf {
-        /// Whether a loader is asked for: an executable without one is static, a shared library has
+        /// Whether it requests a loader: an executable without one is static; a shared library has
         /// none either.
         dynamic: bool,
         /// Whether it is a shared object: a library or a position-independent executable.
         shared: bool,
-        /// Whether it calls instrumentation functions and leaves them to another object to define.
+        /// Whether it calls instrumentation functions that another object must define.
         instrumented: bool,
     },
     /// An ELF file for another machine.
@@ -65,11 +64,11 @@ pub enum Kind {
     Other,
 }
 
-/// Looks at a program.
+/// Inspects a program.
 ///
 /// # Errors
 /// [`Error::InspectProgram`] if there is no such file or the system fails to read it. A file that
-/// may be executed but not read is no error.
+/// may be executed but not read is not an error.
 pub fn inspect(path: &Path) -> Result<Program, Error> {
     let error = |source| Error::InspectProgram { path: path.to_owned(), source };
     let metadata = fs::metadata(path).map_err(error)?;
@@ -99,7 +98,7 @@ fn script(line: &[u8]) -> Kind {
     }
 }
 
-/// None if it is no ELF file, or one whose headers are damaged.
+/// `None` if it is not an ELF file, or its headers are damaged.
 fn elf<'data>(start: &[u8], data: impl ReadRef<'data>) -> Option<Kind> {
     let [class, order, ..] = *start.strip_prefix(&elf::ELFMAG)? else {
         return None;
@@ -136,8 +135,7 @@ fn calls_instrumentation<'data, R: ReadRef<'data>>(
     }))
 }
 
-/// The address sanitizer's library among those that an executable needs, which must be the first to
-/// be loaded.
+/// The address sanitizer's library among those that an executable needs; it must be loaded first.
 pub fn needed_sanitizer(path: &Path) -> Option<OsString> {
     let data = ReadCache::new(File::open(path).ok()?);
     let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
@@ -154,8 +152,8 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: both names are strings that end in NUL and outlive the call; with size 0 the system
-    // writes nothing through the buffer pointer and only returns the length of the attribute.
+    // SAFETY: both names are NUL-terminated strings that outlive the call; with size 0 the system
+    // does not write to the buffer and only returns the length of the attribute.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
@@ -166,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Compiles `source` with gcc's options `options`.
+    /// Compiles `source` with these options of gcc.
     #[track_caller]
     fn compile(directory: &Path, name: &str, options: &[&str], source: &str) -> PathBuf {
         let (input, output) = (directory.join(format!("{name}.c")), directory.join(name));
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn compiled_programs_are_told_apart() {
+    fn compiled_programs_are_distinguished() {
         const MAIN: &str = "int main(void) { return 0; }";
         const OWN_HOOKS: &str =
             "__attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *a, void *b) {}
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_no_program() {
+    fn only_files_are_programs() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(
             inspect(directory.path()).unwrap(),

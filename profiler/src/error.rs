@@ -1,8 +1,7 @@
-//! What can go wrong around a profile: its options, its report, and the start of the program.
+//! Errors of options, reports, and starting a program.
 //!
-//! Every message is one line that names what was found and what to do next. Nothing here prints;
-//! the command and the preloaded library put their name in front of the line and choose the exit
-//! code.
+//! Every message is one line that names the problem and the remedy. Nothing here prints; the
+//! command and the preloaded library prefix the line with their name and choose the exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,26 +11,26 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     // The session.
-    /// The profiler could not be started; the program runs on without it.
+    /// The profiler could not be started; the program continues without it.
     #[error("cannot profile: {source}; the program runs on unprofiled")]
     Start {
-        /// What was refused.
+        /// The cause.
         source: fastinst::Error,
     },
 
-    /// The program brings its own instrumentation functions.
+    /// The program has its own instrumentation functions.
     #[error(
         "the program defines __cyg_profile_func_enter or ..._exit itself, and keeps them; it runs on unprofiled"
     )]
     OwnInstrumentation,
 
     // Options.
-    /// A key that is no option.
+    /// An unknown key.
     #[error("unknown option `{key}`; the options are {allowed}")]
     UnknownKey {
         /// The key as it was written.
         key: String,
-        /// The keys there are.
+        /// The valid keys.
         allowed: String,
     },
 
@@ -44,55 +43,57 @@ pub enum Error {
 
     /// A key of an earlier version.
     #[error(
-        "`{key}` is no option any more; budget=N% sets what profiling may cost, and with it how much is sampled"
+        "`{key}` is no longer an option; budget=N% sets what profiling may cost, and with it how much is sampled"
     )]
     RemovedKey {
         /// The key as it was written.
         key: String,
     },
 
-    /// Merged reports have to be read again by every process.
+    /// Merged reports must be readable by every process.
     #[error("merge=1 needs a report that can be read again: name it with output=FILE.json")]
     MergeWithoutData,
 
-    /// A value that its key does not take.
+    /// An invalid value of a key.
     #[error("{key}={value}: expected {allowed}")]
     BadValue {
         /// The option.
         key: &'static str,
         /// The value as it was written.
         value: String,
-        /// The values it takes.
+        /// The valid values.
         allowed: String,
     },
 
-    /// The environment variable holds wrong options.
+    /// The environment variable contains invalid options.
     #[error("FASTINST_OPTIONS: {source}")]
     OptionsVariable {
-        /// What is wrong with them.
+        /// The problem.
         source: Box<Error>,
     },
 
-    /// The environment variable is no text.
+    /// The environment variable is not text.
     #[error("FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it")]
     OptionsNotUtf8,
 
-    /// One key twice.
+    /// A key occurs twice.
     #[error("option `{key}` is given twice; leave one")]
     DuplicateKey {
         /// The option.
         key: String,
     },
 
-    /// A backslash in front of something that needs none.
-    #[error("option text `{text}`: a backslash stands only before `:` or `\\`; write `\\\\` for a backslash")]
+    /// A backslash before a character that needs none.
+    #[error("option text `{text}`: a backslash may only precede `:` or `\\`; write `\\\\` for a backslash")]
     Escape {
         /// The whole option string.
         text: String,
     },
 
-    /// A `%` sequence in an output name that means nothing.
-    #[error("output={template}: `{sequence}` is no sequence; use %p (pid), %e (executable), %h (host) or %%")]
+    /// An unknown `%` sequence in an output name.
+    #[error(
+        "output={template}: `{sequence}` is not a valid sequence; use %p (pid), %e (executable), %h (host) or %%"
+    )]
     TemplateSequence {
         /// The output name as it was written.
         template: String,
@@ -108,14 +109,14 @@ pub enum Error {
         directory: PathBuf,
     },
 
-    /// The working directory is gone or closed to us, so a relative name means nothing.
-    #[error("cannot tell the working directory ({source}); give output an absolute path")]
+    /// The working directory is gone or not accessible, so a relative name has no meaning.
+    #[error("cannot determine the working directory ({source}); give output an absolute path")]
     WorkingDirectory {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// The directory of the report is missing before the program has even started.
+    /// The directory of the report does not exist when the program is started.
     #[error("the directory {} of the report does not exist; create it first", directory.display())]
     OutputDirectory {
         /// The missing directory.
@@ -128,7 +129,7 @@ pub enum Error {
     ReadReport {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -137,7 +138,7 @@ pub enum Error {
     TruncatedReport {
         /// The file.
         path: PathBuf,
-        /// The line the file ends on.
+        /// The last line of the file.
         line: usize,
     },
 
@@ -146,18 +147,18 @@ pub enum Error {
     ReportVersion {
         /// The file.
         path: PathBuf,
-        /// The version it says.
+        /// The version of the report.
         found: String,
-        /// The version that can be read.
+        /// The supported version.
         supported: u32,
     },
 
-    /// The file is something else.
-    #[error("{} is no fastinst report ({found}); give a .json file that fastinst wrote", path.display())]
+    /// The file is not a report.
+    #[error("{} is not a fastinst report ({found}); give a .json file that fastinst wrote", path.display())]
     NotAReport {
         /// The file.
         path: PathBuf,
-        /// What stands there instead.
+        /// What the file contains instead.
         found: String,
     },
 
@@ -182,9 +183,9 @@ pub enum Error {
     /// The report cannot be written.
     #[error("cannot write the report {}: {source}; name another file with output=FILE", path.display())]
     WriteReport {
-        /// The file it was to become.
+        /// The intended file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -196,21 +197,21 @@ pub enum Error {
         program: PathBuf,
     },
 
-    /// The program is there and may not be executed.
+    /// The program exists but may not be executed.
     #[error("{}: {reason}; it cannot be executed", program.display())]
     ProgramNotExecutable {
         /// The file that was found.
         program: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
 
-    /// The program cannot be looked at.
-    #[error("cannot look at {}: {source}", path.display())]
+    /// The program cannot be inspected.
+    #[error("cannot inspect {}: {source}", path.display())]
     InspectProgram {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -219,11 +220,11 @@ pub enum Error {
     Execute {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// A static program has no loader that could preload a library.
+    /// A static program has no loader to preload a library.
     #[error(
         "{} is statically linked and cannot be profiled, since nothing loads libfastinst.so into it; link it without -static",
         path.display()
@@ -257,21 +258,21 @@ pub enum Error {
         machine: u16,
     },
 
-    /// libfastinst.so is at none of the usual places.
-    #[error("libfastinst.so is not in {looked_in}; name it with --library")]
+    /// libfastinst.so is in none of the usual directories.
+    #[error("libfastinst.so is not in {searched}; name it with --library")]
     LibraryNotFound {
         /// The directories, separated by commas.
-        looked_in: String,
+        searched: String,
     },
 
-    /// The file to preload is no shared library for this processor.
-    #[error("{} is no x86-64 shared library; --library takes the path of libfastinst.so", path.display())]
+    /// The file to preload is not a shared library for this processor.
+    #[error("{} is not an x86-64 shared library; --library takes the path of libfastinst.so", path.display())]
     NotALibrary {
         /// The file.
         path: PathBuf,
     },
 
-    /// LD_PRELOAD has no way to quote these characters.
+    /// LD_PRELOAD cannot quote these characters.
     #[error(
         "{} cannot be preloaded, since the loader splits or expands names at space, `:` and `$`; use another path or a link to it",
         path.display()

@@ -1,7 +1,7 @@
-//! Which functions are measured: the options `only` and `skip`.
+//! Selection of functions: the options `only` and `skip`.
 //!
-//! A filter is asked once per function, when its probes are found. What it does not want gets no
-//! probe.
+//! A filter is evaluated once for each function, when its probes are discovered. Excluded functions
+//! get no probes.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,19 +10,18 @@ use crate::error::Error;
 use crate::report::FunctionReport;
 use crate::symbol::{demangle, short, without_parameters};
 
-/// The functions that the user asked for.
+/// The functions that the user selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// If there are any, only functions that match one of them are measured.
     pub only: Patterns,
-    /// Functions that match one of them are not measured, whatever `only` says.
+    /// Functions that match one of them are not measured, even if `only` includes them.
     pub skip: Patterns,
 }
 
 impl Filter {
-    /// Whether a function is to be measured. `file` is asked for the path of its source file at
-    /// most once, and only if that matters; a function without a known file matches no `file:`
-    /// pattern.
+    /// Whether a function is to be measured. `file` is called at most once for the path of its
+    /// source file, and only if needed; a function without a known file matches no `file:` pattern.
     #[must_use]
     pub fn wants(&self, name: &CStr, object: &CStr, file: impl FnOnce() -> Option<String>) -> bool {
         if self.is_empty() {
@@ -32,7 +31,7 @@ impl Filter {
         (self.only.0.is_empty() || self.only.match_any(&mut function)) && !self.skip.match_any(&mut function)
     }
 
-    /// Whether every function is wanted.
+    /// Whether all functions are selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.only.0.is_empty() && self.skip.0.is_empty()
@@ -72,19 +71,19 @@ impl Patterns {
         self.0.extend(more.0);
     }
 
-    /// Whether there are none.
+    /// Whether there are no patterns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether one of them matches a function of a report. Its file is that of its location.
+    /// Whether one of them matches a function of a report. Its file is taken from its location.
     #[must_use]
     pub fn match_report(&self, function: &FunctionReport) -> bool {
         let file =
             || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
         self.match_any(&mut Asked {
-            // In place of the linker's name, the one that tables show.
+            // Instead of the linker's name, the one shown in tables.
             mangled: short(&function.name),
             demangled: function.name.clone(),
             object: function.object.as_str().into(),
@@ -136,7 +135,7 @@ impl Pattern {
     }
 }
 
-/// A function, with what it costs to know of it looked up once.
+/// A function, whose properties are looked up lazily, once.
 struct Asked<'a, F> {
     mangled: String,
     demangled: String,
@@ -160,14 +159,14 @@ impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
     }
 }
 
-/// Whether a pattern matches a function's name: as the linker has it, demangled, or demangled
-/// without parameters.
+/// Whether a pattern matches a function's name: mangled, demangled, or demangled without
+/// parameters.
 fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
     [mangled, demangled, without_parameters(demangled)].iter().any(|name| matches(glob, name))
 }
 
-/// Whether a pattern matches a path: without a slash, its last component; with one, all of it or
-/// what follows any of its slashes.
+/// Whether a pattern matches a path: without a slash, its last component; with one, the complete
+/// path or a part after any of its slashes.
 fn matches_path(glob: &str, path: &str) -> bool {
     if !glob.contains('/') {
         return matches(glob, path.rsplit('/').next().unwrap_or(path));
@@ -176,10 +175,10 @@ fn matches_path(glob: &str, path: &str) -> bool {
     [path].into_iter().chain(after_slashes).any(|part| matches(glob, part))
 }
 
-/// Whether a glob matches all of a text: `*` is any text, `?` any character, everything else
+/// Whether a glob matches a complete text: `*` matches any text, `?` any character, everything else
 /// itself.
 fn matches(glob: &str, text: &str) -> bool {
-    // Where to go on if the text after the last `*` does not match: one character further.
+    // Where to retry if the text after the last `*` does not match: one character further.
     let mut retry: Option<(&str, &str)> = None;
     let (mut glob, mut text) = (glob, text);
     loop {

@@ -1,10 +1,10 @@
-//! What runs when a probe fires. On any thread, at any instruction, also in a signal handler: no
+//! The probe functions. They run on any thread, at any instruction, also in a signal handler: no
 //! locks, no allocation, no formatting; little stack.
 //!
-//! Entry: if it is observed, push it on the thread's stack of entries; the clock is read last.
-//! Exit: the clock is read first; find the entry, record the difference. What the thread spent in
-//! probes between the two is taken off, so a function is not charged for the probes of those it
-//! calls; so is the time for which the thread was preempted.
+//! Entry: if it is observed, it is pushed on the thread's stack of entries; the clock is read last.
+//! Exit: the clock is read first; the entry is looked up, and the difference recorded. The time
+//! that the thread spent in probes in between is subtracted, so a function is not charged for the
+//! probes of its callees; so is the time for which the thread was preempted.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
-/// What a probe costs beyond the time between its own two readings of the clock, in ticks: measured
-/// by [`calibrate`].
+/// The cost of a probe outside of its own two readings of the clock, in ticks: measured by
+/// [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
-/// What a call of an empty function is measured as, in ticks.
+/// The measured latency of a call of an empty function, in ticks.
 static EMPTY: AtomicU64 = AtomicU64::new(0);
 
-/// A call of so many ticks, some 10 us, adds noticeably to its function's allowance.
+/// A call of at least this many ticks, some 10 us, adds noticeably to its function's allowance.
 const LONG_CALL: u64 = 25_000;
 
 /// The probe function of entries.
@@ -32,8 +32,8 @@ pub(crate) const ENTRY: ProbeFn = entry;
 /// The probe function of exits.
 pub(crate) const EXIT: ProbeFn = exit;
 
-/// Live at the probe: the three arguments, and nothing that a callee may change. Replaces the
-/// third, the function's address, by the stack pointer as it is at the site, and jumps: no frame,
+/// Live at the probe: the three arguments, and nothing else that a callee may change. Replaces the
+/// third, the function's address, by the stack pointer at the site, and jumps: there is no frame,
 /// so the CFI of a leaf function is right.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(id: ProbeId, call_site: usize, this_fn: usize) {
@@ -104,7 +104,7 @@ fn spend(thread: &Thread, begin: u64, end: u64) {
     thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed), end);
 }
 
-/// Whether the exit of an entry can still be seen, and known for its own.
+/// Whether the exit of an entry can still be observed and identified.
 #[cold]
 fn is_open(entry: &Entry) -> bool {
     FUNCTIONS.get(entry.function as usize).is_some_and(|function| function.exit_period() == entry.period)
@@ -127,7 +127,8 @@ fn exit_from(
     stack_pointer: usize,
 ) {
     thread.enter(stack_pointer, |entries| {
-        // The last observation: an entry of it is known by that, one of an earlier by where it was.
+        // The last observation: one of its entries is identified by it, one of an earlier
+        // observation by its stack pointer.
         let (observation, period) = (function.observation(), function.exit_period());
         let exit =
             Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
@@ -164,7 +165,7 @@ fn exit_from(
 /// reported. Takes some hundred microseconds.
 pub(crate) fn calibrate(index: u32, function: &Function) {
     const ROUNDS: usize = 400;
-    /// Probes timed together.
+    /// Number of probes that are timed together.
     const REPEAT: u64 = 16;
     let Some(thread) = Thread::current() else { return };
     let anchor = 0_usize;
@@ -191,18 +192,18 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
     function.reset();
     empty.sort_unstable();
     unseen.sort_unstable();
-    // The lower quartile: what is slower was disturbed.
+    // The lower quartile: slower rounds were disturbed.
     EMPTY.store(empty[ROUNDS / 4], Ordering::Relaxed);
     UNSEEN.store(unseen[ROUNDS / 4], Ordering::Relaxed);
 }
 
-/// An entry as [`entry_at`] makes it.
+/// An entry as made by [`entry_at`].
 #[inline(never)]
 fn timed_entry(index: u32, function: &Function, thread: &Thread, stack_pointer: usize) {
     enter(tsc::now(), index, function, thread, 0, stack_pointer);
 }
 
-/// What a call of an empty function is measured as, in ticks: the resolution of a latency.
+/// The measured latency of a call of an empty function, in ticks: the resolution of a latency.
 pub(crate) fn resolution() -> u64 {
     EMPTY.load(Ordering::Relaxed)
 }

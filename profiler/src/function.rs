@@ -23,10 +23,12 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
-use fastinst::{ProbeId, ProbeType, Segments};
+use fastinst::ProbeId;
+use fastinst_sigsafe::Segments;
 
 use crate::governor;
 use crate::policy::Allowance;
+use crate::probe_type::ProbeType;
 
 /// Exits of calls that were not observed, after which the exit probes are switched off, whatever is
 /// still open: the outer calls of a recursive function are not waited for at any price. Some tenths

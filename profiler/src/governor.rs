@@ -11,11 +11,16 @@
 //!    takes later for discovering probes (the time of that, to be exact).
 //!
 //! # The control
-//! Every few milliseconds the cost since the last time is compared with the budget's share of the
-//! processor time that the program took itself. What was spent too much or too little in all is to
-//! be made up for within [`HORIZON`]; what the start took, within [`HORIZON_OF_START`], so that a
-//! short run is not spent on paying for it. The intensity (how many windows, how large an
-//! allowance) is multiplied by the ratio of what may be spent to what was spent, within [`STEP`].
+//! Every few milliseconds it is decided what may be spent from now on: the budget's share of the
+//! processor time that the program takes, and what was spent too much or too little so far, to be
+//! made up for within [`HORIZON`]. For what the start took, and the first look at every function
+//! ([`LEARNING`]), that is [`HORIZON_OF_START`]: a short run is not spent on paying for it.
+//!
+//! What may be spent, less what waking the service thread up takes, pays for so many windows at
+//! what one has cost lately ([`Recent`]); the *scale* is what makes functions have these windows.
+//! It is not derived from the cost of the last milliseconds: a window is planned long before it
+//! opens, and a phase in which new functions are called costs more for a moment only. A scale that
+//! followed such moments would make strata so long that few windows stood for the rest of the run.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,13 +36,28 @@ use crate::thread;
 const DISTURBANCE: f64 = 500.0;
 
 /// Program time within which a surplus or deficit is made up for, in nanoseconds.
-const HORIZON: f64 = 0.5e9;
+const HORIZON: f64 = 1e9;
 
 /// The same for what the start took.
 const HORIZON_OF_START: f64 = 10e9;
 
-/// By how much the intensity changes at once.
+/// Program time within which all functions that are hot have used their first allowances up, in
+/// nanoseconds.
+const LEARNING: f64 = 0.1e9;
+
+/// By how much the scale changes at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
+
+/// What was spent so much program time ago counts a third of what is spent now, in nanoseconds.
+const MEMORY: f64 = 0.3e9;
+
+/// What a window is taken to cost before so many have been seen, in nanoseconds.
+const COST_OF_WINDOW: f64 = 15e3;
+const FEW_WINDOWS: f64 = 20.0;
+
+/// The part of what may be spent that is spent on windows at least, however often the service
+/// thread is woken.
+const FOR_WINDOWS: f64 = 0.25;
 
 /// What is spent even while more was spent than the budget allows, as a part of it: the report must
 /// say something.
@@ -142,7 +162,12 @@ pub(crate) struct Spent {
 
 impl Spent {
     fn sum(&self) -> f64 {
-        self.probes + self.service + self.toggles + self.start
+        self.running() + self.start
+    }
+
+    /// All but the start.
+    fn running(&self) -> f64 {
+        self.probes + self.service + self.toggles
     }
 
     /// What the program took itself.
@@ -157,6 +182,53 @@ impl Spent {
     }
 }
 
+/// How much there is to observe.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Demand {
+    /// Windows that were opened so far.
+    pub(crate) windows: u64,
+    /// The functions that are sampled, each by how much more than others it is observed.
+    pub(crate) importance: f64,
+}
+
+/// What was spent lately, and on how many windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    /// Program time.
+    own: f64,
+    /// Processor time of the service thread that was spent on waking it up.
+    waking: f64,
+    /// All other cost, but the start.
+    rest: f64,
+    windows: f64,
+}
+
+impl Recent {
+    fn add(&mut self, since: &Self) {
+        let left = (-since.own / MEMORY).exp();
+        let sum = |before: f64, since: f64| left * before + since;
+        *self = Self {
+            own: sum(self.own, since.own),
+            waking: sum(self.waking, since.waking),
+            rest: sum(self.rest, since.rest),
+            windows: sum(self.windows, since.windows),
+        };
+    }
+
+    /// What a window costs, with its share of everything that is not windows.
+    fn cost_of_window(&self) -> f64 {
+        (self.rest + FEW_WINDOWS * COST_OF_WINDOW) / (self.windows + FEW_WINDOWS)
+    }
+
+    /// The scale at which `wanted` is spent for each nanosecond of program time; nothing if there
+    /// is nothing to sample.
+    fn scale(&self, wanted: f64, importance: f64) -> Option<f64> {
+        let for_windows = (wanted - self.waking / self.own.max(1.0)).max(FOR_WINDOWS * wanted);
+        let at_full = importance / FULL.stratum * self.cost_of_window();
+        (at_full > 0.0).then(|| for_windows / at_full)
+    }
+}
+
 /// The control.
 #[derive(Debug)]
 pub(crate) struct Governor {
@@ -164,6 +236,12 @@ pub(crate) struct Governor {
     budget: Option<f64>,
     scale: f64,
     last: Spent,
+    recent: Recent,
+    /// Windows and waking by then.
+    last_windows: u64,
+    last_waking: f64,
+    /// What was spent too much while functions were looked at for the first time.
+    learning: f64,
     /// Processor time of the service thread; it is the one that asks.
     start: f64,
     toggles_before: u64,
@@ -186,6 +264,10 @@ impl Governor {
             budget,
             scale: if budget.is_some() { FIRST_SCALE } else { *SCALE.end() },
             last: Spent::default(),
+            recent: Recent::default(),
+            last_windows: 0,
+            last_waking: 0.0,
+            learning: 0.0,
             start: 0.0,
             toggles_before: fastinst::toggle_count(),
             ticks: 0.0,
@@ -246,7 +328,7 @@ impl Governor {
     }
 
     /// Compares and adapts. Called by the service thread at each tick.
-    pub(crate) fn adapt(&mut self) {
+    pub(crate) fn adapt(&mut self, demand: Demand) {
         let Some(budget) = self.budget else { return };
         let now = self.spent();
         let own = now.own() - self.last.own();
@@ -256,39 +338,107 @@ impl Governor {
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
         self.load = (own / elapsed.max(1.0)).max(MIN_RUNNING);
-        self.scale = adapted(self.scale, budget, own, now.sum() - self.last.sum(), &now);
+        let waking = (now.service - self.in_ticks).max(0.0);
+        let since = Recent {
+            own,
+            waking: (waking - self.last_waking).max(0.0),
+            rest: (now.running() - self.last.running() - (waking - self.last_waking)).max(0.0),
+            windows: (demand.windows - self.last_windows) as f64,
+        };
+        (self.last_windows, self.last_waking) = (demand.windows, waking);
+        self.adapt_to(budget, &now, &since, demand.importance);
         self.last = now;
         self.publish();
     }
-}
 
-/// The new scale, after the program took `own` and profiling `cost` since the last time.
-fn adapted(scale: f64, budget: f64, own: f64, cost: f64, now: &Spent) -> f64 {
-    let start = now.start * (now.own() / HORIZON_OF_START).min(1.0);
-    let left = (budget * now.own() - (now.sum() - now.start + start)) / HORIZON;
-    let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
-    let ratio = wanted * own / cost.max(1.0);
-    (scale * ratio.clamp(*STEP.start(), *STEP.end())).clamp(*SCALE.start(), *SCALE.end())
+    fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Recent, importance: f64) {
+        self.recent.add(since);
+        if now.own() < LEARNING {
+            self.learning = (now.running() - budget * now.own()).max(0.0);
+        }
+        let paid = (now.own() / HORIZON_OF_START).min(1.0);
+        let cost = now.running() - self.learning + paid * (now.start + self.learning);
+        let left = (budget * now.own() - cost) / HORIZON;
+        let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
+        let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
+            // Functions that are on are all that there is.
+            self.scale * wanted * since.own / (since.waking + since.rest).max(1.0)
+        });
+        self.scale *= (scale / self.scale).clamp(*STEP.start(), *STEP.end());
+        self.scale = self.scale.clamp(*SCALE.start(), *SCALE.end());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A program whose cost is proportional to the scale: the sum ends up inside the budget.
+    /// A program of which each nanosecond has windows in proportion to the scale, which it had
+    /// `LAG` steps ago; every `phase` steps, new functions are called, which costs as much as
+    /// `burst` windows.
+    struct Program {
+        start: f64,
+        importance: f64,
+        cost_of_window: f64,
+        waking: f64,
+        phase: usize,
+        burst: f64,
+    }
+
+    const LAG: usize = 10;
+    const STEP_TIME: f64 = 5e6;
+
+    impl Program {
+        /// The share that is spent at the end, and all scales.
+        fn run(&self, budget: f64, steps: usize) -> (f64, Vec<f64>) {
+            let mut governor = Governor::new(Some(budget), false, 1.0);
+            let mut now = Spent { start: self.start, process: self.start, ..Spent::default() };
+            let mut scales = vec![FIRST_SCALE; LAG];
+            for step in 0..steps {
+                let scale = scales[scales.len() - LAG];
+                let windows = scale * self.importance * STEP_TIME / FULL.stratum;
+                let burst = if step % self.phase == 0 { self.burst } else { 0.0 };
+                let rest = (windows + burst) * self.cost_of_window;
+                now.probes += rest;
+                now.service += self.waking;
+                now.process += STEP_TIME + rest + self.waking;
+                let since = Recent { own: STEP_TIME, waking: self.waking, rest, windows };
+                governor.adapt_to(budget, &now, &since, self.importance);
+                scales.push(governor.scale);
+            }
+            (now.sum() / now.own(), scales)
+        }
+    }
+
     #[test]
     fn the_cost_converges_to_the_budget_start_included() {
-        for (cost_at_full, start) in [(0.5, 10e6), (0.02, 0.0), (0.001, 5e6)] {
-            let (mut scale, mut now) = (FIRST_SCALE, Spent { start, process: start, ..Spent::default() });
-            for _ in 0..4000 {
-                let cost = 5e6 * cost_at_full * scale;
-                now.probes += cost;
-                now.process += 5e6 + cost;
-                scale = adapted(scale, 0.01, 5e6, cost, &now);
-            }
-            let share = now.sum() / now.own();
-            assert!(share < 0.0105, "{cost_at_full}: {share}");
-            assert!(share > 0.009 || scale == *SCALE.end(), "{cost_at_full}: {share}, scale {scale}");
+        for (importance, cost_of_window, start, waking) in
+            [(500.0, 10e3, 10e6, 5e3), (20.0, 10e3, 0.0, 5e3), (300.0, 50e3, 5e6, 10e3)]
+        {
+            let program = Program { start, importance, cost_of_window, waking, phase: 100, burst: 20.0 };
+            let (share, scales) = program.run(0.01, 4000);
+            let scale = scales[scales.len() - 1];
+            assert!(share < 0.0105, "{importance} functions: {share}, scale {scale}");
+            assert!(share > 0.009 || scale == *SCALE.end(), "{importance} functions: {share}, scale {scale}");
         }
+    }
+
+    /// Strata are planned at the scale of the moment, and last.
+    #[test]
+    fn the_scale_does_not_follow_every_phase() {
+        let program = Program {
+            start: 15e6,
+            importance: 300.0,
+            cost_of_window: 10e3,
+            waking: 20e3,
+            phase: 60,
+            burst: 100.0,
+        };
+        let (share, scales) = program.run(0.05, 3000);
+        assert!((0.045..0.055).contains(&share), "{share}");
+        let settled = &scales[300..];
+        let [least, most] =
+            [settled.iter().copied().fold(f64::MAX, f64::min), settled.iter().copied().fold(0.0, f64::max)];
+        assert!(most < 4.0 * least, "{least} to {most}");
     }
 }

@@ -1,10 +1,11 @@
-//! Limits of the distributions that 95 % intervals are made of.
+//! Quantiles of the distributions from which 95 % intervals are computed.
 
-/// Computing such a limit takes some hundred microseconds, and a report needs thousands of a few.
+/// Size of the tables: computing a value takes some hundred microseconds, and a report needs
+/// thousands of them.
 const TABLE: usize = 40;
 
-/// Two-sided 95 % of Student's distribution for 1, 2, ... degrees of freedom; the last is for
-/// infinitely many.
+/// Two-sided 95 % quantiles of Student's distribution for 1, 2, ... degrees of freedom; the last is
+/// for infinitely many.
 const STUDENT: [f64; TABLE] = [
     12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604,
     2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555,
@@ -12,8 +13,8 @@ const STUDENT: [f64; TABLE] = [
     1.9600,
 ];
 
-/// The largest mean of a Poisson distribution that gives no more than 0, 1, 2, ... events with a
-/// probability of 2.5 % (Garwood, 1936).
+/// The largest mean of a Poisson distribution for which the probability of at most 0, 1, 2, ...
+/// events is 2.5 % (Garwood, 1936).
 const MAX_MEAN_FOR: [f64; TABLE] = [
     3.6889, 5.5716, 7.2247, 8.7673, 10.2416, 11.6683, 13.0595, 14.4227, 15.7632, 17.0848, 18.3904, 19.6820,
     20.9616, 22.2304, 23.4896, 24.7402, 25.9830, 27.2186, 28.4478, 29.6709, 30.8884, 32.1007, 33.3083,
@@ -21,8 +22,8 @@ const MAX_MEAN_FOR: [f64; TABLE] = [
     47.5116, 48.6765, 49.8392, 50.9996, 52.1580, 53.3143,
 ];
 
-/// Two-sided 95 % of Student's distribution, for at least one degree of freedom. Between whole
-/// numbers, and from 39 on, interpolated in the reciprocal: good to a hundredth.
+/// Two-sided 95 % quantile of Student's distribution, for at least one degree of freedom. Between
+/// integers, and from 39 on, interpolated in the reciprocal: accurate to a hundredth.
 pub(crate) fn student(degrees_of_freedom: f64) -> f64 {
     let degrees = degrees_of_freedom.max(1.0);
     let below = (degrees as usize).clamp(1, TABLE - 1);
@@ -32,8 +33,8 @@ pub(crate) fn student(degrees_of_freedom: f64) -> f64 {
     near + (far - near) * part.clamp(0.0, 1.0)
 }
 
-/// The largest mean of a Poisson distribution that gives no more than `seen` events, fewer than 40,
-/// with a probability of 2.5 %.
+/// The largest mean of a Poisson distribution for which the probability of at most `seen` events,
+/// fewer than 40, is 2.5 %.
 pub(crate) fn most_for(seen: f64) -> f64 {
     MAX_MEAN_FOR[(seen.ceil() as usize).min(TABLE - 1)]
 }

@@ -1,7 +1,7 @@
 //! A sampling latency profiler on togglable probes, and its reports.
 //!
-//! Users have the command `fastinst` and `libfastinst.so` (`docs/profiler.md` of the repository).
-//! This crate is what the two share; use it to read and render the reports:
+//! The user interfaces are the command `fastinst` and `libfastinst.so` (`docs/profiler.md` of the
+//! repository). Both share this crate; as a library, it reads and renders the reports:
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -18,35 +18,36 @@
 //!
 //! # What it measures
 //! For each instrumented function: how often it was called, how long its calls took (from after the
-//! entry probe to before the exit probe, callees included), how much of that was its own, and from
-//! where it was called. What was not counted is estimated, and every estimate has a 95 % interval.
+//! entry probe to before the exit probe, callees included), how much of that was its own time, and
+//! from where it was called. Figures that were not counted are estimated, and every estimate has a
+//! 95 % interval.
 //!
 //! # How
 //! The paper's profiler (section 9) switches a function off after 10 calls and on again every 10
-//! ms. Here, what is observed does not depend on what the program does: functions that are called
-//! rarely stay on, the others are observed in windows at random instants (`policy`, with the
+//! ms. Here, the selection of observed calls does not depend on the program: functions that are
+//! called rarely stay on, the others are observed in windows at random instants (`policy`, with the
 //! proof), as many as the budget allows (`governor`).
 //!
 //! # Parts
-//! * [`session`]: starting and the report. [`process`]: the life of the process around it: fork,
-//!   exec, exit, fatal signals.
-//! * `policy`: when a function is observed. `schedule`: the daemon that does it. `governor`: how
-//!   much, for the budget.
-//! * `fire`: what runs when a probe fires: no locks, no allocation; a system call for a thread's
-//!   first, where the thread was off its processor (`preemption`), and to wake the daemon.
-//!   `thread`: its per-thread memory. `function`: what all threads share about a function.
-//! * `pairing`: which exit belongs to which entry.
-//! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`: their
-//!   limits. `measured`: all that is known of one function; `callers`, `cycles` and `summary`: of
-//!   all of them together.
-//! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]:
-//!   what the user sees.
+//! * [`session`]: start and report. [`process`]: events of the process: fork, exec, exit, fatal
+//!   signals.
+//! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
+//!   `governor`: how much is observed, for the budget.
+//! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
+//!   probe, after a preemption (`preemption`), and to wake the service thread. `thread`: per-thread
+//!   memory. `function`: the state of a function that all threads share.
+//! * `pairing`: pairs exits with entries.
+//! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`:
+//!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
+//!   `summary`: of all of them together.
+//! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
+//!   user interface.
 //!
 //! # Safety, errors, features
 //! Code that probes and signal handlers reach (`fire`, `thread`, `pairing`, `preemption`, parts of
-//! [`process`]) does not allocate, lock or format. [`error::Error`] has one line for each mistake
-//! that a user can make; nothing here prints but [`session`], to the standard error of the program
-//! that is profiled. There are no features.
+//! [`process`]) does not allocate, lock or format. [`error::Error`] has a one-line message for each
+//! user error; only [`session`] prints, to the standard error of the profiled program. There are no
+//! features.
 
 mod callers;
 mod clock;
@@ -66,6 +67,7 @@ mod own_time;
 mod pairing;
 mod policy;
 mod preemption;
+mod probe_type;
 pub mod process;
 mod quantiles;
 pub mod report;

@@ -1,9 +1,9 @@
-//! Source files and lines of functions, from the DWARF sections of the objects that hold them.
+//! Source files and lines of functions, from the DWARF sections of their objects.
 //!
-//! An object is read when one of its functions is asked about for the first time, and of it only
-//! the sections that hold lines. What cannot be read has no locations: an object without debugging
-//! information or with more than 512 MiB of it, compressed sections, a file that is not there any
-//! more.
+//! An object is read when one of its functions is looked up for the first time, and only its
+//! sections with line information. If it cannot be read, there are no locations: an object without
+//! debugging information or with more than 512 MiB of it, compressed sections, a file that no
+//! longer exists.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,26 +20,26 @@ use object::{CompressionFormat, Object, ObjectSection, ObjectSegment};
 
 use crate::report::FunctionReport;
 
-/// Debugging information of one object that is read at most, in bytes.
-const LARGEST: u64 = 512 << 20;
+/// Maximum size of debugging information that is read of one object, in bytes.
+const MAX_DEBUG_BYTES: u64 = 512 << 20;
 
 type Section = EndianArcSlice<LittleEndian>;
 
 /// The lines of one object.
 struct Lines {
     context: Context<Section>,
-    /// The lowest address that it is loaded at by its program headers.
+    /// The lowest load address according to its program headers.
     lowest: u64,
 }
 
-/// The objects that were asked about.
+/// The objects that were looked up.
 #[derive(Default)]
 pub struct Locations {
     objects: HashMap<PathBuf, Option<Lines>>,
 }
 
-/// Sets the location of the functions that have the same name.
-pub fn tell_apart(functions: &mut [FunctionReport], locations: &mut Locations) {
+/// Sets the location of functions that have the same name.
+pub fn disambiguate(functions: &mut [FunctionReport], locations: &mut Locations) {
     let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, function) in functions.iter().enumerate() {
         by_name.entry(function.name.clone()).or_default().push(index);
@@ -56,7 +56,7 @@ pub fn tell_apart(functions: &mut [FunctionReport], locations: &mut Locations) {
 /// A place in a source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Path of the file, as the compiler was given it.
+    /// Path of the file, as it was given to the compiler.
     pub file: String,
     /// Line in it, from 1.
     pub line: u32,
@@ -69,8 +69,8 @@ impl fmt::Display for Location {
 }
 
 impl Locations {
-    /// Where the code at an address comes from, which counts from the lowest address of the object
-    /// on, as [`crate::report::FunctionReport::address`] does.
+    /// The source location of the code at an address, which is relative to the lowest address of
+    /// the object, as [`crate::report::FunctionReport::address`] is.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
             self.objects.insert(object.to_owned(), read(object));
@@ -85,7 +85,7 @@ fn read(path: &Path) -> Option<Lines> {
     let mut file = File::open(path).ok()?;
     let cache = ReadCache::new(file.try_clone().ok()?);
     let elf: ElfFile64<'_, object::LittleEndian, _> = ElfFile64::parse(&cache).ok()?;
-    let mut left = LARGEST;
+    let mut left = MAX_DEBUG_BYTES;
     let mut load = |id: SectionId| -> Option<Vec<u8>> {
         let Some(section) = elf.section_by_name(id.name()) else {
             return Some(Vec::new());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_has_no_locations() {
+    fn unreadable_files_have_no_locations() {
         let folder = tempfile::tempdir().unwrap();
         let mut locations = Locations::default();
         let (library, [one, _]) = compiled(folder.path(), &["-g0"]);
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(locations.of(&folder.path().join("two.c"), one), None);
         let (library, [one, _]) = compiled(folder.path(), &["-g", "-gz=zlib"]);
         assert_eq!(locations.of(&library, one), None);
-        // Damaged debugging information: anything but a panic.
+        // Damaged debugging information must not cause a panic.
         let (library, [one, _]) = compiled(folder.path(), &["-g"]);
         let whole = fs::read(&library).unwrap();
         let damaged = folder.path().join("damaged.so");

@@ -1,4 +1,4 @@
-//! What was measured of one function, and what the report says of it.
+//! The measurements of one function, and its row of the report.
 
 use std::ffi::CStr;
 
@@ -10,34 +10,35 @@ use crate::strata::{Strata, Times};
 use crate::symbol::demangle;
 use crate::thread::Sample;
 
-/// The weight of a sample that was taken while the function was on: it stands for itself.
+/// The weight of a sample that was taken while the function was on: it represents only itself.
 pub(crate) const ON: f32 = 0.0;
 
-/// Samples of a function that was on are grouped by as many, for the intervals of percentiles.
+/// Number of samples in a group, for the intervals of percentiles of a function that was on.
 const GROUP: u32 = 8;
 
-/// Groups of samples that were taken while the function was on have this bit.
+/// Set in the numbers of groups of samples that were taken while the function was on.
 const ON_GROUP: u32 = 1 << 31;
 
 /// The percentiles of the report.
 const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// A call of so many ticks is not noticeably longer for rewritten code: some tens of microseconds.
+/// A call of at least this many ticks, some tens of microseconds, is not noticeably longer because
+/// of rewritten code.
 const LONG: u64 = 100_000;
 
-/// Preempted for less than this, in ticks, is within the error of the kernel's figures: a few
+/// A preemption shorter than this, in ticks, is within the error of the kernel's figures: a few
 /// microseconds.
 const MIN_PREEMPTION: u64 = 10_000;
 
-/// What happens to a function now.
+/// The current state of a function's observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Stage {
     /// Nothing yet.
     #[default]
     Off,
-    /// On, since so many nanoseconds after the start. Its calls are not in the strata yet.
+    /// On, since this many nanoseconds after the start. Its calls are not in the strata yet.
     On { since: f64 },
-    /// A window will open.
+    /// A window is scheduled.
     Planned(crate::policy::Planned),
     /// A window is, or was, open in a stratum that is not over.
     Open(crate::policy::Open),
@@ -47,7 +48,7 @@ pub(crate) enum Stage {
 pub(crate) struct Measured {
     pub(crate) name: &'static CStr,
     pub(crate) object: &'static CStr,
-    /// In the object.
+    /// Address in the object.
     pub(crate) address: usize,
     /// Number of its probes.
     pub(crate) probes: u32,
@@ -56,7 +57,7 @@ pub(crate) struct Measured {
     pub(crate) strata: Strata,
     pub(crate) callers: Callers,
     quantiles: Quantiles,
-    /// Of calls that took longer for rewritten code: better than nothing where there are no others.
+    /// Samples of calls that were slowed down by rewritten code: used only if there are no others.
     cold: Quantiles,
     samples: u64,
     on_samples: u32,
@@ -66,13 +67,13 @@ pub(crate) struct Measured {
     preempted_ticks: u64,
 }
 
-/// A figure in the unit of the report is this many of ours: ticks to nanoseconds.
+/// Conversion to the units of the report: ticks per nanosecond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
     pub(crate) ticks_per_ns: f64,
-    /// What a call of an empty function is measured as, in ticks.
+    /// The measured latency of a call of an empty function, in ticks.
     pub(crate) resolution: u64,
-    /// Thread time that the report is about, in nanoseconds.
+    /// Thread time covered by the report, in nanoseconds.
     pub(crate) thread_time: f64,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Units {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenCalls {
     pub(crate) number: u64,
-    /// Each with its weight.
+    /// Number, weighted.
     pub(crate) weighted: f64,
     /// Their time so far, weighted, in ticks, and that of the outermost one on each thread.
     pub(crate) ticks: f64,
@@ -108,12 +109,12 @@ impl Measured {
         }
     }
 
-    /// Begins anew, as a function of which nothing was measured.
+    /// Resets everything that was measured.
     pub(crate) fn forget(&mut self) {
         *self = Self { probes: self.probes, ..Self::new(self.name, self.object, self.address) };
     }
 
-    /// A call that has come out. At most `kept` samples are kept for the percentiles.
+    /// Adds a call that has returned. At most `kept` samples are kept for the percentiles.
     pub(crate) fn sample(&mut self, sample: &Sample, kept: usize) {
         let (ticks, weight) = (sample.ticks as f64, f64::from(sample.weight));
         self.samples += 1;
@@ -123,8 +124,8 @@ impl Measured {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
         }
-        // A call inside which probes were switched on takes longer than usual, by less than this
-        // can tell of a long one.
+        // A call during which probes were switched on takes longer than usual, but by less than is
+        // significant for a long one.
         let is_usual = !sample.is_cold || sample.ticks > LONG;
         if sample.weight == ON {
             self.strata.timed(ticks);
@@ -143,16 +144,17 @@ impl Measured {
         if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
-    /// Memory that it takes beyond its own size, in bytes.
+    /// Heap memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.quantiles.memory() + self.cold.memory() + self.callers.memory()
     }
 
-    /// There were so many calls of which nothing is known, as a multiple of those that were timed.
+    /// The latency; `unknown` is the number of calls about which nothing is known, relative to the
+    /// timed ones.
     fn latency(&self, times: &Times, unknown: f64, units: &Units) -> Option<Latency> {
         let ns = |ticks: f64| ticks / units.ticks_per_ns;
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
-        // They are kept with less precision.
+        // They are stored with lower precision.
         let seen = |ticks: f64| ticks.clamp(self.min as f64, self.max as f64);
         let [p50, p90, p99] = self
             .quantiles
@@ -163,7 +165,8 @@ impl Measured {
                 low: seen(quantile.low),
                 high: quantile.high.map(seen),
             });
-        // Two readings of the clock cannot tell less apart than what lies between them for nothing.
+        // Two readings of the clock cannot resolve less than the time between them for an empty
+        // call.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
             min: ns(self.min as f64),
@@ -177,8 +180,8 @@ impl Measured {
         })
     }
 
-    /// What the report says of the function, with what was counted since the strata were filled
-    /// last; nothing if it was not called. `strata` are finished.
+    /// The row of the report, including what was counted since the strata were last filled; `None`
+    /// if the function was not called. `strata` are finished.
     pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
         let calls = strata.calls();
         if calls.value <= 0.0 && self.samples == 0 {
@@ -192,7 +195,7 @@ impl Measured {
             low: total.low + open_ns,
             high: total.high.map(|high| high + open_ns),
         });
-        // Calls that are open have taken some time, whatever is known of others.
+        // Open calls have taken some time, whatever is known of others.
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
         Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),
@@ -200,7 +203,7 @@ impl Measured {
             address: self.address as u64,
             location: None,
             samples: self.samples,
-            // What was timed was called, also where the run ended in the middle of a window.
+            // Timed calls were made, even if the run ended in the middle of a window.
             calls: Estimate {
                 value: calls.value.round().max(self.samples as f64),
                 low: calls.low.floor().max(self.samples as f64),

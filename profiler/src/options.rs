@@ -2,7 +2,7 @@
 //!
 //! The string is a list of `key=value` separated by `:`. In a value, `\:` is a colon and `\\` a
 //! backslash. Empty items are skipped, so `"$FASTINST_OPTIONS:budget=5%"` works whether or not the
-//! variable is set. A key may stand once. Whatever is left out has its default.
+//! variable is set. A key may occur once. Omitted keys have their defaults.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -47,16 +47,15 @@ pub struct Options {
     pub counts: Counts,
     /// Which functions are measured. Default: all.
     pub filter: Filter,
-    /// What runs on the probes. Default: the profiler.
+    /// What uses the probes. Default: the profiler.
     pub tool: Tool,
     /// How text is written. Default: through a writable alias.
     pub text: TextAccess,
-    /// When probes are made. Default: by the size of the program.
+    /// When probes are made. Default: depends on the size of the program.
     pub discovery: Discovery,
     /// The run that this process is part of. Default: one that begins with this process.
     pub run: Option<RunId>,
-    /// Whether the first process of the run has been started. Set by it, for those that come after
-    /// it.
+    /// Whether the first process of the run has been started. Set by that process, for later ones.
     pub begun: bool,
     /// Whether to print [`HELP`] at start.
     pub help: bool,
@@ -79,10 +78,9 @@ pub enum Output {
     Stderr,
     /// A file.
     File {
-        /// Its name, in which `%p`, `%e`, `%h` and `%%` are still to be expanded (see
-        /// [`crate::output`]).
+        /// Its name, with `%p`, `%e`, `%h` and `%%` not yet expanded (see [`crate::output`]).
         template: String,
-        /// What is written, from the extension.
+        /// The format, from the extension.
         format: Format,
     },
 }
@@ -92,7 +90,7 @@ pub enum Output {
 pub enum Budget {
     /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
     Fraction(f64),
-    /// As much as it takes: every call is timed.
+    /// Without limit: every call is timed.
     Unlimited,
 }
 
@@ -105,17 +103,17 @@ pub enum Counts {
     Exact,
 }
 
-/// Names a run: a process and those that descend from it. Processes of one run do not overwrite
-/// each other's reports.
+/// Names a run: a process and its descendants. Processes of one run do not overwrite each other's
+/// reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunId {
-    /// When the run began. Reports of other runs that are older may be replaced.
+    /// When the run began. Older reports of other runs may be replaced.
     pub started: SystemTime,
-    /// The process that it began with.
+    /// The first process of the run.
     pub pid: u32,
 }
 
-/// What runs on the probes.
+/// What uses the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// The sampling latency profiler.
@@ -141,15 +139,15 @@ pub enum TextAccess {
     /// Through a second, writable mapping of the text pages, which are mapped shared: no page is
     /// ever writable and executable, and a debugger cannot set breakpoints.
     Alias,
-    /// By making the page writable and executable for the moment of a write, for systems that
-    /// refuse `memfd_create`.
+    /// By making the page writable and executable during a write, for systems that refuse
+    /// `memfd_create`.
     Mprotect,
-    /// Through a second mapping as with `Alias`, of text that is mapped privately, so that a
+    /// Through a second mapping as with `Alias`, but the text is mapped privately, so that a
     /// debugger can set breakpoints.
     Private,
 }
 
-/// All keys with unit, default and consequence, and examples; ends with a newline.
+/// All keys with unit, default and effect, and examples; ends with a newline.
 pub const HELP: &str = r#"FASTINST_OPTIONS sets up libfastinst.so: key=value, separated by colons.
 
 examples:
@@ -158,7 +156,7 @@ examples:
   FASTINST_OPTIONS="output=%e.%p.json:budget=5%" LD_PRELOAD=/path/to/libfastinst.so ./app
       one report per process, for fastinst report; more windows, so narrower intervals
   FASTINST_OPTIONS="only=Tree\:\:*,object\:libz.so*:skip=*::size" LD_PRELOAD=/path/to/libfastinst.so ./app
-      the methods of Tree and all of libz, but for what is called size
+      the methods of Tree and all of libz, except functions named size
   FASTINST_OPTIONS="output=C\:/app.txt" LD_PRELOAD=/path/to/libfastinst.so ./app
       a colon in a file name is written \: and a backslash \\
 
@@ -170,32 +168,31 @@ keys:
   merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
                        (default 0: a report for each).
   budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
-                       100 (default 1%). More narrows the intervals. With none every call is timed; functions that
-                       are called often become several times slower.
+                       100 (default 1%). A larger budget narrows the intervals. With none every call is timed; functions
+                       that are called often become several times slower.
   counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
-                       called rarely, all the time). exact counts every call, which no budget limits.
+                       called rarely, all the time). exact counts every call, independently of the budget.
   only=PATTERN,...     Functions to measure (default all). PATTERN is a name, object:NAME or file:NAME, in which *
-                       is any text and ? any character. A function's name is taken as the linker has it, demangled,
-                       and demangled without parameters; object is its executable or library, file its source file.
+                       matches any text and ? any character. A function's name is matched mangled, demangled, and
+                       demangled without parameters; object is its executable or library, file its source file.
                        A NAME with a slash matches the end of the path, from any slash on; one without, its last part.
                        A comma in a name is written ?, and colons here as \: (but not on the command line).
-  skip=PATTERN,...     Functions not to measure, whatever only= says. What is left out has no probes and costs least.
-  tool=profiler|none   What runs on the probes (default profiler). With none, nothing is measured and there is
+  skip=PATTERN,...     Functions not to measure, even if only= includes them. They get no probes and cost least.
+  tool=profiler|none   What uses the probes (default profiler). With none, nothing is measured and there is
                        no report; the program toggles its probes itself through fastinst.h.
   discovery=auto|eager|lazy
                        When probes are made (default auto). eager makes all of them at the start: some 2 us for each,
-                       and every call from the first on is seen. lazy makes those of a function when it is first
-                       executed: calls that begin before are counted, not timed, so main and other functions that
-                       are called once have no latency. auto is eager for programs of up to 8000 functions.
+                       and every call from the first on is observed. lazy makes those of a function when it is first
+                       executed: earlier calls are counted, not timed, so main and other functions that are
+                       called once have no latency. auto is eager for programs of up to 8000 functions.
   text=private|alias|mprotect
                        How code is written (default private). private writes through a second mapping, so that no page
-                       is writable and executable, but for the moment of a write to one in which a debugger has set
-                       a breakpoint. With alias no page ever is, and no debugger can set breakpoints in instrumented
-                       functions. mprotect makes the page so for the moment of each write; use it where memfd_create
-                       is refused.
+                       is writable and executable, except during a write to one in which a debugger has set a
+                       breakpoint. With alias no page ever is, and no debugger can set breakpoints in instrumented
+                       functions. mprotect makes the page both during each write; use it if memfd_create is refused.
   run=NANOSECONDS.PID  The run: when it began, since 1970, and its first process. fastinst record and the library set
                        it, for all programs that the program starts. Reports of older runs are replaced.
-  begun=0|1            1 says that the run has its first process, which is the one that says why there is nothing to
+  begun=0|1            1 means that the run has its first process, which is the one that says why there is nothing to
                        report (default 0). The library sets it, for all programs that the program starts.
   help=0|1             1 prints this text when the program starts (default 0).
 "#;
@@ -223,8 +220,8 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::UnknownKey`], [`Error::NoValue`], [`Error::BadValue`], [`Error::DuplicateKey`],
-    /// [`Error::Escape`] and [`Error::TemplateSequence`] name the first item that is wrong and what
-    /// would be right.
+    /// [`Error::Escape`] and [`Error::TemplateSequence`] name the first invalid item and the valid
+    /// form.
     pub fn parse(text: &str) -> Result<Options, Error> {
         let mut options = Options::default();
         let mut seen = Vec::new();
@@ -242,7 +239,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Parses what `std::env::var_os` says about [`VARIABLE`]. Without it, the options are the
+    /// Parses the result of `std::env::var_os` for [`VARIABLE`]. Without it, the options are the
     /// defaults.
     ///
     /// # Errors
@@ -253,8 +250,7 @@ impl Options {
         Options::parse(text).map_err(|error| Error::OptionsVariable { source: Box::new(error) })
     }
 
-    /// The string that [`Options::parse`] turns into these options again. What has its default is
-    /// left out.
+    /// A string that [`Options::parse`] turns into these options again. Defaults are omitted.
     pub fn to_options_string(&self) -> String {
         let default = Options::default();
         let mut items = Vec::new();
@@ -296,7 +292,7 @@ impl Options {
         items.join(":")
     }
 
-    /// Checks what no option can say alone.
+    /// Checks combinations of options.
     ///
     /// # Errors
     /// [`Error::MergeWithoutData`] if reports are to be merged that are not JSON files.
@@ -330,8 +326,8 @@ impl Options {
 }
 
 impl Output {
-    /// The same output, with a relative file name taken from `directory`, so that the program may
-    /// change its directory before the report is written.
+    /// The same output, with a relative file name resolved against `directory`, because the program
+    /// may change its directory before the report is written.
     ///
     /// # Errors
     /// [`Error::DirectoryName`] if the name is relative and the directory's is not UTF-8.
@@ -371,7 +367,7 @@ impl FromStr for Output {
 }
 
 impl Budget {
-    /// The fraction of the program's own processor time; none without a limit.
+    /// The fraction of the program's own processor time; `None` without a limit.
     #[must_use]
     pub fn fraction(self) -> Option<f64> {
         match self {
@@ -384,7 +380,7 @@ impl Budget {
 impl Display for Budget {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Rounded, since 0.07 * 100 is not 7.
+            // Rounded, because 0.07 * 100 is not 7.
             Budget::Fraction(fraction) => write!(formatter, "{}%", (fraction * 1e8).round() / 1e6),
             Budget::Unlimited => formatter.write_str("none"),
         }
@@ -400,7 +396,7 @@ impl FromStr for Budget {
             return Ok(Budget::Unlimited);
         }
         let percent = value.strip_suffix('%').and_then(|number| number.parse().ok());
-        // The smallest is what the written form keeps.
+        // The minimum is the precision of the written form.
         match percent.filter(|percent: &f64| (1e-6..=100.0).contains(percent)) {
             Some(percent) => Ok(Budget::Fraction(percent / 100.0)),
             None => Err(Error::BadValue {
@@ -432,7 +428,7 @@ impl RunId {
     /// A run that begins now, with this process.
     #[must_use]
     pub fn begins_here() -> RunId {
-        // To nanoseconds, as it is written.
+        // With nanosecond precision, as it is written.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         RunId { started: SystemTime::UNIX_EPOCH + since_1970, pid: std::process::id() }
     }
@@ -513,7 +509,7 @@ impl FromStr for TextAccess {
     }
 }
 
-/// The items that are not empty, with their escapes undone.
+/// The non-empty items, unescaped.
 fn split(text: &str) -> Result<Vec<String>, Error> {
     let mut items = vec![String::new()];
     let mut characters = text.chars();
@@ -532,7 +528,7 @@ fn split(text: &str) -> Result<Vec<String>, Error> {
     Ok(items)
 }
 
-/// The inverse of what [`split`] does to one value.
+/// The inverse of unescaping in [`split`].
 fn escape(value: &str) -> String {
     value.replace('\\', r"\\").replace(':', r"\:")
 }
@@ -646,7 +642,7 @@ mod tests {
             check(&format!("budget={value}"), &format!("budget={value}: {BUDGET}"));
         }
         const REMOVED: &str =
-            "is no option any more; budget=N% sets what profiling may cost, and with it how much is sampled";
+            "is no longer an option; budget=N% sets what profiling may cost, and with it how much is sampled";
         check("samples=50", &format!("`samples` {REMOVED}"));
         check("epoch_ms=5", &format!("`epoch_ms` {REMOVED}"));
         check("counts=all", "counts=all: expected sampled or exact");
@@ -672,15 +668,15 @@ mod tests {
         );
         check(
             "output=%x.txt",
-            "output=%x.txt: `%x` is no sequence; use %p (pid), %e (executable), %h (host) or %%",
+            "output=%x.txt: `%x` is not a valid sequence; use %p (pid), %e (executable), %h (host) or %%",
         );
         check(
             r"output=a\b.txt",
-            r"option text `output=a\b.txt`: a backslash stands only before `:` or `\`; write `\\` for a backslash",
+            r"option text `output=a\b.txt`: a backslash may only precede `:` or `\`; write `\\` for a backslash",
         );
         check(
             r"tool=none\",
-            r"option text `tool=none\`: a backslash stands only before `:` or `\`; write `\\` for a backslash",
+            r"option text `tool=none\`: a backslash may only precede `:` or `\`; write `\\` for a backslash",
         );
     }
 

@@ -1,33 +1,34 @@
 //! Writing the report file.
 //!
-//! Readers never see half a report, no process writes over the report of another one of the same
-//! run, and none leaves the report of an earlier run in place of its own:
+//! Readers never see an incomplete report, no process overwrites the report of another one of the
+//! same run, and reports of earlier runs are replaced:
 //!
 //! 1. The report is written to a temporary file in the directory of the report.
 //! 2. Its name is claimed with a link, which fails if the name is taken.
-//! 3. A file that has the name already is looked at. Every report holds the [`RunId`] of its run,
-//!    JSON as a field near the beginning and the table in its last line. One of another run that
-//!    was written before this run began is left over: it is replaced by a rename. Between the look
-//!    and the rename the directory is locked (`flock`), since two processes that see the same old
-//!    file would replace each other's report. Who does not get the lock leaves the old file alone.
-//! 4. Any other file is the report of another process of this run, or of a run at the same time.
-//!    The next name is tried: with the process id before the extension, then with 1, 2, … after the
-//!    process id.
+//! 3. An existing file with that name is inspected. Every report contains the [`RunId`] of its run,
+//!    JSON as a field near the beginning and the table in its last line. A report of another run
+//!    that was written before this run began is replaced by a rename. Between the inspection and
+//!    the rename the directory is locked (`flock`), because two processes that see the same old
+//!    file would replace each other's report. A process that does not get the lock does not replace
+//!    the old file.
+//! 4. Any other file is the report of another process of this run, or of a concurrent run. The next
+//!    name is tried: with the process id before the extension, then with 1, 2, … after the process
+//!    id.
 //!
-//! A forked child starts with the name that has its process id, unless the template has `%p`. A
-//! process that writes twice replaces what it wrote.
+//! A forked child starts with the name that contains its process id, unless the template has `%p`.
+//! A process that writes twice replaces its own report.
 //!
-//! If the processes of a run share one report ([`Target::merge`]), each reads the file that has the
-//! name, adds its own report, and replaces the file, all under the lock. It waits longer for that;
-//! who does not get the lock, or writes for a second time, makes a file of its own.
+//! If the processes of a run share one report ([`Target::merge`]), each reads the file with that
+//! name, adds its own report, and replaces the file, all under the lock. It waits longer for the
+//! lock; if it does not get it, or writes for a second time, it writes a separate file.
 //!
-//! Times are compared only with the beginning of the run, which is taken in nanoseconds when the
+//! Times are compared only with the beginning of the run, which is recorded in nanoseconds when the
 //! first process starts, and only for files of other runs; a report's time is set when it is
 //! written. Tried and rejected: the process's start time from /proc, which is rounded to clock
-//! ticks, so that a report which the last run left 10 ms ago counted as one of this run; the time
-//! that the kernel stamps a file with, which is that of the last tick; to move the old file aside
-//! instead of the lock: if it turns out to be young it has to be moved back, and by then its name
-//! may be taken.
+//! ticks, so that a report written by the previous run 10 ms earlier counted as one of this run;
+//! the kernel's own time stamp of a file, which is that of the last tick; moving the old file aside
+//! instead of locking: if it turns out to be recent it must be moved back, and by then its name may
+//! be taken.
 
 mod template;
 
@@ -47,21 +48,21 @@ use crate::report::{Format, Report, json};
 
 pub use template::{check_template, expand};
 
-/// How many names are tried before the report is given up.
+/// Maximum number of names that are tried.
 const NAMES: u32 = 10_000;
-/// How long to wait for another process that is about to choose its name: 1 ms, so often.
+/// How long to wait for another process that is choosing its name: this many times 1 ms.
 const LOCK_ATTEMPTS: u32 = 100;
-/// The same for a process that adds its report to that of others.
+/// The same for a process that merges its report.
 const LOCK_ATTEMPTS_TO_MERGE: u32 = 5_000;
-/// How much of a report's beginning and end is searched for the run, in bytes.
+/// Number of bytes at the beginning and end of a report that are searched for the run.
 const SEARCHED: u64 = 4096;
 
-/// Where a report goes.
+/// The destination of a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// The name of the file, in which [`expand`] replaces sequences.
+    /// The name of the file, with sequences for [`expand`].
     pub template: &'a str,
-    /// What is written.
+    /// The format.
     pub format: Format,
     /// Whether the processes of a run share one report. Only with [`Format::Json`].
     pub merge: bool,
@@ -72,7 +73,7 @@ pub struct Target<'a> {
 pub struct Identity {
     /// Its id.
     pub pid: u32,
-    /// The executable it runs.
+    /// Its executable.
     pub executable: PathBuf,
     /// The run that it is part of.
     pub run: RunId,
@@ -82,14 +83,14 @@ pub struct Identity {
 
 /// Writes the report to the file that `target` names and returns its path.
 ///
-/// `previous` is what an earlier call in the same process returned; that file is replaced. Pass
-/// none for the first report, and for the first one of a forked child. Waits at most 100 ms for
-/// other processes, to merge 5 s.
+/// `previous` is the result of an earlier call in the same process; that file is replaced. Pass
+/// `None` for the first report, and for the first one of a forked child. Waits at most 100 ms for
+/// other processes, or 5 s to merge.
 ///
 /// # Errors
 /// [`Error::TemplateSequence`] if the template has an unknown sequence, [`Error::WriteReport`] if
-/// the system refuses: the directory is missing or closed to us, the disk is full. No file is left
-/// behind then.
+/// the system refuses: the directory is missing or not accessible, the disk is full. Then no file
+/// remains.
 pub fn write_report(
     report: &Report,
     target: Target<'_>,
@@ -109,7 +110,7 @@ pub fn write_report(
                 Temporary::write(&wanted, identity.pid, text().as_bytes())?.replace(&wanted)?;
                 return Ok(wanted.clone());
             }
-            // What was merged cannot be taken back.
+            // A merged report cannot be removed from the file.
             names_the_process = false;
         } else if merge && add_to(&wanted, report, identity)? {
             return Ok(wanted.clone());
@@ -120,7 +121,7 @@ pub fn write_report(
     save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
 }
 
-/// A report as it stands in a file: with the run that it belongs to.
+/// A report in the form of a file: with its run.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
     match format {
         Format::Json => json::to_string(&Report { run: run.to_string(), ..report.clone() }),
@@ -128,9 +129,9 @@ fn in_file(report: &Report, format: Format, run: &RunId) -> String {
     }
 }
 
-/// Adds a report to the one that processes of the same run have written, if there is one; otherwise
-/// it is the first, in place of one that is left over. Nothing is done, and false returned, if the
-/// file is something else or the lock is not to be had.
+/// Merges a report into the one that processes of the same run have written, if there is one;
+/// otherwise writes it as the first, replacing that of an earlier run. Does nothing and returns
+/// false if the file is something else or the lock cannot be acquired.
 fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool> {
     let Some(_lock) = lock(directory_of(path), LOCK_ATTEMPTS_TO_MERGE) else {
         return Ok(false);
@@ -151,21 +152,21 @@ fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool>
     Ok(true)
 }
 
-/// Whether a file holds the report of this process alone.
+/// Whether a file contains only the report of this process.
 fn is_own(path: &Path, identity: &Identity) -> bool {
     json::read(path).is_ok_and(|report| report.processes == 1 && report.pid == identity.pid)
 }
 
-/// What is there under a name.
+/// The state of a file name.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing.
+    /// There is no file.
     Free,
     /// A report of this run.
     OfThisRun,
-    /// What an earlier run has left.
+    /// A file of an earlier run.
     LeftOver,
-    /// What a run at the same time has written.
+    /// A file of a concurrent run.
     Taken,
 }
 
@@ -181,7 +182,7 @@ fn state_of(path: &Path, run: &RunId) -> io::Result<State> {
     })
 }
 
-/// Whether a file holds a run's id near its beginning or its end.
+/// Whether a file contains a run's id near its beginning or its end.
 fn names_run(path: &Path, run: &RunId) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
@@ -202,7 +203,7 @@ fn names(wanted: &Path, names_the_process: bool, identity: &Identity) -> impl It
     [first].into_iter().chain(second).chain(further)
 }
 
-/// `number` before the extension.
+/// Inserts `number` before the extension.
 fn insert(path: &Path, number: u32) -> PathBuf {
     match path.extension() {
         Some(extension) => {
@@ -214,8 +215,7 @@ fn insert(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Gives the temporary file the first name that is free, or that a file has which is left over from
-/// before `run`.
+/// Gives the temporary file the first name that is free, or whose file is older than `run`.
 fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &RunId) -> io::Result<PathBuf> {
     let lock = lock(directory_of(&temporary.path), LOCK_ATTEMPTS);
     for name in names {
@@ -232,8 +232,8 @@ fn claim(mut temporary: Temporary, names: impl Iterator<Item = PathBuf>, run: &R
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// The lock under which old files are replaced; none if the file system has none or another process
-/// keeps it.
+/// The lock under which old files are replaced; `None` if the file system has none or another
+/// process holds it.
 fn lock(directory: &Path, attempts: u32) -> Option<Flock<File>> {
     let mut file = File::open(directory).ok()?;
     for _ in 0..attempts {
@@ -261,7 +261,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// A new file with these contents in the directory of `wanted`.
+    /// Creates a file with these contents in the directory of `wanted`.
     fn write(wanted: &Path, pid: u32, contents: &[u8]) -> io::Result<Temporary> {
         let directory = directory_of(wanted);
         for number in 0..NAMES {
@@ -272,15 +272,15 @@ impl Temporary {
             };
             let temporary = Temporary { path, renamed: false };
             file.write_all(contents)?;
-            // By itself the kernel would stamp the file with the last tick: too early for a run
-            // that began since.
+            // By default the kernel would set the time of the last tick: too early for a run that
+            // began since.
             let _ = file.set_modified(SystemTime::now());
             return Ok(temporary);
         }
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Gives the file a name that is free.
+    /// Gives the file a free name.
     fn link(&mut self, name: &Path) -> io::Result<()> {
         let refused = match fs::hard_link(&self.path, name) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => error,
@@ -295,7 +295,7 @@ impl Temporary {
         Ok(())
     }
 
-    /// Gives the file a name whether or not another file has it.
+    /// Gives the file a name, replacing any other file.
     fn replace(mut self, name: &Path) -> io::Result<()> {
         fs::rename(&self.path, name)?;
         self.renamed = true;
@@ -342,7 +342,7 @@ mod tests {
         in_run(pid, Duration::from_secs(60), 1)
     }
 
-    /// A process of a run that began so long ago with process `first`.
+    /// A process of a run that began this long ago with process `first`.
     fn in_run(pid: u32, ago: Duration, first: u32) -> Identity {
         let run = RunId { started: SystemTime::now() - ago, pid: first };
         Identity { pid, executable: PathBuf::from("/bin/app"), run, is_fork_child: false }
@@ -352,7 +352,7 @@ mod tests {
         Target { template, format: Format::of_file_name(template).unwrap(), merge: false }
     }
 
-    /// Writes process `pid`'s report in `directory` and returns the file name it got.
+    /// Writes process `pid`'s report in `directory` and returns its file name.
     #[track_caller]
     fn write(directory: &Path, template: &str, identity: &Identity) -> String {
         let template = format!("{}/{template}", directory.display());
@@ -505,7 +505,7 @@ mod tests {
             });
             let merged = json::read(Path::new(&path)).unwrap();
             assert_eq!((merged.processes, merged.run), (8, run.to_string()));
-            // Its time is that of a report that was written while the run went on.
+            // Its time is that of a report written during the run.
             File::options().write(true).open(&path).unwrap().set_modified(run.started).unwrap();
             assert_eq!(listing(directory.path()), ["r.json"]);
         }
@@ -518,7 +518,7 @@ mod tests {
         let target = Target { merge: true, ..target(&path) };
         let (first, second) = (process(1), Identity { run: process(1).run, ..process(2) });
         let second = Identity { run: first.run, ..second };
-        // Alone, it may replace what it wrote.
+        // Alone, it may replace its own report.
         let written = write_report(&report(1), target, &first, None).unwrap();
         assert_eq!(write_report(&report(1), target, &first, Some(&written)).unwrap(), Path::new(&path));
         let merged = write_report(&report(2), target, &second, None).unwrap();

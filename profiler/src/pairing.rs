@@ -1,60 +1,59 @@
-//! Which exit belongs to which entry, on one thread.
+//! Pairing of exits with entries, on one thread.
 //!
-//! Entries are kept on a stack of their own. An exit need not find its entry on top: probes are off
-//! most of the time, and longjmp, exceptions and coroutines leave entries behind. An exit matches
-//! the topmost entry that has
+//! Entries are kept on a stack. The entry of an exit need not be on top: probes are off most of the
+//! time, and longjmp, exceptions and coroutines leave entries behind. An exit matches the topmost
+//! entry that has
 //!
 //! 1. the same function,
-//! 2. the same return address (both probes get it: for a recursive function, it tells calls from
-//!    different places apart),
+//! 2. the same return address (both probes get it: for a recursive function, it distinguishes calls
+//!    from different places),
 //! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own
 //!    exit cannot have been missed, and
 //! 4. the same observation, or a stack pointer that is not above the exit's. Within an observation
 //!    no entry of the function was missed, so the topmost one is right. Across observations, an
-//!    entry whose stack pointer is above the exit's may be that of an outer call, the exit that of
-//!    an inner one whose entry was missed.
+//!    entry whose stack pointer is above the exit's may be that of an outer call, and the exit that
+//!    of an inner one whose entry was missed.
 //!
-//! The entries above a match have ended without an exit that was seen. An entry whose frame is
-//! below the stack pointer of a later entry is gone as well, and so is one of the same function at
-//! the same stack pointer. A latency is thus never taken from another call's entry, but may be
-//! lost.
+//! The entries above a match have ended without an observed exit. An entry whose frame is below the
+//! stack pointer of a later entry has ended as well, and so has one of the same function at the
+//! same stack pointer. So a latency is never computed from another call's entry, but may be lost.
 //!
-//! The stack is written by its thread only. The daemon reads it for the calls that are open when
-//! the report is made, so it is made of atomics, which cost nothing more here.
+//! The stack is written by its thread only. The service thread reads it for the calls that are open
+//! when the report is made, so it consists of atomics, which cost nothing extra here.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How deep the stack is. Pages that are not used are not there.
+/// Maximum depth of the stack. Unused pages are never allocated.
 pub(crate) const DEPTH: usize = 4096;
 
-/// How far down an exit looks for its entry.
+/// Number of entries that an exit searches.
 const LOOK: usize = 64;
 
-/// An entry that was seen.
+/// An observed entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) function: u32,
-    /// The observation of the function that the entry is part of.
+    /// The observation of the function to which the entry belongs.
     pub(crate) observation: u32,
-    /// The exit period of the function at the time.
+    /// The function's exit period at the entry.
     pub(crate) period: u32,
-    /// How many calls this one stands for.
+    /// Number of calls that it represents.
     pub(crate) weight: f32,
-    /// Where the function returns to.
+    /// The return address of the function.
     pub(crate) call_site: usize,
     /// The stack pointer at the probe.
     pub(crate) stack_pointer: usize,
     /// When the entry probe was left, in ticks.
     pub(crate) ticks: u64,
-    /// What the thread had spent in probes by then, in ticks.
+    /// Time that the thread had spent in probes by then, in ticks.
     pub(crate) overhead: u64,
-    /// How long the thread had been preempted by then, in ticks.
+    /// Time for which the thread had been preempted by then, in ticks.
     pub(crate) preempted: u64,
-    /// How many first entries of windows it had made by then.
+    /// Number of first entries of windows that it had made by then.
     pub(crate) cold: u64,
 }
 
-/// The place of an entry on the stack.
+/// The stored form of an entry on the stack.
 #[derive(Debug, Default)]
 struct Slot([AtomicU64; 8]);
 
@@ -92,24 +91,24 @@ impl Slot {
     }
 }
 
-/// The entries of one thread that have not come out.
+/// The open entries of one thread.
 #[derive(Debug)]
 pub(crate) struct EntryStack {
     slots: [Slot; DEPTH],
     height: AtomicUsize,
 }
 
-/// The stack of the thread that calls.
+/// The stack of the calling thread.
 pub(crate) struct Own<'a>(&'a EntryStack);
 
 impl EntryStack {
-    /// For the thread that writes it.
+    /// For the owning thread, which writes it.
     pub(crate) fn own(&self) -> Own<'_> {
         Own(self)
     }
 
-    /// The entries from the lowest on, as the daemon sees them: one that changes in this moment is
-    /// left out.
+    /// The entries from the lowest on, for the service thread: an entry that is being changed is
+    /// skipped.
     pub(crate) fn look(&self) -> impl Iterator<Item = Entry> {
         let height = self.height.load(Relaxed).min(DEPTH);
         self.slots[..height].iter().filter_map(|slot| {
@@ -133,9 +132,9 @@ impl Own<'_> {
         self.0.height.store(height, Relaxed);
     }
 
-    /// Makes room for an entry, and gives its place. When there is none, entries that no exit can
-    /// match any more make it: those for which `is_open` does not hold. `gone` gets the entries
-    /// that were found to have ended without an exit.
+    /// Makes space for an entry, and returns its index. If the stack is full, entries that no exit
+    /// can match any more are removed: those for which `is_open` returns false. `gone` is called
+    /// with the entries that have ended without an exit.
     pub(crate) fn push(
         &mut self,
         entry: &Entry,
@@ -174,14 +173,14 @@ impl Own<'_> {
         kept
     }
 
-    /// Fills the place that [`Own::push`] has given.
+    /// Stores the entry at the index that [`Own::push`] has returned.
     pub(crate) fn put(&mut self, index: usize, entry: &Entry) {
         self.0.slots[index].store(entry);
         self.0.height.store(index + 1, Relaxed);
     }
 
-    /// Takes the entry that an exit belongs to, and what lies above it, which `gone` gets. The exit
-    /// is described like an entry.
+    /// Removes the entry that an exit belongs to, and those above it, with which `gone` is called.
+    /// The exit is described like an entry.
     pub(crate) fn pop(&mut self, exit: &Entry, mut gone: impl FnMut(&Entry)) -> Option<Entry> {
         let matches = |entry: &Entry| {
             entry.function == exit.function
@@ -203,7 +202,7 @@ impl Own<'_> {
         None
     }
 
-    /// Forgets every entry.
+    /// Removes every entry.
     pub(crate) fn clear(&mut self, mut gone: impl FnMut(&Entry)) {
         self.cut(0, &mut gone);
     }
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_exit_takes_its_entry_and_what_was_left_above() {
-        // An inlined function has the frame of the one around it.
+        // An inlined function has the frame of the enclosing one.
         let nested = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x90), (3, 1, 0xb, 0x80)]);
         let mut gone = Vec::new();
         assert!(nested.own().pop(&exit(2, 1, 0xa, 0x90), |entry| gone.push(entry.function)).is_some());
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stack_says_so() {
+    fn a_full_stack_is_reported() {
         let entries: Vec<_> = (0..DEPTH).map(|i| (1, 1, 0xa, 0x9000 - i)).collect();
         let full = stack(&entries);
         let one_more = Entry { stack_pointer: 1, ..Entry::default() };
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_seen_from_outside() {
+    fn stored_entries_are_visible_to_other_threads() {
         let entry = Entry {
             function: 1,
             observation: u32::MAX,

@@ -1,13 +1,14 @@
-//! The life of the process around a session: fork, exec, exit, fatal signals.
+//! Events of the process around a session: fork, exec, exit, fatal signals.
 //!
-//! | what happens | what is done |
+//! | event | action |
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
 //! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call goes on |
-//! | exec | report, for nothing survives it; the new image starts its own session |
-//! | fork | parent and child each hold our locks across it; the child begins anew, with a daemon of its own |
+//! | exec | report, because nothing survives it; the new image starts its own session |
+//! | fork | parent and child each hold our locks across it; the child starts again, with its own
+//! service thread |
 //! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec |
-//! | a fatal signal that the program leaves at its default | report, then the default |
+//! | a fatal signal with its default action | report, then the default |
 //! | SIGKILL | nothing can be done |
 
 use std::cell::UnsafeCell;
@@ -15,18 +16,19 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
+use fastinst_sigsafe::signal::{is_fault, send_again};
 
-use crate::session;
+use crate::session::{self, Leaving};
 
-/// The process that the session belongs to. Another one that runs this code is a vfork child, in
-/// our memory but not ours, or a child that was made without fork's handlers.
+/// The process that the session belongs to. If another process runs this code, it is a vfork child,
+/// in our memory, or a child that was made without fork handlers.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
-/// Whether [`follow`] was called: fatal signals bring a report.
+/// Whether [`follow`] was called: fatal signals cause a report.
 pub fn is_followed() -> bool {
     PROCESS.load(Ordering::Relaxed) != 0
 }
@@ -35,11 +37,11 @@ pub fn is_followed() -> bool {
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Page faults of children that this process had waited for when [`follow`] was called, and whether
-/// it had others: a program that becomes another keeps its children.
+/// it had others: a program that calls exec keeps its children.
 static FAULTS_BEFORE: AtomicI64 = AtomicI64::new(0);
 static HAD_CHILDREN: AtomicBool = AtomicBool::new(false);
 
-/// Page faults of the children that were waited for; no process goes without.
+/// Page faults of the children that were waited for; every process has some.
 fn faults_of_children() -> i64 {
     // SAFETY: all zero is a valid value, and the call writes nothing else.
     unsafe {
@@ -49,72 +51,71 @@ fn faults_of_children() -> i64 {
     }
 }
 
-/// Whether there are children that were not waited for.
+/// Whether there are children that have not been waited for.
 fn has_children() -> bool {
-    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT leaves every
-    // child as it is.
+    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT does not reap
+    // the child.
     unsafe {
         let mut child: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
         libc::waitid(libc::P_ALL, 0, &mut child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0
     }
 }
 
-/// Whether this program has started other processes, in any way: they may have reports of their
-/// own.
+/// Whether this program has started other processes, by any means: they may have their own reports.
 pub(crate) fn has_made_children() -> bool {
     HAS_FORKED.load(Ordering::Relaxed)
         || faults_of_children() > FAULTS_BEFORE.load(Ordering::Relaxed)
         || has_children() && !HAD_CHILDREN.load(Ordering::Relaxed)
 }
 
-/// Follows this process from now on: fork handlers and fatal signals. Once, after
+/// Installs fork handlers and handlers of fatal signals in this process. Called once, after
 /// [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     FAULTS_BEFORE.store(faults_of_children(), Ordering::Relaxed);
     HAD_CHILDREN.store(has_children(), Ordering::Relaxed);
-    // First, so that its handlers hold nothing while ours wait for the service thread.
+    // First, so that its handlers hold no locks while ours wait for the service thread.
     wordpatch::text::follow_forks();
-    // SAFETY: the three functions are never unloaded, and keep to what may be done around a fork.
+    // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     FATAL.iter().for_each(|signal| watch_signal(*signal));
 }
 
-/// The process ends: its report is written. Called by the destructor and in front of `_exit`.
+/// Writes the report when the process ends. Called by the destructor and before `_exit`.
 pub fn at_exit() {
     if !is_followed() {
         return;
     }
     if is_own_process() {
-        session::finish(true);
+        session::finish(Leaving::Exit);
     } else if wordpatch::text::is_shared_with_parent() {
         session::say("this process was forked without fork(), and has no report");
     }
 }
 
-/// The process is about to become another program: what was measured is written now.
+/// Writes the report before the process calls exec.
 pub fn before_exec() {
     if is_own_process() && session::has_probes() {
-        session::finish(false);
+        session::finish(Leaving::Exec);
     }
 }
 
-/// What the forking thread holds between `prepare` and the handlers after.
+/// State that the forking thread holds between `prepare` and the handlers after the fork.
 struct Held(UnsafeCell<Option<ForkGuard>>);
 
-// SAFETY: only the thread that forks touches it, and glibc runs one fork's handlers at a time.
+// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn prepare() {
     let guard = before_fork();
-    // SAFETY: see `Held`; the guard's own locks keep a second fork out.
+    // SAFETY: see `Held`; the guard's own locks exclude a second fork.
     unsafe { *HELD.0.get() = Some(guard) };
 }
 
 fn release() {
-    // SAFETY: see `Held`. Taken out before it is dropped: dropping lets the next fork in.
+    // SAFETY: see `Held`. Removed before it is dropped: dropping permits the next fork.
     let guard = unsafe { (*HELD.0.get()).take() };
     drop(guard);
 }
@@ -132,8 +133,8 @@ extern "C" fn in_child() {
 }
 
 unsafe extern "C" {
-    /// glibc's own name of `sigaction`: the library that this becomes part of exports a `sigaction`
-    /// of its own, which shows programs a default where our handler stands.
+    /// glibc's internal name of `sigaction`: the library that contains this crate exports a
+    /// `sigaction` of its own, which hides our handler from programs.
     pub fn __sigaction(
         signal: libc::c_int,
         new: *const libc::sigaction,
@@ -141,9 +142,9 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// Signals whose default ends the process, but for SIGKILL, which cannot be caught. (Where a
-/// program patches straddlers through the C interface, wordpatch takes SIGTRAP over and hands on
-/// what is not its own.)
+/// Signals whose default action ends the process, except for SIGKILL, which cannot be caught. (If a
+/// program patches straddlers through the C interface, wordpatch handles SIGTRAP and passes on
+/// traps that are not its own.)
 pub const FATAL: [libc::c_int; 20] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -171,22 +172,22 @@ fn action(function: libc::sighandler_t) -> libc::sigaction {
     // SAFETY: all zero is a valid action.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = function;
-    // SIGINFO: the signal is sent on as it came. ONSTACK: it may be a stack overflow.
+    // SIGINFO: the signal is sent again with its information. ONSTACK: it may be a stack overflow.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     action
 }
 
-/// The action that reports and then has the default effect: what stands in for a default.
+/// The action that writes the report and then has the default effect: replaces a default.
 pub fn default_with_report() -> libc::sigaction {
     action(report_and_die as *const () as libc::sighandler_t)
 }
 
-/// Whether `current` is our handler, which a program must not find where it looks for its default.
+/// Whether `current` is our handler, which is reported to programs as the default.
 pub fn is_ours(current: &libc::sigaction) -> bool {
     current.sa_sigaction == report_and_die as *const () as libc::sighandler_t
 }
 
-/// Takes a signal that the program has left at its default.
+/// Installs our handler for a signal whose action is the default.
 fn watch_signal(signal: libc::c_int) {
     let mut current = MaybeUninit::zeroed();
     // SAFETY: reads the action into memory of the right type; all zero is SIG_DFL.
@@ -196,33 +197,28 @@ fn watch_signal(signal: libc::c_int) {
     };
     if current.sa_sigaction == libc::SIG_DFL {
         let ours = default_with_report();
-        // SAFETY: the handler has the signature of SA_SIGINFO and obeys signal context.
+        // SAFETY: the handler has the signature of SA_SIGINFO and is async-signal-safe.
         unsafe { __sigaction(signal, &ours, std::ptr::null_mut()) };
     }
 }
 
-/// Whether a thread is already on its way out through the handler.
+/// Whether a thread is already ending the process in the handler.
 static DYING: AtomicBool = AtomicBool::new(false);
 
-/// Runs in signal context: asks the daemon for the report, waits, and lets the default happen.
+/// Signal handler: requests the report from the service thread, waits, and lets the default happen.
 extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
-        session::finish(true);
+        session::finish(Leaving::Signal);
     }
-    // SAFETY: async-signal-safe calls on valid memory. A fault happens again when the instruction
-    // is executed again; any other signal is sent to this thread again with what came with it, and
-    // has its default effect once this handler returns.
+    // SAFETY: the kernel's pointer, and async-signal-safe calls on valid memory. A fault is raised
+    // again when the instruction is executed again; any other signal is sent to this thread again
+    // with its information, and has its default effect once this handler returns.
     unsafe {
         let mut default = action(libc::SIG_DFL);
         default.sa_flags = 0;
         __sigaction(signal, &default, std::ptr::null_mut());
-        let is_fault = (*info).si_code > 0
-            && matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGSYS);
-        if !is_fault {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) != 0 {
-                libc::raise(signal);
-            }
+        if !is_fault(&*info) {
+            send_again(&*info);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Percentiles of weighted samples that come in groups, with their intervals.
+//! Percentiles of weighted, grouped samples, with their intervals.
 //!
-//! The samples of one window belong together, and each window's samples have one weight. What is
-//! kept is a random subset of the groups: when there are too many samples, half of the groups are
-//! dropped at random, and from then on each new group is kept with half the probability. All groups
-//! are kept with the same probability, so weights stay as they are.
+//! The samples of one window form a group, and have the same weight. A random subset of the groups
+//! is kept: when there are too many samples, half of the groups are dropped at random, and from
+//! then on each new group is kept with half the probability. All groups are kept with the same
+//! probability, so weights do not change.
 //!
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
@@ -24,11 +24,11 @@ struct Sample {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quantiles {
     samples: Vec<Sample>,
-    /// A group is kept if so many bits of its hash are zero.
+    /// A group is kept if this many bits of its hash are zero.
     thinned: u32,
 }
 
-/// Scatters the groups: neighbours are independent.
+/// Scatters the groups, so that neighbours are independent.
 fn hash(group: u32) -> u32 {
     let mixed = (group ^ (group >> 16)).wrapping_mul(0x7feb_352d);
     let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
@@ -36,7 +36,7 @@ fn hash(group: u32) -> u32 {
 }
 
 impl Quantiles {
-    /// Adds a sample of a group, and keeps no more than `limit`.
+    /// Adds a sample of a group, keeping at most `limit` samples.
     pub(crate) fn add(&mut self, group: u32, ticks: f64, weight: f64, limit: usize) {
         if !self.is_kept(group) {
             return;
@@ -53,19 +53,19 @@ impl Quantiles {
         hash(group).trailing_zeros() >= self.thinned
     }
 
-    /// Memory that the samples take, in bytes.
+    /// Memory of the samples, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.samples.capacity() * size_of::<Sample>()
     }
 
-    /// Whether every sample that was added is there.
+    /// Whether all added samples are kept.
     fn is_complete(&self) -> bool {
         self.thinned == 0
     }
 
-    /// The percentiles at these shares, in ticks; nothing without samples. There were so many calls
-    /// of which nothing is known, as a multiple of those that the samples stand for; with none, the
-    /// samples are all calls.
+    /// The percentiles at these shares, in ticks; `None` without samples. `unknown` is the number
+    /// of calls about which nothing is known, relative to those that the samples represent; if 0,
+    /// the samples are all calls.
     pub(crate) fn at<const N: usize>(&self, shares: [f64; N], unknown: f64) -> Option<[Estimate; N]> {
         let mut sorted: Vec<&Sample> = self.samples.iter().collect();
         sorted.sort_unstable_by(|a, b| a.ticks.total_cmp(&b.ticks));
@@ -91,7 +91,7 @@ impl Quantiles {
             let Some(error) = error_of_share(&grouped, value, share, total) else {
                 return Estimate { value, low: value_at(0.0), high: None };
             };
-            // All other calls may have been shorter than the percentile, or all longer.
+            // All other calls may have been shorter than the percentile, or longer.
             let least = share - (1.0 - share) * unknown - error;
             let most = share + share * unknown + error;
             let low = if least > 0.0 { value_at(least) } else { value_at(0.0) };
@@ -102,7 +102,7 @@ impl Quantiles {
     }
 }
 
-/// Half-width of the 95 % interval of the share of samples up to `value`; nothing with fewer than
+/// Half-width of the 95 % interval of the share of samples up to `value`; `None` with fewer than
 /// two groups. The samples are in the order of their groups.
 fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<f64> {
     let residual = |sample: &Sample| {
@@ -120,9 +120,9 @@ fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Opt
         return None;
     }
     let between = squares * count / (count - 1.0) / (total * total);
-    // Few groups that happen to agree do not know more than as many independent samples would.
+    // Few groups that happen to agree are not better than as many independent samples.
     let least = share * (1.0 - share) / grouped.len() as f64;
-    // A few windows may stand for most of the calls.
+    // A few windows may represent most of the calls.
     let degrees = if fourths > 0.0 { squares * squares / fourths } else { count - 1.0 };
     Some(student(degrees) * between.max(least).sqrt())
 }
@@ -146,7 +146,7 @@ mod tests {
         assert!(Quantiles::default().at([0.5], 0.0).is_none());
     }
 
-    /// Groups with a level of their own: the samples in one are anything but independent.
+    /// Groups with different levels: the samples of one group are strongly correlated.
     #[test]
     fn intervals_hold_the_true_percentile_for_samples_in_clusters() {
         let mut random = SmallRng::seed_from_u64(7);
@@ -192,7 +192,7 @@ mod tests {
             (median.low, median.high)
         };
         let (low, high) = bounds(0.1);
-        // 1000 calls more: the 5500th of 11,000 is one of those from the 4500th to the 5500th.
+        // 1000 more calls: the 5500th of 11,000 is one of those from the 4500th to the 5500th.
         assert!(
             (4200.0..4501.0).contains(&low) && (5500.0..5800.0).contains(&high.unwrap()),
             "{low} {high:?}"

@@ -10,16 +10,17 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use fastinst::{ProbeId, ProbeType};
+use fastinst::ProbeId;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
-use crate::governor;
+use crate::governor::{self, Demand};
 use crate::measured::{Measured, ON, Stage};
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
+use crate::probe_type::ProbeType;
 use crate::strata::Strata;
 use crate::{fire, own_time, thread};
 
@@ -65,6 +66,7 @@ pub(crate) struct Schedule {
     is_over: bool,
     ticks: u32,
     own: OwnPart,
+    demand: Demand,
     /// Windows that open at the end of this tick.
     opening: Vec<(u32, Planned)>,
 }
@@ -80,6 +82,7 @@ impl Schedule {
             is_over: false,
             ticks: 0,
             own: OwnPart::default(),
+            demand: Demand::default(),
             opening: Vec::new(),
         }
     }
@@ -163,10 +166,18 @@ impl Schedule {
         let value =
             |measured: &Measured| measured.strata.known_ticks().powf(VALUE_OF_TIME) * of_probes(measured);
         let mean = all.iter().map(|measured| value(measured)).sum::<f64>() / all.len().max(1) as f64;
+        self.demand.importance = 0.0;
         for measured in all {
             let importance = value(measured) / mean.max(1.0);
-            measured.pace.matters(importance.clamp(*IMPORTANCE.start(), *IMPORTANCE.end()));
+            let importance = importance.clamp(*IMPORTANCE.start(), *IMPORTANCE.end());
+            measured.pace.matters(importance);
+            self.demand.importance += importance;
         }
+    }
+
+    /// What there is to observe, for the governor.
+    pub(crate) fn demand(&self) -> Demand {
+        self.demand
     }
 
     fn exhausted(&mut self, index: u32) {
@@ -182,7 +193,9 @@ impl Schedule {
             measured.strata.counted(counted.entries, now - gap - since);
             measured.strata.gap(gap, rate);
             measured.pace = Pace::new(rate);
-            measured.pace.matters(of_probes(measured).max(*IMPORTANCE.start()));
+            let importance = of_probes(measured).max(*IMPORTANCE.start());
+            measured.pace.matters(importance);
+            self.demand.importance += importance;
             // What its long calls have earned was not enough, however long they are: windows first.
             self.plan(index, now, 0.0);
         }
@@ -229,6 +242,7 @@ impl Schedule {
         let mut opening = std::mem::take(&mut self.opening);
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
+        self.demand.windows += opening.len() as u64;
         let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
         for (index, planned) in opening.drain(..) {
@@ -356,6 +370,7 @@ impl Schedule {
         self.is_over = false;
         self.start = tsc::now();
         self.own = OwnPart::default();
+        self.demand = Demand::default();
         for measured in &mut self.functions {
             measured.forget();
         }

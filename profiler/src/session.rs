@@ -9,9 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastinst::provider::cyg_profile;
+use fastinst::ProbeMetadata;
+use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
-use fastinst::{ProbeMetadata, ProbeType};
+use fastinst_sigsafe::futex;
 use wordpatch::calibration;
 
 use crate::callers::Bodies;
@@ -19,23 +20,24 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
-use crate::locations::{Locations, tell_apart};
+use crate::locations::{Locations, disambiguate};
 use crate::measured::{Measured, Units};
 use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::{Identity, Target, write_report};
+use crate::probe_type::ProbeType;
 use crate::report::{Cost, Report, View, text};
 use crate::schedule::{Schedule, switch_on};
-use crate::stderr::Stderr;
+use crate::stderr::stderr;
 use crate::{fire, governor, preemption, summary, thread};
 
-/// Time between two looks for threads that have ended.
+/// Interval between two checks for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// Probes of programs with no more functions than this are made at the start, in some 50 ms at the
-/// most.
+/// Probes of programs with no more functions than this are made at the start, in at most some 50
+/// ms.
 const SMALL: usize = 8000;
 
-/// Between the start and the first tick.
+/// Time between the start and the first tick.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
 struct Session {
@@ -45,52 +47,52 @@ struct Session {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
-    /// Source files, for filters and for functions with one name.
+    /// Source files, for filters and for functions with the same name.
     locations: Locations,
-    /// Index of a function by object and place in it: a library that is loaded again finds its
+    /// Index of a function by object and offset in it: a library that is loaded again finds its
     /// functions here.
     indices: HashMap<(&'static CStr, usize), u32>,
-    /// By address: what the calls are counted by that were made before a function's probes were
-    /// ready.
+    /// By function address: the index under which calls are counted that were made before its
+    /// probes were ready.
     by_address: HashMap<usize, u32>,
     early_calls: HashMap<usize, u64>,
     bodies: Bodies,
     last_reclaim: Instant,
     toggles_before: u64,
     written: Option<PathBuf>,
-    /// Where diagnostics and the text report go.
-    stderr: Stderr,
-    /// Why no code can be found or patched in this process, if so.
+    /// The reason why code cannot be found or patched in this process, if so.
     refusal: Option<String>,
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
-/// Set in a forked child until its text is its own.
+/// Set in a forked child until it has its own text.
 static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Set in the process that the user has started: only that one says that there is nothing to
-/// report.
+/// Set in the process that the user started: only that one reports that there is nothing to report.
 static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
 
-/// This process is the first of its run.
+/// Marks this process as the first of its run.
 pub fn speak_for_the_run() {
     SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
 }
 
-/// Nothing is observed any more: the last report is written.
+/// Set when the last report was written: nothing is observed any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
     SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
 }
 
-/// Starts measuring. Blocks for the look at the loaded objects.
+/// Starts measuring what the registered [providers](fastinst::provider) find. Blocks while the
+/// loaded objects are inspected.
 ///
 /// # Errors
-/// [`Error::Start`] when the provider or the service thread cannot be started.
+/// [`Error::Start`] if the provider or the service thread cannot be started.
 pub fn start(options: Options) -> Result<(), Error> {
     let failed = |source| Error::Start { source };
+    // From now on it is known which stream it is.
+    stderr();
     let before = governor::of_thread();
     fastinst::set_access(options.text.into());
     let discovery = options.discovery;
@@ -100,22 +102,22 @@ pub fn start(options: Options) -> Result<(), Error> {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
-    let discovered_now = match discovery {
-        Discovery::Auto => cyg_profile::start_eagerly_up_to(SMALL),
-        Discovery::Eager => cyg_profile::start(),
-        Discovery::Lazy => cyg_profile::start_lazily(),
-    };
-    discovered_now.map_err(failed)?;
+    provider::begin(match discovery {
+        Discovery::Auto => Extent::AllUpTo { functions: SMALL },
+        Discovery::Eager => Extent::All,
+        Discovery::Lazy => Extent::Executed,
+    })
+    .map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
-    start_daemon().map_err(failed)
+    start_service_thread().map_err(failed)
 }
 
 fn governor(options: &Options, ticks_per_ns: f64) -> Governor {
     Governor::new(options.budget.fraction(), options.counts == Counts::Exact, ticks_per_ns)
 }
 
-fn start_daemon() -> Result<(), fastinst::Error> {
+fn start_service_thread() -> Result<(), fastinst::Error> {
     service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
 
@@ -145,13 +147,12 @@ impl Session {
             last_reclaim: Instant::now(),
             toggles_before: 0,
             written: None,
-            stderr: Stderr::now(),
             refusal: refusal(),
         }
     }
 
-    /// The index of a probe's function, which is made if it is new.
-    fn function_of(&mut self, probe: &ProbeMetadata) -> Option<u32> {
+    /// The index of a probe's function, which is created if it is new.
+    fn function_of(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(index) = self.indices.get(&key) {
             return Some(*index);
@@ -161,13 +162,13 @@ impl Session {
         self.schedule.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
         self.indices.insert(key, index);
         self.by_address.insert(probe.function_address, index);
-        // Its probes are switched on one by one as they are adopted.
+        // Its probes are switched on one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
     }
 
-    /// Whether the user asked for the function of a probe.
-    fn wants(&mut self, probe: &ProbeMetadata) -> bool {
+    /// Whether the user selected the function of a probe.
+    fn wants(&mut self, probe: &ProbeMetadata<'_>) -> bool {
         let locations = &mut self.locations;
         let file = || {
             let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
@@ -178,17 +179,17 @@ impl Session {
     }
 
     /// Adds the calls that were made before their function's probes were ready. They were counted,
-    /// not timed.
+    /// but not timed.
     fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
-        cyg_profile::take_arrivals(|address, calls| *early.entry(address).or_default() += calls);
+        provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
                 functions[*index as usize].strata.counted_early(*calls);
                 false
             }
-            // Its probes are still to be made.
+            // Its probes have not been made yet.
             None => true,
         });
     }
@@ -197,7 +198,7 @@ impl Session {
         let begin = governor::of_thread();
         self.take_early_calls();
         let is_busy = self.schedule.tick();
-        self.governor.adapt();
+        self.governor.adapt(self.schedule.demand());
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
             self.last_reclaim = Instant::now();
             thread::reclaim();
@@ -208,7 +209,7 @@ impl Session {
         pause
     }
 
-    /// Everything measured so far.
+    /// The report of everything measured so far.
     fn report(&mut self) -> Report {
         self.schedule.drain();
         self.take_early_calls();
@@ -217,7 +218,7 @@ impl Session {
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
-        tell_apart(&mut functions, &mut self.locations);
+        disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
@@ -247,8 +248,7 @@ impl Session {
         }
     }
 
-    /// Writes the report where the options say. What cannot be written there is not lost: it goes
-    /// to a file beside.
+    /// Writes the report as the options say. If that fails, it is written to another file.
     fn write(&mut self) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();
@@ -257,35 +257,35 @@ impl Session {
         let report = self.report();
         let written = match &self.options.output {
             Output::Stderr => {
-                if self.stderr.write(&text::render(&report, &on_stderr())) {
+                if stderr().write(&text::render(&report, &on_stderr())) {
                     return;
                 }
-                // The stream was closed or is another file by now.
+                // The stream was closed or is now another file.
                 self.write_file(&report, RESCUE, crate::report::Format::Text)
             }
             Output::File { template, format } => {
                 self.write_file(&report, template, *format).or_else(|error| {
-                    self.stderr.write(&format!("fastinst: {error}\n"));
+                    stderr().write(&format!("fastinst: {error}\n"));
                     let rescued = self.write_file(&report, RESCUE, *format)?;
-                    self.stderr.write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    stderr().write(&format!("fastinst: the report is in {}\n", rescued.display()));
                     Ok(rescued)
                 })
             }
         };
         if self.written.is_none() {
-            report.notes.iter().for_each(|note| _ = self.stderr.write(&format!("fastinst: {note}\n")));
+            report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
         }
         match written {
             Ok(path) => self.written = Some(path),
-            // No file can be made: all that is left is the stream.
+            // No file can be created: only the stream is left.
             Err(error) => {
-                self.stderr.write(&format!("fastinst: {error}\n"));
-                self.stderr.write(&text::render(&report, &on_stderr()));
+                stderr().write(&format!("fastinst: {error}\n"));
+                stderr().write(&text::render(&report, &on_stderr()));
             }
         }
     }
 
-    /// One line, from the process that the user has started, unless its children may have had
+    /// Writes one line, in the process that the user started, unless its children may have had
     /// something to report.
     fn write_why_there_is_none(&self) {
         if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
@@ -299,7 +299,7 @@ impl Session {
         };
         let (pid, executable) = (self.identity.pid, self.identity.executable.display());
         let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
-        self.stderr.write(&why);
+        stderr().write(&why);
     }
 
     fn write_file(
@@ -313,13 +313,13 @@ impl Session {
     }
 }
 
-/// What is shown on standard error: a terminal does not need thousands of rows.
+/// The selection for standard error: a terminal does not need thousands of rows.
 fn on_stderr() -> View {
     let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
-/// What finding and patching code cannot do without, if it is missing.
+/// The reason why code cannot be found or patched, if there is one.
 fn refusal() -> Option<String> {
     const MAPS: &str = "/proc/self/maps";
     let error = std::fs::File::open(MAPS).err()?;
@@ -330,11 +330,11 @@ fn refusal() -> Option<String> {
     Some(format!("{MAPS} cannot be read ({error}), and code cannot be found without it; {remedy}"))
 }
 
-/// Where a report goes that has no other place.
+/// The file for a report that cannot be written elsewhere.
 const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
 fn notes() -> Vec<String> {
-    let mut notes = cyg_profile::notes();
+    let mut notes = provider::notes();
     if !clock::tsc_is_invariant() {
         notes.push(
             "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
@@ -344,29 +344,34 @@ fn notes() -> Vec<String> {
     notes
 }
 
-/// Told of every probe: makes it one of its function's, and switches it on if the others are.
-fn discovered(probe: &ProbeMetadata) {
+/// Called for every probe: assigns it to its function, and switches it on if the others are on.
+/// Only functions whose code is never unloaded as a group are observed: a report names them when
+/// the process ends.
+fn discovered(probe: &ProbeMetadata<'_>) {
+    let Some(kind) = ProbeType::of(probe.kind) else { return };
+    let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
     let is_on = with_session(|session| {
-        if !session.wants(probe) {
+        if !session.wants(&probe) {
             return None;
         }
-        let index = session.function_of(probe)?;
-        Function::adopt(index, probe.id, probe.kind)?;
+        let index = session.function_of(&probe)?;
+        Function::adopt(index, probe.id, kind)?;
         session.schedule.functions[index as usize].probes += 1;
-        if probe.kind == ProbeType::Entry && probe.function_address == probe.body_start {
+        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
             session.bodies.insert(probe.body_start, probe.body_end, index);
         }
-        FUNCTIONS.get(index as usize).map(|function| function.has_on(probe.kind))
+        FUNCTIONS.get(index as usize).map(|function| function.has_on(kind))
     });
     if is_on.flatten() == Some(true) && !OVER.load(Ordering::Relaxed) {
-        switch_on(probe.id, probe.kind);
+        switch_on(probe.id, kind);
     }
 }
 
-/// The daemon's work: when something is due, and whenever it is woken. Gives the time to the next.
+/// The work of the service thread: when something is due, and whenever it is woken. Returns the
+/// time to the next tick.
 fn tick(wake: Wake) -> Duration {
     if TEXT_IS_SHARED.load(Ordering::Acquire) {
-        take_text_over();
+        unshare_text();
     }
     let finishing = REQUESTED.load(Ordering::Acquire) != DONE.load(Ordering::Relaxed);
     let next = with_session(|session| {
@@ -381,13 +386,13 @@ fn tick(wake: Wake) -> Duration {
     });
     if finishing {
         DONE.store(REQUESTED.load(Ordering::Acquire), Ordering::Release);
-        service::wake(&DONE);
+        futex::wake(&DONE);
     }
     next.unwrap_or(FIRST_TICK)
 }
 
-/// In a forked child: gives it text of its own, and begins to observe there.
-fn take_text_over() {
+/// In a forked child: gives it its own text, and starts to observe there.
+fn unshare_text() {
     // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
     if unsafe { wordpatch::text::unshare() }.is_ok() {
         TEXT_IS_SHARED.store(false, Ordering::Release);
@@ -398,31 +403,53 @@ fn take_text_over() {
     }
 }
 
-/// How many reports were asked for, and how many were written.
+/// Numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// How long a dying process waits for its report at the most.
+/// Maximum time for which an exiting process waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the daemon write the report, and waits for it. `last` says that the process ends for
-/// certain.
+/// Why the report is written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The process exits.
+    Exit,
+    /// The process becomes another program, unless the system refuses.
+    Exec,
+    /// A fatal signal was delivered to the calling thread, which is in its handler.
+    Signal,
+}
+
+/// Requests the report from the service thread, and waits for it, at most 10 s. A process that
+/// exits waits longer while its report is being read from a pipe (by a pager, say), as it does with
+/// its own output.
 ///
-/// The daemon does it, since the caller may be a signal handler: it allocates nothing, and holds no
-/// lock. The daemon in turn uses nothing of the program's: not its allocator, nor its streams.
-pub fn finish(last: bool) {
-    if last && OVER.swap(true, Ordering::Relaxed) {
+/// The service thread writes it, because the caller may be a signal handler: it does not allocate,
+/// and holds no lock. The service thread in turn uses neither the program's allocator nor its
+/// streams.
+pub fn finish(leaving: Leaving) {
+    if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
         return;
     }
     let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
     service::notify();
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
     loop {
         let done = DONE.load(Ordering::Acquire);
-        if done.wrapping_sub(wanted) < u32::MAX / 2 || Instant::now() >= deadline {
+        if done.wrapping_sub(wanted) < u32::MAX / 2 {
             return;
         }
-        service::wait(&DONE, done, deadline);
+        if Instant::now() < deadline {
+            futex::wait(&DONE, done, deadline);
+        } else if leaving == Leaving::Exit && stderr().is_writing() {
+            deadline = Instant::now() + PATIENCE;
+        } else {
+            stderr().write_now(
+                b"fastinst: there is no report, or not all of it: it took more than 10 s to write\n",
+            );
+            return;
+        }
     }
 }
 
@@ -431,17 +458,16 @@ pub fn is_running() -> bool {
     with_session(|_| ()).is_some()
 }
 
-/// Whether there is anything that a report could hold.
+/// Whether there is anything to report.
 pub fn has_probes() -> bool {
     fastinst::probe_count() > 0
 }
 
-/// Text up to this size is copied while the child is made; for more, the child waits for its first
-/// tick, since most children call exec before it. About a millisecond.
+/// Text up to this size is copied while the child is created; for more, the child waits for its
+/// first tick, because most children call exec before it. About a millisecond.
 const COPIED_AT_ONCE: usize = 4 << 20;
 
-/// In a forked child: begins anew, with the parent's functions and nothing of what the parent
-/// measured.
+/// In a forked child: starts again, with the parent's functions and without its measurements.
 pub(crate) fn restart_in_child() {
     thread::after_fork_in_child();
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -454,23 +480,20 @@ pub(crate) fn restart_in_child() {
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.early_calls.clear();
-        cyg_profile::take_arrivals(|_, _| {});
+        provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
         session.governor = governor(&session.options, governor::ticks_per_ns());
         session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
-        take_text_over();
+        unshare_text();
     }
-    // Without a thread the child is not profiled, and not disturbed either.
-    is_running.into_iter().for_each(|()| _ = start_daemon());
+    // Without a service thread the child is not profiled, but otherwise works.
+    is_running.into_iter().for_each(|()| _ = start_service_thread());
 }
 
-/// Says something to the user, on the standard error stream of the start.
+/// Prints a line to the standard error stream of the start.
 pub fn say(line: &str) {
-    let text = format!("fastinst: {line}\n");
-    if with_session(|session| session.stderr.write(&text)).is_none() {
-        Stderr::now().write(&text);
-    }
+    stderr().write(&format!("fastinst: {line}\n"));
 }

@@ -1,5 +1,5 @@
-//! The policy and the estimator on made-up programs, thousands of times: do the intervals hold the
-//! truth?
+//! Simulation of the policy and the estimator on thousands of synthetic programs: coverage of the
+//! intervals.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -8,15 +8,15 @@ use crate::policy::{Allowance, CAP, Intensity, Next, Pace};
 use crate::report::Estimate;
 use crate::strata::Strata;
 
-/// Mean time between two ticks of the daemon.
+/// Mean time between two ticks of the service thread.
 const TICK: f64 = 1e6;
 
-/// How long the daemon takes to wake up when an allowance is used up.
+/// Time that the service thread takes to wake up when an allowance is used up.
 const WAKE: f64 = 1e5;
 
 const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0 };
 
-/// One run: what the profiler would say of a function whose entries are at `times`, in order, in
+/// One run: the profiler's estimate of a function whose entries are at `times`, in order, in
 /// nanoseconds.
 fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
     let mut strata = Strata::default();
@@ -96,7 +96,7 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
 #[derive(Default, Debug)]
 struct Outcome {
     covered: u32,
-    /// Off by more than 2.
+    /// Number of runs that are off by a factor of more than 2.
     off: u32,
     confident: u32,
     mean: f64,
@@ -105,7 +105,7 @@ struct Outcome {
     observed: f64,
 }
 
-/// Many runs of programs that `program` draws.
+/// Many runs of programs that `program` generates.
 fn outcome(runs: u32, duration: f64, mut program: impl FnMut(&mut SmallRng) -> Vec<f64>) -> Outcome {
     let mut random = SmallRng::seed_from_u64(42);
     let mut outcome = Outcome::default();
@@ -134,8 +134,8 @@ fn check(what: &str, duration: f64, program: impl FnMut(&mut SmallRng) -> Vec<f6
     println!("{what}: {outcome:?}");
     assert!(outcome.covered * 100 >= RUNS * 93, "{what}: {outcome:?}");
     assert!(outcome.confident * 200 <= RUNS, "{what}: {outcome:?}");
-    // Gaps, and windows that open late, are the biases that there are. Where a run is one cluster,
-    // they are all there is.
+    // The only biases are gaps, and windows that open late. In a run with a single cluster, they
+    // dominate.
     let is_biased = (outcome.mean - 1.0).abs() > 4.0 * outcome.error.max(0.0) + 0.05;
     assert!(!is_biased || what.starts_with("one cluster"), "{what}: {outcome:?}");
 }

@@ -1,11 +1,24 @@
-//! The standard error stream of somebody else's process.
+//! The standard error stream of a profiled process.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The standard error stream as it was at the start. A daemon that closes it and opens a data file
-/// in its place must not find a report in the file.
+/// The standard error stream as it was at the start. If a daemon closes it and opens a data file in
+/// its place, the report must not be written to that file.
 pub(crate) struct Stderr {
+    /// Device and inode.
     file: Option<(u64, u64)>,
+    is_writing: AtomicBool,
+}
+
+/// The stream as it was when this was called first.
+pub(crate) fn stderr() -> &'static Stderr {
+    static STDERR: OnceLock<Stderr> = OnceLock::new();
+    STDERR.get_or_init(|| Stderr { file: Stderr::file(), is_writing: AtomicBool::new(false) })
 }
 
 impl Stderr {
@@ -14,23 +27,42 @@ impl Stderr {
         Some((stat.st_dev, stat.st_ino))
     }
 
-    pub(crate) fn now() -> Self {
-        Self { file: Self::file() }
+    fn is_there(&self) -> bool {
+        self.file.is_some() && Self::file() == self.file
     }
 
-    /// Writes all of it, or says that the stream is not there any more.
+    /// Writes all of the text; returns false if the stream was closed or replaced. Blocks while
+    /// nobody reads what was written.
     pub(crate) fn write(&self, text: &str) -> bool {
-        if self.file.is_none() || Self::file() != self.file {
+        if !self.is_there() {
             return false;
         }
+        self.is_writing.store(true, Ordering::Release);
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             match nix::unistd::write(std::io::stderr(), rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(Errno::EINTR | Errno::EAGAIN) => std::thread::yield_now(),
-                Err(_) => return false,
+                Err(_) => break,
             }
         }
-        true
+        self.is_writing.store(false, Ordering::Release);
+        rest.is_empty()
+    }
+
+    /// Whether a thread is in [`write`](Self::write): it waits for a reader, at most.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.is_writing.load(Ordering::Acquire)
+    }
+
+    /// Writes a short line if that does not block; else the line is lost. May be called from a
+    /// signal handler, after the first call of [`stderr`].
+    pub(crate) fn write_now(&self, line: &[u8]) {
+        // SAFETY: the descriptor is only looked at and written to; where it is closed, both fail.
+        let stream = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+        let mut asked = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+        if self.is_there() && matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1)) {
+            let _ = nix::unistd::write(stream, line);
+        }
     }
 }

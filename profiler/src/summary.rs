@@ -1,18 +1,16 @@
-//! From what was measured of each function to the rows of the report: self time, callers,
-//! recursion.
+//! From the measurements of each function to the rows of the report: self time, callers, recursion.
 //!
 //! # Self time
 //! A function's own time is the time of all its calls less that of the calls it made:
-//! `total(f) - Σ total(f → g)`. Both are estimated from windows that do not depend on each other,
-//! so the variances add. It cannot be negative, nor more than the total. Where an instrumented
-//! function was inlined into another, which was inlined into a third, its calls are taken for those
-//! of the outermost.
+//! `total(f) - Σ total(f → g)`. Both are estimated from independent windows, so the variances add.
+//! It cannot be negative, nor more than the total. If an instrumented function was inlined into
+//! another, which was inlined into a third, its calls are attributed to the outermost.
 //!
 //! # Recursion
 //! A call inside another call of the same function must not count twice in its total. The total is
-//! the time of the calls that came from other functions. If functions call each other in a circle,
-//! some of these calls are inside another call of the function still; such a function's total is
-//! bounded by the time of the calls that lead into the circle from outside.
+//! the time of the calls that came from other functions. If functions call each other in a cycle,
+//! some of these calls are still inside another call of the function; such a function's total is
+//! bounded by the time of the calls that lead into the cycle from outside.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,10 +22,10 @@ use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
 use crate::thread;
 
-/// What stands for callers that are not instrumented.
+/// Stands for callers that are not instrumented.
 const NOT_INSTRUMENTED: &str = "[not instrumented]";
 
-/// Calls that have not returned, and who made them.
+/// Open calls, and their callers.
 #[derive(Default)]
 struct Open {
     calls: HashMap<u32, OpenCalls>,
@@ -64,7 +62,7 @@ impl Open {
 struct Row {
     index: u32,
     report: FunctionReport,
-    /// Time of all calls, nested ones of the same function included.
+    /// Time of all calls, including nested ones of the same function.
     all: Option<Estimate>,
     windows: f64,
 }
@@ -124,7 +122,7 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
     arcs.arcs.iter().filter_map(edge).collect()
 }
 
-/// Adds a figure to a sum, as if their errors had nothing to do with each other.
+/// Adds a figure to a sum, assuming independent errors.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     value: f64,
@@ -188,8 +186,7 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
                 total
             });
         }
-        // A sum over calls inside each other may be beyond what is possible: then it is a bound
-        // only.
+        // A sum over nested calls may exceed what is possible: then it is only a bound.
         let bounded = |total: Estimate| match total.value > units.thread_time {
             true => Estimate { low: 0.0, ..total }.at_most(units.thread_time),
             false => total.at_most(units.thread_time),

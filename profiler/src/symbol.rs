@@ -1,20 +1,19 @@
-//! Names of functions as people read them.
+//! Demangling of function names.
 
 use std::fmt;
 
-/// Longer names are left as they are, and so is a name that would become longer than this. In
-/// bytes.
-const LONGEST: usize = 64 * 1024;
+/// Longer names are not demangled, nor are names that would become longer than this. In bytes.
+const MAX_LENGTH: usize = 64 * 1024;
 
 /// The readable form of a symbol's name: C++ (Itanium) and Rust (legacy and v0) names are
 /// demangled, others are returned unchanged.
 ///
-/// A suffix that the linker or disassembler put on the name is dropped first: `@plt`, or a version
-/// as in `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped too. Works on any text in bounded
-/// time and memory: a name of more than 64 KiB, and one whose readable form would be longer than
-/// that, is returned as it is.
+/// A suffix added by the linker or disassembler is dropped first: `@plt`, or a version as in
+/// `memcpy@@GLIBC_2.14`. The hash of a Rust name is dropped too. Works on any text in bounded time
+/// and memory: a name of more than 64 KiB, and one whose readable form would be longer than that,
+/// is returned unchanged.
 pub fn demangle(name: &str) -> String {
-    if name.len() > LONGEST {
+    if name.len() > MAX_LENGTH {
         return name.to_owned();
     }
     let name = without_suffix(name);
@@ -23,14 +22,14 @@ pub fn demangle(name: &str) -> String {
 
 /// A demangled name without return type, parameters and what follows them: `void f<int>(int)`
 /// becomes `f<int>`, `(anonymous namespace)::f(int) const` becomes `(anonymous namespace)::f`.
-/// Names of other languages stay as they are.
+/// Names of other languages are returned unchanged.
 #[must_use]
 pub fn without_parameters(name: &str) -> &str {
     Signature::of(name).path
 }
 
-/// A demangled name as it fits into a table: without return type and parameters, template arguments
-/// as `<…>`. What a compiler cloned is marked: `f [clone .part.0]`.
+/// A demangled name for tables: without return type and parameters, template arguments as `<…>`.
+/// Clones made by the compiler are marked: `f [clone .part.0]`.
 #[must_use]
 pub fn short(name: &str) -> String {
     let Signature { path, clone } = Signature::of(name);
@@ -53,14 +52,14 @@ pub fn short(name: &str) -> String {
 struct Signature<'a> {
     /// Scopes, name, template arguments.
     path: &'a str,
-    /// ` [clone .part.0]`, or nothing.
+    /// ` [clone .part.0]`, or empty.
     clone: &'a str,
 }
 
 impl<'a> Signature<'a> {
     fn of(name: &'a str) -> Signature<'a> {
         let (whole, clone) = name.find(" [clone ").map_or((name, ""), |at| name.split_at(at));
-        // The parameters are the last outermost parentheses that are no scope, such as
+        // The parameters are the last outermost parentheses that are not a scope, such as
         // `(anonymous namespace)::`.
         let (mut opened, mut parameters) = (0, None);
         scan(whole, |at, depth, bracket| match bracket {
@@ -71,7 +70,8 @@ impl<'a> Signature<'a> {
             _ => {}
         });
         let Some(parameters) = parameters else { return Signature { path: whole, clone } };
-        // Of templates, the demangled name has the return type: all up to the last outermost space.
+        // The demangled name of a template has the return type: everything up to the last outermost
+        // space.
         let before = &whole[..parameters];
         let mut start = 0;
         scan(before, |at, depth, byte| {
@@ -83,8 +83,8 @@ impl<'a> Signature<'a> {
     }
 }
 
-/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets are
-/// as deep as what is outside of them. Brackets that belong to an operator's name are left out.
+/// Calls `visit` with position, depth and byte of every bracket and space, in order; brackets have
+/// the depth of their surroundings. Brackets of an operator's name are skipped.
 fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     const OPERATORS: [&str; 13] =
         ["()", "[]", "->*", "->", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "<", ">"];
@@ -114,7 +114,7 @@ fn scan(name: &str, mut visit: impl FnMut(usize, usize, u8)) {
     }
 }
 
-/// Whether a word, not only the end of one, stands before a position.
+/// Whether a complete word precedes a position.
 fn is_word(name: &str, at: usize, word: &str) -> bool {
     name.is_char_boundary(at)
         && name[..at]
@@ -133,8 +133,8 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// A legacy Rust name is also a C++ name; its hash, which the short form leaves out, tells the two
-/// apart.
+/// A legacy Rust name is also a C++ name; its hash, which the short form omits, distinguishes the
+/// two.
 fn rust(name: &str) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(name).ok()?;
     let short = bounded(|text| fmt::Write::write_fmt(text, format_args!("{symbol:#}")))?;
@@ -146,8 +146,8 @@ fn rust(name: &str) -> Option<String> {
     Some(short)
 }
 
-/// Only names that start as mangled ones do: the parser takes bare types too, and would read `f` as
-/// `float`.
+/// Only names with the prefix of mangled ones: the parser also accepts bare types, and would read
+/// `f` as `float`.
 fn cpp(name: &str) -> Option<String> {
     if !name.starts_with("_Z") && !name.starts_with("_GLOBAL_") {
         return None;
@@ -156,8 +156,8 @@ fn cpp(name: &str) -> Option<String> {
     bounded(|text| symbol.structured_demangle(text, &cpp_demangle::DemangleOptions::new()))
 }
 
-/// What `write` writes, or nothing if that fails or is longer than [`LONGEST`]: a few bytes of a
-/// mangled name can stand for gigabytes.
+/// The output of `write`, or `None` if that fails or is longer than [`MAX_LENGTH`]: a few bytes of
+/// a mangled name can expand to gigabytes.
 fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     let mut text = Bounded(String::new());
     write(&mut text).ok()?;
@@ -168,7 +168,7 @@ struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST {
+        if self.0.len() + text.len() > MAX_LENGTH {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -186,7 +186,7 @@ mod tests {
         fn check(name: &str, expected: &str) {
             assert_eq!(demangle(name), expected);
         }
-        // C: unchanged, also where the name would be a C++ type.
+        // C: unchanged, even if the name would be a C++ type.
         check("main", "main");
         check("f", "f");
         check("", "");
@@ -261,15 +261,15 @@ mod tests {
 
     #[test]
     fn long_names_and_names_that_explode_stay_as_they_are() {
-        let long = format!("_Z{}{}v", LONGEST, "a".repeat(LONGEST));
+        let long = format!("_Z{}{}v", MAX_LENGTH, "a".repeat(MAX_LENGTH));
         assert_eq!(demangle(&long), long);
-        // Every level is a pair of the one before: 2 to the power of 40 ints.
+        // Every level is a pair of the previous one: 2 to the power of 40 ints.
         let mut bomb = String::from("_Z1f1aIiiE");
         for level in 0..40 {
             let previous = if level == 0 { "S0_".to_owned() } else { format!("S{}_", base36(level)) };
             bomb.push_str(&format!("S_I{previous}{previous}E"));
         }
-        assert!(demangle(&bomb).len() <= LONGEST);
+        assert!(demangle(&bomb).len() <= MAX_LENGTH);
     }
 
     fn base36(number: usize) -> String {

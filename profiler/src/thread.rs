@@ -1,11 +1,11 @@
-//! Per-thread memory of the profiler: the open entries, and a ring of samples that the daemon
-//! drains.
+//! Per-thread memory of the profiler: the open entries, and a ring of samples that the service
+//! thread drains.
 //!
-//! A thread gets its block when its first probe fires: one from a thread that has ended, or a new
-//! mapping (one system call; no allocator, for the program's may be what is being profiled). The
-//! block is found through a thread-local pointer with initial-exec access: no call of
-//! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The daemon gives those of
-//! threads that have ended to others.
+//! A thread gets its block when its first probe fires: one of a thread that has ended, or a new
+//! mapping (one system call; no allocator, because the program's may be what is being profiled).
+//! The block is found through a thread-local pointer with initial-exec access: no call of
+//! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The service thread reuses those
+//! of threads that have ended.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
@@ -16,73 +16,73 @@ use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 
-/// Samples that a ring holds: more than a thread should make between two ticks of the daemon. Pages
-/// that are not used are not there.
+/// Number of samples in a ring: more than a thread should make between two ticks of the service
+/// thread. Unused pages are never allocated.
 const RING: usize = 8192;
 
-/// The daemon is woken when a ring is this full.
+/// The service thread is woken when a ring is this full.
 const HALF: usize = RING / 2;
 
-/// A probe that took longer, in ticks, was interrupted for another thread: about 0.1 ms.
+/// A probe that took longer, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
 
-/// One call that was timed.
+/// A timed call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) function: u32,
-    /// The observation that it entered in, and how many calls it stands for; see
+    /// The observation in which it entered, and the number of calls that it represents; see
     /// [`crate::measured`].
     pub(crate) observation: u32,
     pub(crate) weight: f32,
-    /// An address in the code that it was called from.
+    /// An address in the caller's code.
     pub(crate) caller: usize,
-    /// How long the call took without time preempted, in ticks.
+    /// Duration of the call without preemption, in ticks.
     pub(crate) ticks: u64,
-    /// How long it was preempted, in ticks.
+    /// Duration of preemption, in ticks.
     pub(crate) preempted: u64,
     /// Whether it, or a call inside it, was one of the first after a probe was switched on.
     pub(crate) is_cold: bool,
 }
 
-/// A ring with one writer, the thread, and one reader, the daemon.
+/// A ring with one writer, the thread, and one reader, the service thread.
 struct Ring {
     samples: [UnsafeCell<Sample>; RING],
     /// Written by the thread.
     written: AtomicUsize,
-    /// Written by the daemon.
+    /// Written by the service thread.
     read: AtomicUsize,
 }
 
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 pub(crate) struct Thread {
-    /// Kernel id of the thread that has the block; 0 when it is free.
+    /// Kernel id of the thread that owns the block; 0 if it is free.
     owner: AtomicU32,
     next: AtomicPtr<Thread>,
     /// Whether the thread is in a probe function, and its stack pointer there.
     inside: AtomicBool,
     inside_at: AtomicUsize,
-    /// What the thread has spent in probes, in ticks.
+    /// Time that the thread has spent in probes, in ticks.
     pub(crate) overhead: AtomicU64,
-    /// The part of it in which the thread was not running, as far as that is known.
+    /// The part of it in which the thread was not running, as far as known.
     paused: AtomicU64,
     /// When its last probe ended, in ticks.
     seen: AtomicU64,
-    /// Samples that found the ring full, entries that found the stack full.
+    /// Samples lost because the ring was full, and entries lost because the stack was full.
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
     attached: AtomicU64,
     preemption: Preemption,
     preempted_before: AtomicU64,
-    /// How many of the first entries of windows the thread has made.
+    /// Number of first entries of windows that the thread has made.
     cold: AtomicU64,
     entries: EntryStack,
     ring: Ring,
 }
 
-// SAFETY: `ring` is touched through its indices; the rest is atomic.
+// SAFETY: `ring` is accessed through its indices; the rest is atomic.
 unsafe impl Sync for Thread {}
 
-/// Every block there is.
+/// The list of all blocks.
 static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 
 std::arch::global_asm!(
@@ -129,7 +129,7 @@ fn blocks() -> impl Iterator<Item = &'static Thread> {
 }
 
 impl Thread {
-    /// The block of the thread that calls, or nothing if it has none and no memory can be had.
+    /// The block of the calling thread, or `None` if it has none and no memory is available.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
@@ -154,7 +154,7 @@ impl Thread {
     }
 
     fn map(owner: u32) -> Option<&'static Self> {
-        // SAFETY: a new private mapping at an address that the kernel chooses.
+        // SAFETY: a new private mapping at an address chosen by the kernel.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -182,10 +182,10 @@ impl Thread {
         }
     }
 
-    /// Runs `act` on the thread's open entries, unless this thread is inside already: a signal
-    /// handler of the program runs instrumented code while a probe function is at work. A longjmp
-    /// out of such a handler leaves the mark behind; it is known by a stack pointer that has passed
-    /// the mark's.
+    /// Runs `act` on the thread's open entries, unless this thread is already inside: a signal
+    /// handler of the program may run instrumented code during a probe function. A longjmp out of
+    /// such a handler leaves the flag set; this is detected by a stack pointer that has passed the
+    /// recorded one.
     #[inline(always)]
     pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&EntryStack)) {
         if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
@@ -193,14 +193,15 @@ impl Thread {
         }
         self.inside_at.store(stack_pointer, Ordering::Relaxed);
         self.inside.store(true, Ordering::Relaxed);
-        // Partner: a signal handler on this very thread, for which program order is enough.
+        // Partner: a signal handler on the same thread, for which program order is sufficient.
         compiler_fence(Ordering::SeqCst);
         act(&self.entries);
         compiler_fence(Ordering::SeqCst);
         self.inside.store(false, Ordering::Relaxed);
     }
 
-    /// Adds to what the thread has spent in probes, `now`. Only the thread itself writes.
+    /// Adds to the time that the thread has spent in probes, up to `now`. Only the thread itself
+    /// writes.
     #[inline(always)]
     pub(crate) fn spend(&self, ticks: u64, now: u64) {
         self.seen.store(now, Ordering::Relaxed);
@@ -215,8 +216,8 @@ impl Thread {
         self.paused.store(self.paused.load(Ordering::Relaxed).wrapping_add(ticks), Ordering::Relaxed);
     }
 
-    /// What the thread has spent in probes, in ticks. Where it is known how long the thread was
-    /// preempted, without that.
+    /// Time that the thread has spent in probes, in ticks. If the preemption of the thread is
+    /// known, without that.
     #[inline(always)]
     pub(crate) fn overhead(&self) -> u64 {
         let overhead = self.overhead.load(Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Thread {
         }
     }
 
-    /// How long the thread was preempted since some moment, in ticks.
+    /// Duration of the thread's preemption since some moment, in ticks.
     #[inline(always)]
     pub(crate) fn preempted(&self) -> u64 {
         let preempted = self.preemption.time();
@@ -235,7 +236,7 @@ impl Thread {
         preempted
     }
 
-    /// Counts entries that ran through code that was just rewritten.
+    /// Counts entries that executed code which was just rewritten.
     #[inline(always)]
     pub(crate) fn cold(&self, is_cold: bool) -> u64 {
         let cold = self.cold.load(Ordering::Relaxed);
@@ -245,24 +246,25 @@ impl Thread {
         cold
     }
 
-    /// Counts a sample or an entry that there was no room for.
+    /// Counts a sample or an entry for which there was no space.
     #[cold]
     pub(crate) fn lose(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives a sample to the daemon. Only the thread itself calls this.
+    /// Passes a sample to the service thread. Called by the owning thread only.
     #[inline(always)]
     pub(crate) fn record(&self, sample: Sample) {
         let Ring { samples, written, read } = &self.ring;
         let at = written.load(Ordering::Relaxed);
-        // Acquire: pairs with the daemon's Release; the place was read before it is written again.
+        // Acquire: pairs with the service thread's Release; the slot was read before it is written
+        // again.
         match at.wrapping_sub(read.load(Ordering::Acquire)) {
             RING => return self.lose(),
             HALF => fastinst::service::notify(),
             _ => {}
         }
-        // SAFETY: the daemon does not read this place before `written` says so.
+        // SAFETY: the service thread does not read this slot before `written` is advanced.
         unsafe { *samples[at % RING].get() = sample };
         // Release: pairs with the Acquire in `drain`.
         written.store(at.wrapping_add(1), Ordering::Release);
@@ -272,7 +274,7 @@ impl Thread {
         let Ring { samples, written, read } = &self.ring;
         let (from, to) = (read.load(Ordering::Relaxed), written.load(Ordering::Acquire));
         for index in 0..to.wrapping_sub(from) {
-            // SAFETY: between `read` and `written` the places are the daemon's.
+            // SAFETY: between `read` and `written` the slots belong to the service thread.
             take(unsafe { *samples[from.wrapping_add(index) % RING].get() });
         }
         read.store(to, Ordering::Release);
@@ -300,12 +302,12 @@ impl OwnTime for Thread {
     }
 
     fn is_alone(&self) -> bool {
-        // Blocks are put at the head of the list.
+        // New blocks are inserted at the head of the list.
         std::ptr::eq(BLOCKS.load(Ordering::Relaxed), self) && self.next.load(Ordering::Relaxed).is_null()
     }
 }
 
-/// Hands every sample that was recorded to `take`. For the daemon.
+/// Calls `take` with every recorded sample. For the service thread.
 pub(crate) fn drain(mut take: impl FnMut(Sample)) {
     blocks().for_each(|block| block.drain(&mut take));
 }
@@ -313,7 +315,7 @@ pub(crate) fn drain(mut take: impl FnMut(Sample)) {
 /// Time of threads that have ended, in ticks.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// How long the threads that have met a probe have lived since, all together, in ticks.
+/// Total time since their first probe of all threads that have executed a probe, in ticks.
 pub(crate) fn lived() -> u64 {
     let now = tsc::now();
     let age = |block: &Thread| match block.owner.load(Ordering::Relaxed) {
@@ -323,7 +325,7 @@ pub(crate) fn lived() -> u64 {
     blocks().map(age).sum::<u64>() + ENDED.load(Ordering::Relaxed)
 }
 
-/// What all threads have spent in probes so far, without pauses there, in ticks.
+/// Total time of all threads in probes so far, without interruptions there, in ticks.
 pub(crate) fn spent() -> u64 {
     let spent = |block: &Thread| {
         let [overhead, paused] = [&block.overhead, &block.paused].map(|time| time.load(Ordering::Relaxed));
@@ -332,23 +334,23 @@ pub(crate) fn spent() -> u64 {
     blocks().map(spent).sum()
 }
 
-/// Whether more than one thread has met a probe and is still there.
+/// Whether more than one live thread has executed a probe.
 pub(crate) fn are_many() -> bool {
     blocks().filter(|block| block.owner.load(Ordering::Relaxed) != 0).nth(1).is_some()
 }
 
-/// What probes have seen of preemption. Times of all threads together, in ticks.
+/// Observed preemption. Times of all threads together, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// From each thread's first probe to its last.
     pub(crate) time: u64,
     pub(crate) preempted: u64,
-    /// Threads that are there now.
+    /// Live threads.
     pub(crate) threads: u32,
 }
 
-/// What probes have seen so far. Where a thread has ended and its block is another's, some of its
-/// time is forgotten.
+/// The observations so far. If the block of a thread that has ended was reused, some of its time is
+/// missing.
 pub(crate) fn seen() -> Seen {
     let mut seen = Seen { time: ENDED.load(Ordering::Relaxed), ..Seen::default() };
     for block in blocks() {
@@ -362,34 +364,34 @@ pub(crate) fn seen() -> Seen {
     seen
 }
 
-/// The calls that are open, with a number for their thread, outer ones first.
+/// The open calls, with a number for their thread, outer ones first.
 pub(crate) fn open_calls(mut take: impl FnMut(usize, &Entry)) {
     for (number, block) in blocks().enumerate() {
         block.entries.look().for_each(|entry| take(number, &entry));
     }
 }
 
-/// Memory of all blocks in bytes, most of which may never have been touched.
+/// Memory of all blocks in bytes, most of which may never have been accessed.
 pub(crate) fn memory() -> usize {
     blocks().count() * size_of::<Thread>()
 }
 
-/// An entry ended without an exit that was seen, or cannot be matched any more.
+/// Called when an entry has ended without an observed exit, or cannot be matched any more.
 pub(crate) fn gone(entry: &Entry) {
     FUNCTIONS.get(entry.function as usize).into_iter().for_each(|function| function.left(entry.period));
 }
 
-/// How many samples and entries found no room so far.
+/// Number of samples and entries lost so far.
 pub(crate) fn lost() -> u64 {
     blocks().map(|block| block.lost.load(Ordering::Relaxed)).sum()
 }
 
-/// Frees the blocks of threads that have ended, after they were drained. For the daemon.
+/// Frees the blocks of threads that have ended, after they were drained. For the service thread.
 pub(crate) fn reclaim() {
     let process = std::process::id();
     for block in blocks() {
         let owner = block.owner.load(Ordering::Relaxed);
-        // SAFETY: signal 0 only asks whether the thread is there.
+        // SAFETY: signal 0 only tests whether the thread exists.
         let gone = owner != 0
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
@@ -402,14 +404,13 @@ pub(crate) fn reclaim() {
 fn release(block: &Thread) {
     let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
     ENDED.fetch_add(lived, Ordering::Relaxed);
-    // Its thread has ended, and the block is not given to another before `owner` is zero.
+    // Its thread has ended, and the block is not reused before `owner` is zero.
     block.entries.own().clear(gone);
     block.inside.store(false, Ordering::Relaxed);
     block.owner.store(0, Ordering::Release);
 }
 
-/// In a forked child: what the parent's threads had belongs to nobody, and what they measured is
-/// the parent's.
+/// In a forked child: frees the blocks of the parent's threads, and discards their measurements.
 pub(crate) fn after_fork_in_child() {
     let own = Thread::current().map(std::ptr::from_ref);
     for block in blocks() {
@@ -432,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_have_their_own_blocks_and_the_daemon_sees_every_sample() {
+    fn threads_have_their_own_blocks_and_every_sample_is_drained() {
         const THREADS: u32 = 4;
         const SAMPLES: u64 = 20_000;
         let done = AtomicU32::new(0);

@@ -11,7 +11,7 @@ retries. An entry is one replacement of a text that occurs exactly once in a fil
     replace = "cmpxchg"
     killed_by = ["wordpatch:lib store"]     # SUITE FILTER...: at least one of these commands must fail
     # or, instead of killed_by:
-    equivalent = "why no test can tell it from the original"
+    equivalent = "why no test can distinguish it from the original"
     tests = ["wordpatch:fork"]              # optional, with equivalent: what it must pass; all tests of the crate otherwise
 
 A suite is PACKAGE:TARGET, where TARGET is `lib` or the name of an integration test; PACKAGE:loom is the library's tests with
@@ -36,21 +36,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LISTS = Path(__file__).resolve().parent
 CARGO = os.environ.get("CARGO", "cargo")
 
-# Each mutant is built anew, and runs for a moment.
+# Profile of the mutants: quick to build.
 FAST_BUILDS = {
     "CARGO_PROFILE_RELEASE_DEBUG": "0",
     "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
     "CARGO_PROFILE_RELEASE_INCREMENTAL": "true",
 }
 
-# What each list's equivalent mutants must pass, when no narrower suite is named.
+# The test suites for equivalent mutants of each list that name no narrower ones.
 ALL_SUITES = {
     "wordpatch": ["wordpatch:*"],
     "callpatch": ["callpatch:*", "tests:calls"],
     "fastinst": ["fastinst:*", "tests:probes"],
 }
 
-# The entries that --quick builds and runs: one in each crate.
+# The entries that --quick builds and runs: one of each crate.
 QUICK = ["store/retry-after-neighbour", "encoding/prefix-accepted", "segments/null-check-inverted"]
 
 EXAMPLES = """examples:
@@ -78,7 +78,7 @@ class Failure(Exception):
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="scripts/mutants.sh",
-        description="Plants one defect at a time and checks that a test notices it.",
+        description="Injects one defect at a time and checks that a test detects it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -118,7 +118,7 @@ def load(arguments):
 
     wanted = [mutant for mutant in mutants if is_wanted(mutant)]
     if not wanted:
-        raise Failure("no mutant has such a name; --list prints all of them")
+        raise Failure("no mutant has this name; --list prints all of them")
     return wanted
 
 
@@ -135,14 +135,14 @@ def mutate(mutant, root):
             return None
         start += len(mutant["after"])
     at = text.find(mutant["find"], start)
-    # With `after`, the first occurrence behind it is meant.
+    # With `after`, the first occurrence after it.
     if at < 0 or ("after" not in mutant and text.find(mutant["find"], at + 1) >= 0):
         return None
     return text[:at] + mutant["replace"] + text[at + len(mutant["find"]) :]
 
 
 def copy_tree(tree):
-    """Makes `tree` equal to the checkout as git sees it. Unchanged files keep their times, so that cargo rebuilds little."""
+    """Makes `tree` equal to the checkout according to git. Unchanged files keep their times, so that cargo rebuilds little."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
     ).stdout.decode()
@@ -201,7 +201,7 @@ class Builder:
         return programs
 
     def run(self, program, filters):
-        """How the test program ended: passed, failed or hung."""
+        """The outcome of the test program: passed, failed or hung."""
         executable, folder = program
         environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), CARGO_TARGET_DIR=str(self.target))
         process = subprocess.Popen(
@@ -217,7 +217,7 @@ class Builder:
             code = process.wait(self.timeout)
         except subprocess.TimeoutExpired:
             code = None
-        # The program may have left children behind that wait for it.
+        # The program may have left children that wait for it.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -226,7 +226,7 @@ class Builder:
         return "hung" if code is None else "passed" if code == 0 else "failed"
 
     def outcome(self, commands):
-        """Runs commands until one notices the defect. Returns how, and which."""
+        """Runs commands until one detects the defect. Returns how, and which one."""
         for command in commands:
             suite, *filters = command.split()
             programs = self.build(suite)
@@ -244,7 +244,7 @@ def commands_of(mutant):
 
 
 def test(mutant, builder, repeat):
-    """Plants the defect, runs the tests and takes it out again."""
+    """Injects the defect, runs the tests and removes it."""
     result = {"name": mutant["name"], "file": mutant["file"], "runs": 0, "kills": 0, "hangs": 0, "by": None, "seconds": 0.0}
     mutated = mutate(mutant, builder.tree)
     if mutated is None:
@@ -271,7 +271,7 @@ def test(mutant, builder, repeat):
     if "equivalent" in mutant:
         result["verdict"] = "equivalent" if result["kills"] == 0 else "killed"
     else:
-        # 19 of 20 at least.
+        # At least 19 of 20.
         result["verdict"] = "killed" if result["kills"] * 20 >= result["runs"] * 19 else "survived"
     return result
 
@@ -281,7 +281,7 @@ def expected(mutant):
 
 
 def check_unmutated(mutants, builder):
-    """The tests must pass without a defect, or their failure says nothing."""
+    """The tests must pass without a defect, otherwise their failure is meaningless."""
     commands = sorted({command for mutant in mutants for command in commands_of(mutant)})
     for command in commands:
         outcome, _ = builder.outcome([command])
@@ -314,7 +314,7 @@ def record(path, mutants, results):
         hangs = sum(result["hangs"] > 0 for result in of_crate)
         others = len(of_crate) - count("killed") - count("equivalent")
         lines.append(f"| {crate} | {len(of_crate)} | {count('killed')} | {hangs} | {count('equivalent')} | {others} |")
-    lines += ["", "## Equivalent", "", "No test can tell these from the original, for the reason given.", ""]
+    lines += ["", "## Equivalent", "", "No test can distinguish these from the original, for the reason given.", ""]
     for mutant in mutants:
         if "equivalent" in mutant:
             lines.append(f"* `{mutant['name']}`: {mutant['equivalent']}")

@@ -1,5 +1,6 @@
-/* Batches that are begun, then finished through their handle, by address or by a finisher, while another thread executes the
-   instructions; what is refused; and what a forked child may do with its parent's. */
+/* Batches that are started, then finished through their handle, by address, or by a finisher, while
+   another thread executes the instructions; batches that are rejected; and operations of a forked
+   child on its parent's batches. */
 
 #include <sys/wait.h>
 
@@ -37,7 +38,7 @@ HELPER wordpatch_outstanding *start(unsigned to) {
     for (unsigned i = 0; i < SITES; i++)
         requests[i] = (wordpatch_patch_request){site_of(i), forms[!to], forms[to], 5};
     GIVES(0, api.wordpatch_start_patch_all(requests, SITES, &batch));
-    /* The batch keeps nothing of these. */
+    /* The batch keeps no reference to these. */
     memset(requests, 0xff, sizeof requests);
     CHECK(batch, "no handle");
     return batch;
@@ -58,7 +59,7 @@ HELPER void finish_by_address(unsigned number) {
     CHECK(state == 1, "%u: %d", number, state);
 }
 
-/* One membarrier ends a wait, so each look is a step. */
+/* One membarrier ends a wait, so each poll is a step. */
 static void step_by_step(void) {
     for (unsigned round = 0; round < 2; round++) {
         wordpatch_outstanding *batch = start(!round);
@@ -110,7 +111,7 @@ static void by_finisher(unsigned to) {
     finish_all(batch);
 }
 
-/* Nobody keeps the handle; the finisher has done everything when it is stopped. */
+/* Nobody keeps the handle; the finisher has completed everything by the time it is stopped. */
 static void by_finisher_alone(unsigned to) {
     wordpatch_finisher *own;
     GIVES(0, api.wordpatch_start_finisher(&own));
@@ -163,7 +164,7 @@ static void refusals(void) {
     wordpatch_outstanding *batch = NULL, *second = NULL;
     GIVES(0, api.wordpatch_start_patch_all(requests, 5, &batch));
 
-    /* Outstanding: the site belongs to the batch, and still runs the old instruction. */
+    /* Outstanding: the site belongs to the batch, and still executes the old instruction. */
     GIVES(FASTINST_ERROR_CONTENDED, api.wordpatch_patch(site_of(STRADDLER), forms[0], other, 5));
     GIVES(0, api.wordpatch_start_patch_all(&requests[4], 1, &second));
     GIVES(WORDPATCH_FINISHED, api.wordpatch_outstanding_state(second));
@@ -195,14 +196,14 @@ static void wrong_arguments(void) {
     api.wordpatch_detach(NULL);
     api.wordpatch_stop_finisher(NULL);
 
-    /* A batch of nothing is finished. */
+    /* An empty batch is finished. */
     GIVES(0, api.wordpatch_start_patch_all(NULL, 0, &batch));
     GIVES(WORDPATCH_FINISHED, api.wordpatch_outstanding_state(batch));
     GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_take_over(NULL, batch));
     GIVES(0, api.wordpatch_finish_all(batch, NULL));
 }
 
-/* The memory goes away while its patch is outstanding. */
+/* The memory is unmapped while its patch is outstanding. */
 static void unmapped(void) {
     uint8_t *page = map_pages(NULL, 4096), *site = page + STRADDLER;
     memcpy(site, forms[0], 5);
@@ -221,7 +222,7 @@ static void unmapped(void) {
     GIVES(0, api.wordpatch_patch(site_of(STRADDLER), forms[1], forms[0], 5));
 }
 
-/* A forked child: the parent's batch and finisher are not its own, the code is. */
+/* A forked child owns neither the parent's batch nor its finisher, but owns its code. */
 static void in_child(wordpatch_outstanding *batch) {
     const wordpatch_patch_request request = {site_of(STRADDLER), forms[0], forms[1], 5};
     int results[SITES];
@@ -254,14 +255,14 @@ static void forked(void) {
     }
     require(waitpid(child, &status, 0) == child, "waitpid");
     CHECK(status == 0, "the child ended with %#x", (unsigned)status);
-    CHECK(call(STRADDLER) == values[0], "the parent has the old instruction still");
+    CHECK(call(STRADDLER) == values[0], "the parent still has the old instruction");
     finish_all(batch);
     CHECK(call(STRADDLER) == values[1], "the parent's batch is finished");
     finish_all(start(0));
 }
 
 int main(void) {
-    static const uint32_t t_max = 30000; /* ten times what any processor was found to need */
+    static const uint32_t t_max = 30000; /* ten times the longest measured T_max */
     find_interface();
     pages = map_pages(NULL, (SITES + 1) * SLOT);
     for (unsigned i = 0; i < SITES; i++) {

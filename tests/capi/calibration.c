@@ -1,4 +1,5 @@
-/* Prints the fetch model in force, and the path and warning of the calibration file, each asked for in buffers of every size. */
+/* Prints the fetch model in force, and the path and warning of the calibration file, each requested
+   with buffers of every size. */
 
 #include "capi.h"
 

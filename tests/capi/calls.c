@@ -1,5 +1,6 @@
-/* callpatch on pages that the program mapped: calls of every shape at every offset, toggled and led elsewhere by two threads
-   while two more run through them; each burst ends with an exact count. Needs no instrumented function. */
+/* callpatch on pages that the program mapped: calls of every shape at every offset, toggled and
+   retargeted by two threads while two more execute them; each burst ends with an exact count. Needs
+   no instrumented function. */
 
 #include "capi.h"
 
@@ -16,7 +17,7 @@ static __thread unsigned called[2];
 static void callee_0(void) { called[0]++; }
 static void callee_1(void) { called[1]++; }
 
-/* The callees from the page's own place, which a 32-bit displacement reaches: a jump, and the pointer it takes. */
+/* The callees at addresses that a 32-bit displacement reaches: a jump, and the pointer it uses. */
 static struct {
     uint8_t thunk[2][8];
     uint64_t pointer[2];
@@ -34,7 +35,7 @@ HELPER int is_jump(unsigned shape) { return shape % 2; }
 
 HELPER uint32_t distance(const void *from, const void *to) { return (uint32_t)((uintptr_t)to - (uintptr_t)from); }
 
-/* The operand of a site that leads to a callee. */
+/* The operand of a site that calls a callee. */
 HELPER uint32_t operand(unsigned site, unsigned callee) {
     const unsigned shape = shape_of(site);
     const void *target = shape < 2 ? (const void *)near->thunk[callee] : (const void *)&near->pointer[callee];

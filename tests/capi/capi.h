@@ -1,4 +1,5 @@
-/* What the programs of this folder share: the C interface, linked or looked up, and checks. Nothing here is instrumented. */
+/* Shared by the programs of this folder: the C interface, linked or looked up, and checks. Nothing
+   here is instrumented. */
 
 #ifndef CAPI_H
 #define CAPI_H
@@ -26,7 +27,7 @@
         }                                                                                                              \
     } while (0)
 
-/* Every function of the header but the last keeps its own type. */
+/* Every function of the header except the last keeps its own type. */
 #define FUNCTIONS(_)                                                                                                   \
     _(fastinst_register_callback)                                                                                      \
     _(fastinst_activate)                                                                                               \
@@ -78,7 +79,8 @@
     _(callpatch_retarget)                                                                                              \
     _(callpatch_release)
 
-/* The interface: by the linker with -DLINKED, else by dlsym in a program that knows the header only. */
+/* The interface: linked with -DLINKED, otherwise looked up by dlsym in a program that has only the
+   header. */
 static struct {
 #define MEMBER(name) __typeof__(&name) name;
     FUNCTIONS(MEMBER)
@@ -97,7 +99,7 @@ HELPER void find_interface(void) {
 
 HELPER void check_code(int line, const char *what, int got, int expected) {
     if (got != expected) {
-        fprintf(stderr, "line %d: %s gave %d (%s), expected %d (%s)\n", line, what, got, api.fastinst_strerror(got),
+        fprintf(stderr, "line %d: %s returned %d (%s), expected %d (%s)\n", line, what, got, api.fastinst_strerror(got),
                 expected, api.fastinst_strerror(expected));
         _exit(1);
     }
@@ -106,7 +108,7 @@ HELPER void check_code(int line, const char *what, int got, int expected) {
 /* Asserts that a call returns this code. */
 #define GIVES(expected, call) check_code(__LINE__, #call, call, expected)
 
-/* Returns when no thread of this process runs code as it was before the call. */
+/* Returns when no thread of this process executes code as it was before the call. */
 HELPER void make_visible(void) {
     static int registered;
     if (!__atomic_load_n(&registered, __ATOMIC_ACQUIRE)) {
@@ -131,7 +133,7 @@ HELPER void seal(uint8_t *pages, size_t length) {
     require(mprotect(pages, length, PROT_READ | PROT_EXEC) == 0, "mprotect");
 }
 
-/* A thread for each number below `count`, all started at once and all joined. */
+/* Starts a thread for each number below `count` at the same time, and joins them all. */
 struct crew {
     pthread_barrier_t start;
     void (*work)(unsigned number);

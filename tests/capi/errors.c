@@ -1,4 +1,4 @@
-/* Every call with arguments that are wrong, and the text of every error. */
+/* Every call with invalid arguments, and the message of every error. */
 
 #include "capi.h"
 
@@ -91,7 +91,7 @@ UNINSTRUMENTED static void patches(void) {
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch(data, mov_1, mov_2, 5));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_activate_call(data, 0));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_deactivate_call(data));
-    /* Nothing is mapped in the first page. */
+    /* The first page is never mapped. */
     GIVES(FASTINST_ERROR_NOT_TEXT, api.wordpatch_patch((void *)64, mov_1, mov_2, 5));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_activate_call((void *)64, 0));
     GIVES(FASTINST_ERROR_NOT_TEXT, api.callpatch_deactivate_call((void *)64));
@@ -118,8 +118,9 @@ UNINSTRUMENTED int main(void) {
                          FASTINST_ERROR_SIGTRAP_BLOCKED,
                          FASTINST_ERROR_SHARED_WITH_PARENT,
                          FASTINST_ERROR_FORKED,
+                         FASTINST_ERROR_RETIRED,
                          1,
-                         FASTINST_ERROR_FORKED - 1,
+                         FASTINST_ERROR_RETIRED - 1,
                          INT32_MIN};
     for (unsigned i = 0; i < sizeof codes / sizeof *codes; i++)
         printf("%d %s\n", codes[i], api.fastinst_strerror(codes[i]));

@@ -1,4 +1,4 @@
-/* A parent and the child that it forks each toggle the same probe: neither switches the other's. */
+/* A parent and its forked child each toggle the same probe: neither affects the other. */
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +50,6 @@ UNINSTRUMENTED int main(void) {
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
     }
-    puts("parent and child toggled apart");
+    puts("parent and child toggled independently");
     return 0;
 }

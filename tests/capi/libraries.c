@@ -1,4 +1,5 @@
-/* libraries PLUGIN: the probes of a library that is loaded later, unloaded, and loaded again. */
+/* usage: libraries PLUGIN. The probes of a library that is loaded later, unloaded, and loaded
+   again. */
 
 #include "capi.h"
 
@@ -22,7 +23,7 @@ UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *
 
 UNINSTRUMENTED static void fire(fastinst_probe_id id) { fired[id]++; }
 
-/* Tries until a call stops giving `while_it_gives`; returns what it gives then. */
+/* Repeats a call while it returns `while_it_gives`; returns the first other result. */
 #define UNTIL_NOT(while_it_gives, call)                                                                                \
     __extension__({                                                                                                    \
         int code;                                                                                                      \
@@ -31,14 +32,15 @@ UNINSTRUMENTED static void fire(fastinst_probe_id id) { fired[id]++; }
         code;                                                                                                          \
     })
 
-/* One thread unloads the library while it and the others switch its probes off, until they are known to be gone. */
+/* One thread unloads the library while it and the others deactivate the library's probes, until
+   they are known to be gone. */
 UNINSTRUMENTED static void unload(unsigned number) {
     int code;
 
     if (number == 0)
         dlclose(library);
     for (int type = 0; type < 2; type++) {
-        /* Without a pause: the discovery that finds it gone is to fall into the middle of a call. */
+        /* Without a pause, so that the discovery that finds the library gone runs during a call. */
         while ((code = api.fastinst_deactivate(ids[type])) == 0)
             ;
         GIVES(FASTINST_ERROR_UNLOADED, code);
@@ -59,7 +61,7 @@ UNINSTRUMENTED int main(int argc, char **argv) {
         CHECK(work, "%s", dlerror());
         if (round == 0)
             *(void **)&first_address = dlsym(library, "plugin_work");
-        /* Loaded at another address, its probes are new ones. */
+        /* Loaded at another address, the library has new probes. */
         const int is_back = round > 0 && *(void **)&work == first_address;
         if (!is_back)
             first_address = *(void **)&work;

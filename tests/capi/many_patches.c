@@ -66,7 +66,7 @@ static void work(unsigned number) {
     store(&done, 1);
 }
 
-/* What is refused is said of each patch; the others are made. */
+/* Each rejected patch has its own error; the others are made. */
 static void refusals(void) {
     static const uint8_t other[] = {0xb8, 7, 7, 7, 7}, shorter[] = {0x90, 0x90, 0x90, 0x90, 0x90};
     const wordpatch_patch_request requests[] = {
@@ -89,7 +89,8 @@ static void refusals(void) {
     GIVES(FASTINST_ERROR_FOREIGN_BYTES, api.wordpatch_start_patch(site_of(0), forms[0], forms[1], 5));
     CHECK(api.wordpatch_finish_patch(site_of(0)) == 1, "there is none");
 
-    /* Outstanding, the site is nobody else's, and still runs. */
+    /* While the patch is outstanding, other patches of the site are rejected, and the site still
+       runs. */
     GIVES(0, api.wordpatch_start_patch(site_of(61), forms[1], forms[0], 5));
     GIVES(FASTINST_ERROR_CONTENDED, api.wordpatch_patch(site_of(61), forms[1], other, 5));
     CHECK(call(61) == values[1], "the old instruction");

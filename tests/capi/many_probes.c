@@ -1,4 +1,4 @@
-/* Probes that are switched together, their metadata, and probe functions that are given the caller. */
+/* Probes that are toggled together, their metadata, and probe functions that receive the caller. */
 
 #include "capi.h"
 
@@ -65,7 +65,7 @@ UNINSTRUMENTED static void together(void) {
     CHECK(api.fastinst_toggle_count() == toggles + 2 * WORKS, "all are off");
     run_all(0);
 
-    /* One in the middle that is refused. */
+    /* One in the middle that is rejected. */
     on[WORKS] = on[1];
     on[1] = (fastinst_activation){wrong, fire};
     off[WORKS] = off[1];
@@ -93,7 +93,7 @@ UNINSTRUMENTED static void metadata(void) {
     for (unsigned i = 0; i < WORKS; i++) {
         memset(&found, 0, sizeof found);
         GIVES(0, api.fastinst_metadata(entries[i].probe_id, &found));
-        CHECK(memcmp(&found, &entries[i], sizeof found) == 0, "%s is not what its callback was given", found.function_name);
+        CHECK(memcmp(&found, &entries[i], sizeof found) == 0, "%s differs from what its callback received", found.function_name);
         Dl_info object;
         CHECK(dladdr(found.function_address, &object) && found.object_base == object.dli_fbase, "base %p, not %p",
               found.object_base, object.dli_fbase);
@@ -103,7 +103,7 @@ UNINSTRUMENTED static void metadata(void) {
     GIVES(FASTINST_ERROR_NO_PROBE, api.fastinst_metadata(UINT32_MAX, &found));
 }
 
-/* Where it calls from is between here and its end. */
+/* The return address is between here and the function's end. */
 NOINLINE UNINSTRUMENTED static const void *call_work_0(void) {
     const void *start = NULL;
     __asm__ volatile("lea 0f(%%rip), %0\n0:" : "=r"(start));

@@ -1,5 +1,5 @@
-/* Pages that are unmapped and mapped again at the same address, with the same code and with other code: what is patched is
-   what stands there now. Runtimes that generate code do this. */
+/* Pages that are unmapped and mapped again at the same address, with the same code and with other
+   code: a patch applies to the code that is there now. Runtimes that generate code do this. */
 
 #include "capi.h"
 

@@ -10,7 +10,7 @@
 #define EXECUTORS 2
 #define ROUNDS 40
 
-/* An instruction in two variants, and what each of them makes of 0 in EDI. */
+/* An instruction in two variants, and the result of each with 0 in EDI. */
 struct kind {
     uint8_t length, code[2][8];
     uint64_t result[2];
@@ -27,7 +27,7 @@ static const struct kind kinds[KINDS] = {
 
 /* For kind k and offset o, a function in slot o of pages k: xor eax, eax; the instruction at offset o; ret. */
 static uint8_t *pages[KINDS];
-/* Which variant stands there; its patcher's own. */
+/* The variant that is in force; used by its patching thread only. */
 static uint8_t variant[KINDS][OFFSETS];
 static unsigned patchers_left = PATCHERS;
 
@@ -113,7 +113,8 @@ static void neighbours_lose_no_update(void) {
         CHECK(memcmp(line + 5 * i, "\xb8\1\1\1\1", 5) == 0, "neighbour %d", i);
 }
 
-/* Threads that patch one straddler against each other: every success is one step from one form to the next. */
+/* Threads that patch one straddler concurrently: every success is one step from one form to the
+   next. */
 #define RIVALS 3
 #define FORMS 5
 static uint8_t *contended;

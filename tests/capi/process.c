@@ -1,5 +1,5 @@
-/* What concerns the process: the fetch model, waits, threads with SIGTRAP blocked, children made by a raw system call, text
-   access, text that goes away. */
+/* Process-wide functions: the fetch model, waits, threads with SIGTRAP blocked, children created by
+   a raw system call, text access, and text that is unmapped. */
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ HELPER uint32_t call(const uint8_t *site) {
     return call();
 }
 
-/* A page with a function that straddles; the site is at its address plus STRADDLER. */
+/* A page with a function that contains a straddler; the site is at its address plus STRADDLER. */
 HELPER uint8_t *code_page(void *where) {
     uint8_t *page = map_pages(where, 4096);
     memcpy(page + STRADDLER, forms[0], 6);
@@ -35,7 +35,7 @@ static void fetch_model(void) {
     memset(&model, 0xff, sizeof model);
     GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_fetch_model_in_force(NULL));
     GIVES(0, api.wordpatch_fetch_model_in_force(&model));
-    /* The test says that there is no calibration: what the vendors guarantee. */
+    /* The test runs this program without a calibration: the vendors' guarantees apply. */
     CHECK(model.window == 8 && model.source == WORDPATCH_VENDOR_GUARANTEE, "%u from %d", model.window, model.source);
     CHECK(!model.is_t_max_known && model.t_max == 0 && model.wait == WORDPATCH_WAIT_MEMBARRIER, "%u", model.t_max);
 
@@ -53,7 +53,7 @@ static void fetch_model(void) {
     GIVES(0, api.wordpatch_fetch_model_in_force(&model));
     CHECK(model.window == 64 && model.wait == WORDPATCH_WAIT_BOTH, "an error has changed the model: %u", model.window);
 
-    /* Without a T_max there is one policy. */
+    /* Without T_max only one policy is possible. */
     GIVES(0, api.wordpatch_force_fetch_model(8, NULL, WORDPATCH_WAIT_T_MAX));
     GIVES(0, api.wordpatch_fetch_model_in_force(&model));
     CHECK(model.window == 8 && !model.is_t_max_known && model.wait == WORDPATCH_WAIT_MEMBARRIER, "%d", model.wait);
@@ -101,7 +101,7 @@ static void sigtrap(void) {
     GIVES(FASTINST_ERROR_SIGTRAP_BLOCKED, api.wordpatch_check_sigtrap_unblocked(NULL));
     pthread_barrier_wait(&turn);
     pthread_join(thread, NULL);
-    /* A thread that was joined may be seen for a while yet. */
+    /* A joined thread may remain visible for a short time. */
     int code;
     while ((code = api.wordpatch_check_sigtrap_unblocked(&found)) == FASTINST_ERROR_SIGTRAP_BLOCKED)
         CHECK(found == blocking, "thread %d, not %d", found, blocking);
@@ -109,7 +109,7 @@ static void sigtrap(void) {
     CHECK(found == 0, "%d", found);
 }
 
-/* A child that no handler of fork() has prepared. */
+/* A child that no fork() handler has prepared. */
 static void raw_child(void) {
     uint8_t *page = code_page(NULL), *site = page + STRADDLER;
     GIVES(0, api.wordpatch_is_shared_with_parent());
@@ -134,7 +134,7 @@ static void raw_child(void) {
     CHECK(status == 0, "the child ended with %#x", (unsigned)status);
     CHECK(call(site) == values[1], "the child has patched its parent: %#x", call(site));
 
-    /* A child of fork() is prepared by the library. */
+    /* The library prepares children of fork(). */
     const pid_t forked = fork();
     require(forked >= 0, "fork");
     if (forked == 0) {
@@ -162,7 +162,7 @@ static void text_access(void) {
     GIVES(0, api.wordpatch_set_text_access(WORDPATCH_PRIVATE));
 }
 
-/* How much memory the process's memory files hold: what a release gives back. */
+/* How much memory the process's memory files hold, which a release frees. */
 HELPER long shared_pages(void) {
     long total = 0, resident = 0, shared = 0;
     FILE *statm = fopen("/proc/self/statm", "r");
@@ -192,7 +192,7 @@ static void text_that_goes_away(void) {
     const long held = shared_pages();
     GIVES(0, api.wordpatch_release_text(site, 1));
     CHECK(api.wordpatch_copied_bytes() == before, "%zu", api.wordpatch_copied_bytes());
-    CHECK(shared_pages() < held, "all of %ld pages are held still", held);
+    CHECK(shared_pages() < held, "all of %ld pages are still held", held);
 
     GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_forget_text(NULL, 1));
     GIVES(FASTINST_ERROR_ARGUMENT, api.wordpatch_forget_text(pages, 0));

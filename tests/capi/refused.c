@@ -1,4 +1,5 @@
-/* Where the kernel refuses membarrier: what needs a wait is FASTINST_ERROR_SYSTEM and changes nothing, until T_max is known. */
+/* If the kernel refuses membarrier, operations that need a wait return FASTINST_ERROR_SYSTEM and
+   change nothing, until T_max is known. */
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -47,7 +48,7 @@ static void patches(uint8_t *page) {
     CHECK(memcmp(page + INSIDE, forms[0], 5) == 0, "one store needs no wait");
 }
 
-/* A call that keeps its target, and can still be switched. */
+/* A call that keeps its target, and can still be toggled. */
 static void calls(uint8_t *page) {
     callpatch_site *site;
     callpatch_site_description before, after;
@@ -80,7 +81,7 @@ int main(void) {
     patches(page);
     calls(page);
 
-    /* T_max takes its place. */
+    /* T_max replaces it. */
     GIVES(0, api.wordpatch_force_fetch_model(8, &t_max, WORDPATCH_WAIT_MEMBARRIER));
     GIVES(FASTINST_ERROR_SYSTEM, api.wordpatch_serialize_all_cores());
     GIVES(0, api.wordpatch_wait_for_visibility());

@@ -1,5 +1,5 @@
-/* Calls by their handles: every shape at every offset, toggled by a thread and by its signal handler, and led to other targets,
-   while another thread runs through them. */
+/* Calls by their handles: every shape at every offset, toggled by a thread and by its signal
+   handler, and retargeted, while another thread executes them. */
 
 #include <signal.h>
 
@@ -16,7 +16,7 @@ static __thread unsigned called[2];
 static void callee_0(void) { called[0]++; }
 static void callee_1(void) { called[1]++; }
 
-/* The callees as the pages reach them: a jump, and the pointer that it takes. */
+/* The callees as the pages reach them: a jump, and the pointer that it uses. */
 static struct {
     uint8_t thunk[2][8];
     uint64_t pointer[2];
@@ -75,7 +75,7 @@ HELPER void run(unsigned site) {
     function();
 }
 
-/* Every run calls this callee and no other; -1 stands for none. */
+/* Asserts that every run calls this callee and no other; -1 stands for none. */
 HELPER void count(unsigned site, int by) {
     make_visible();
     called[0] = called[1] = 0;
@@ -111,7 +111,7 @@ static void describe(unsigned site, unsigned callee, unsigned clobbers) {
     CHECK(found.strategy == expected, "shape %u at %u: %d, not %d", shape_of(site), site % OFFSETS, found.strategy, expected);
 }
 
-/* Both targets in turn, for all sites in one call. */
+/* Both targets alternately, for all sites in one call. */
 static void retarget_all(unsigned callee) {
     callpatch_retarget_request requests[SITES];
     int results[SITES];
@@ -164,7 +164,7 @@ static void work(unsigned number) {
             run(site);
 }
 
-/* A NOP inside a window is a call that is off. */
+/* A NOP inside a window is an inactive call. */
 static void nops(void) {
     callpatch_site *site;
     uint8_t *page = map_pages(NULL, 4096);
@@ -191,7 +191,7 @@ static void nops(void) {
         CHECK(called[1] == !(i % 2), "%u: %u", i, called[1]);
     }
 
-    /* Other code at its place. */
+    /* Other code at the site's address. */
     require(map_pages(page, 4096) == page, "mmap");
     GIVES(1, api.callpatch_is_stale(site));
     api.callpatch_release(site);
@@ -249,7 +249,7 @@ static void errors(void) {
 
 int main(void) {
     find_interface();
-    /* Handles keep the window that is in force now. */
+    /* Handles keep the window that was in force when they are created. */
     GIVES(0, api.wordpatch_force_fetch_model(8, NULL, WORDPATCH_WAIT_MEMBARRIER));
     signal(SIGUSR1, toggle_from_handler);
     nops();

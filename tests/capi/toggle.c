@@ -1,5 +1,6 @@
-/* A program toggles its own probes: four threads, each with two functions of its own, while two more run all of them. After
-   each burst of toggles, every thread counts exactly which probes fire. */
+/* A program toggles its own probes: four threads, each with two functions of its own, while two
+   more run all of them. After each burst of toggles, every thread counts exactly which probes fire.
+   */
 
 #include "capi.h"
 
@@ -11,7 +12,8 @@
 #define RUNS 20
 #define MAX_PROBES 512
 
-/* The functions, at different distances from the borders of fetch windows, with tail-call exits and others. */
+/* The functions, at different distances from the boundaries of fetch windows, with and without
+   tail-call exits. */
 #define PROCEDURE(n, pad)                                                                                              \
     NOINLINE void procedure_##n(uint32_t *value) {                                                                     \
         __asm__ volatile(".skip " #pad ", 0x90");                                                                      \
@@ -39,7 +41,7 @@ static const char *const names[FUNCTIONS_OF_OURS] = {"procedure_0", "procedure_1
 static const void *const addresses[FUNCTIONS_OF_OURS] = {procedure_0, procedure_1, procedure_2, procedure_3,
                                                          value_4,     value_5,     value_6,     value_7};
 
-/* Runs one of them. What it computes must not depend on its probes. */
+/* Runs one of them. The result must not depend on the probes. */
 UNINSTRUMENTED static void run(unsigned function) {
     uint32_t value = function * 77 + 1, expected = value;
     switch (function) {
@@ -55,7 +57,7 @@ UNINSTRUMENTED static void run(unsigned function) {
     CHECK(value == expected, "%s computed %u, not %u", names[function], value, expected);
 }
 
-/* What discovery has told. */
+/* Reported by discovery. */
 static struct {
     fastinst_probe_type type;
     int function; /* index above, or -1 */
@@ -177,7 +179,7 @@ UNINSTRUMENTED static void work(unsigned number) {
         execute(number - TOGGLERS);
 }
 
-/* Another probe function for an active probe: the code stays as it is, byte for byte. */
+/* Replacing the function of an active probe leaves the code unchanged, byte for byte. */
 UNINSTRUMENTED static void change_probe_functions(void) {
     enum { CODE = 6 };
     for (unsigned id = 0; id < MAX_PROBES; id++) {
@@ -191,11 +193,11 @@ UNINSTRUMENTED static void change_probe_functions(void) {
         GIVES(0, api.fastinst_activate(id, second));
         CHECK(memcmp(probes[id].site, before, CODE) == 0, "probe %u: the code changed with the function", id);
         GIVES(0, api.fastinst_deactivate(id));
-        CHECK(memcmp(probes[id].site, off, CODE) == 0, "probe %u: not what it was when off", id);
+        CHECK(memcmp(probes[id].site, off, CODE) == 0, "probe %u: the code differs from its inactive form", id);
     }
 }
 
-/* A probe that switches itself off, as the profiler's do. */
+/* A probe that deactivates itself, as the profiler's do. */
 UNINSTRUMENTED static void once(fastinst_probe_id id) {
     fired[0][id]++;
     GIVES(0, api.fastinst_deactivate(id));
@@ -221,7 +223,7 @@ UNINSTRUMENTED int main(void) {
     const ssize_t length = readlink("/proc/self/exe", executable, sizeof executable - 1);
     require(length > 0, "/proc/self/exe");
 
-    /* Off from the start. */
+    /* Inactive from the start. */
     for (unsigned function = 0; function < FUNCTIONS_OF_OURS; function++)
         run(function);
 
@@ -230,7 +232,7 @@ UNINSTRUMENTED int main(void) {
     CHECK(count > 0 && count <= MAX_PROBES, "%zu probes", count);
     unsigned found[FUNCTIONS_OF_OURS][2] = {{0}};
     for (unsigned id = 0; id < MAX_PROBES; id++) {
-        CHECK(probes[id].told == (id < count), "%zu probes; of probe %u was told %u times", count, id, probes[id].told);
+        CHECK(probes[id].told == (id < count), "%zu probes; probe %u was reported %u times", count, id, probes[id].told);
         if (id >= count)
             probes[id].function = -1;
         else if (probes[id].function >= 0)

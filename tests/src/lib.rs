@@ -1,9 +1,9 @@
-//! What the tests share: building the product and the fixture programs, running a program under a
-//! time limit, reading reports.
+//! Support shared by the tests: building the product and the fixture programs, running a program
+//! with a time limit, reading reports.
 //!
-//! A test of the preload goes in four steps: [`compile`] a fixture, [`run`] it bare, run it
-//! [`profiled`], compare the two [`Run`]s and look into the [`Report`]s. Every report is checked
-//! for its form ([`Report::check`]) as it is read.
+//! A test of the preload has four steps: [`compile`] a fixture, [`run`] it without the preload, run
+//! it [`profiled`], compare the two [`Run`]s and inspect the [`Report`]s. The format of every
+//! report is checked ([`Report::check`]) when it is read.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -27,14 +27,14 @@ use serde_json::Value;
 #[doc = include_str!("../../docs/rust-api.md")]
 mod rust_api {}
 
-/// How long a fixture may run before it counts as hung. All of them end within two seconds on a
-/// quiet machine.
+/// Time after which a fixture counts as hung. All of them end within two seconds on an idle
+/// machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The folder of the workspace.
+/// The root folder of the workspace.
 #[must_use]
 pub fn repo_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace").to_path_buf()
 }
 
 /// Cargo's target folder.
@@ -43,7 +43,7 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
-/// Where `libfastinst.so` and `fastinst` are.
+/// The folder of `libfastinst.so` and `fastinst`.
 #[must_use]
 pub fn target_release_dir() -> PathBuf {
     target_dir().join("release")
@@ -52,11 +52,11 @@ pub fn target_release_dir() -> PathBuf {
 /// Builds `libfastinst.so` and `fastinst` once per process, and returns the library's path.
 ///
 /// # Panics
-/// When the build fails; cargo's own messages are on stderr.
+/// If the build fails; cargo's own messages are on stderr.
 pub fn ensure_preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        build_release(&["fastinst-preload", "profiler"]);
+        build_release(&["fastinst-preload", "fastinst-cli"]);
         target_release_dir().join("libfastinst.so")
     })
 }
@@ -64,7 +64,7 @@ pub fn ensure_preload() -> &'static Path {
 /// Builds `wasm-jit` once per process, and returns its path.
 ///
 /// # Panics
-/// Like [`ensure_preload`].
+/// Those of [`ensure_preload`].
 pub fn ensure_wasm_jit() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
     COMMAND.get_or_init(|| {
@@ -83,7 +83,7 @@ fn build_release(packages: &[&str]) {
     assert!(status.success(), "the release build of {packages:?} failed: {status}");
 }
 
-/// A compiler family. C++ sources go to its C++ driver.
+/// A compiler family. C++ sources are compiled by its C++ driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compiler {
     /// gcc and g++.
@@ -110,11 +110,11 @@ const FIXTURE_FLAGS: [&str; 6] =
 /// Compiles and links one source file of `tests/` with -finstrument-functions, and returns the
 /// binary in `target/fixtures/`.
 ///
-/// The binary's name holds a hash of the compiler, the flags, the source and the headers beside it;
-/// what is there is not built again.
+/// The binary's name contains a hash of the compiler, the flags, the source and the headers in its
+/// folder; an existing binary is not rebuilt.
 ///
 /// # Panics
-/// When the compiler refuses the source or has a warning: fixtures are free of them.
+/// If the compiler refuses the source or reports a warning: fixtures have none.
 #[must_use]
 pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     let source = repo_root().join("tests").join(source);
@@ -122,7 +122,7 @@ pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (command, FIXTURE_FLAGS, flags).hash(&mut hasher);
     fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display())).hash(&mut hasher);
-    for header in headers_beside(&source) {
+    for header in headers_of(&source) {
         fs::read(header).expect("a header can be read").hash(&mut hasher);
     }
     let folder = target_dir().join("fixtures");
@@ -131,7 +131,8 @@ pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     if binary.exists() {
         return binary;
     }
-    // Under another name first: tests in other threads and processes may want the same binary.
+    // Written under another name first: tests in other threads and processes may need the same
+    // binary.
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
     let unfinished =
         folder.join(format!("{stem}-{}-{}.new", process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
@@ -154,15 +155,15 @@ pub fn compile(source: &str, flags: &[&str], compiler: Compiler) -> PathBuf {
     binary
 }
 
-fn headers_beside(source: &Path) -> BTreeSet<PathBuf> {
-    let folder = source.parent().expect("a source lies in a folder");
+fn headers_of(source: &Path) -> BTreeSet<PathBuf> {
+    let folder = source.parent().expect("a source is in a folder");
     let entries = fs::read_dir(folder)
         .expect("the folder can be read")
         .map(|entry| entry.expect("an entry can be read").path());
     entries.filter(|path| path.extension() == Some(OsStr::new("h"))).collect()
 }
 
-/// What a finished program left.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Run {
     /// Its process id.
@@ -171,21 +172,21 @@ pub struct Run {
     pub stdout: Vec<u8>,
     /// Its standard error.
     pub stderr: String,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
 }
 
 impl Run {
-    /// Lines on stderr that are ours: each starts with `fastinst: `.
+    /// Lines on stderr that the library wrote: each starts with `fastinst: `.
     pub fn own_lines(&self) -> impl Iterator<Item = &str> {
         self.stderr.lines().filter(|line| line.starts_with("fastinst: "))
     }
 
-    /// Asserts that this run gave byte for byte the same standard output as `other`, and ended the
-    /// same way.
+    /// Asserts that this run had the same standard output as `other`, byte for byte, and the same
+    /// exit status.
     ///
     /// # Panics
-    /// When it did not; `what` names the run in the message, with the place of the first
+    /// If it did not; `what` names the run in the message, with the position of the first
     /// difference.
     pub fn assert_same(&self, other: &Run, what: &str) {
         assert_eq!(self.status, other.status, "{what}: ended differently; stderr:\n{}", self.stderr);
@@ -208,11 +209,11 @@ impl Run {
     }
 }
 
-/// Runs a command with empty input to its end, [`TIME_LIMIT`] at most.
+/// Runs a command with empty input until it ends, for at most [`TIME_LIMIT`].
 ///
 /// # Panics
-/// When it cannot be started or does not end in time: it is killed with its process group, and the
-/// message holds what it wrote and where its threads were.
+/// If it cannot be started or does not end in time: it is killed with its process group, and the
+/// message contains its output and the states of its threads.
 pub fn run(command: &mut Command) -> Run {
     run_within(command, TIME_LIMIT)
 }
@@ -220,9 +221,9 @@ pub fn run(command: &mut Command) -> Run {
 /// [`run`] with another limit.
 ///
 /// # Panics
-/// Like [`run`].
+/// Those of [`run`].
 pub fn run_within(command: &mut Command, limit: Duration) -> Run {
-    // Files, not pipes: a grandchild that keeps them open cannot delay us.
+    // Files rather than pipes: a grandchild that keeps them open cannot delay us.
     let (mut stdout, mut stderr) = (temporary_file(), temporary_file());
     let mut child = command
         .stdin(Stdio::null())
@@ -236,8 +237,8 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Run {
     let waiter = thread::spawn(move || sender.send(child.wait()));
     let Ok(status) = ended.recv_timeout(limit) else {
         let threads = threads_of(pid);
-        // SAFETY: kill has no memory effects; the group is that of our own child, which nobody has
-        // waited for.
+        // SAFETY: kill has no effect on memory; the group is that of our own child, which has not
+        // been waited for.
         unsafe { libc::kill(-pid.cast_signed(), libc::SIGKILL) };
         let _ = waiter.join();
         panic!(
@@ -264,7 +265,7 @@ fn content(file: &mut File) -> Vec<u8> {
     bytes
 }
 
-/// Name, state and system call of each thread of a process: enough to see who waits for whom.
+/// Name, state and system call of each thread of a process, to diagnose a deadlock.
 fn threads_of(pid: u32) -> String {
     let mut text = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -281,7 +282,7 @@ fn threads_of(pid: u32) -> String {
 pub struct Report {
     /// The file's name without its folder.
     pub file_name: String,
-    /// All of it.
+    /// Its contents.
     pub json: Value,
 }
 
@@ -289,7 +290,7 @@ impl Report {
     /// Reads and checks a report.
     ///
     /// # Panics
-    /// When it is missing or malformed.
+    /// If it is missing or malformed.
     #[must_use]
     pub fn read(path: &Path) -> Report {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -301,14 +302,16 @@ impl Report {
         report
     }
 
-    /// Asserts what holds for every report: the fields of version 2, sane types, ordered intervals
+    /// Asserts properties of every report: the fields of version 2, valid types, ordered intervals
     /// and quantiles.
     ///
     /// # Panics
-    /// When something does not hold.
+    /// If one does not hold.
     pub fn check(&self) {
         let number = |value: &Value, key: &str| {
-            value[key].as_f64().unwrap_or_else(|| panic!("{}: {key} is no number in {value}", self.file_name))
+            value[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{}: {key} is not a number in {value}", self.file_name))
         };
         assert_eq!(self.json["version"], 2, "{}", self.file_name);
         assert!(!self.json["command"].is_null(), "{}: no command", self.file_name);
@@ -361,7 +364,7 @@ impl Report {
         self.json["functions"].as_array().unwrap_or_else(|| panic!("{}: no functions", self.file_name)).iter()
     }
 
-    /// The entry of a function, by its demangled name without parameters. Where several have it
+    /// The entry of a function, by its demangled name without parameters. If several have this name
     /// (the same static function in two objects), the one with the most samples.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<&Value> {
@@ -370,17 +373,17 @@ impl Report {
             .max_by_key(|function| function["samples"].as_u64())
     }
 
-    /// How many samples a function has; 0 when the report does not know it.
+    /// Number of samples of a function; 0 if it is not in the report.
     #[must_use]
     pub fn samples(&self, name: &str) -> u64 {
         self.function(name).and_then(|function| function["samples"].as_u64()).unwrap_or(0)
     }
 
-    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: of an estimate its
-    /// value.
+    /// A quantile (`min`, `p50` ...) or the mean of a function's latency, in ns: the value of an
+    /// estimate.
     ///
     /// # Panics
-    /// When the report has no latency of this function.
+    /// If the report has no latency of this function.
     #[must_use]
     pub fn latency_ns(&self, name: &str, key: &str) -> f64 {
         self.function(name)
@@ -402,7 +405,7 @@ fn base_name(function: &Value) -> &str {
 /// A profiled run and the reports of all its processes.
 #[derive(Debug)]
 pub struct Profiled {
-    /// The program's own doing.
+    /// The result of the program itself.
     pub run: Run,
     /// The reports of the process and of its children, by file name.
     pub reports: Vec<Report>,
@@ -410,16 +413,17 @@ pub struct Profiled {
 
 impl Profiled {
     /// The report of the process that was started: it has that process's id. Its file has the plain
-    /// name unless a child that knew nothing of its parent was faster.
+    /// name unless a child that did not know of its parent's report was faster.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn report(&self) -> &Report {
-        self.reports
-            .iter()
-            .find(|report| report.json["pid"] == self.run.pid)
-            .unwrap_or_else(|| panic!("no report of the process itself; stderr:\n{}", self.run.stderr))
+        self.reports.iter().find(|report| report.json["pid"] == self.run.pid).unwrap_or_else(|| {
+            let others: Vec<&str> = self.reports.iter().map(|report| report.file_name.as_str()).collect();
+            let Run { pid, status, stderr, .. } = &self.run;
+            panic!("no report of process {pid} ({status}) among {others:?}; stderr:\n{stderr}")
+        })
     }
 
     /// The reports in which a function has samples.
@@ -428,7 +432,7 @@ impl Profiled {
     }
 }
 
-/// A command that runs a binary with no trace of a profiler in its environment.
+/// A command that runs a binary with no variables of the profiler in its environment.
 #[must_use]
 pub fn bare(binary: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binary);
@@ -436,7 +440,7 @@ pub fn bare(binary: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A command that runs a binary under the preload, with `FASTINST_OPTIONS` as given.
+/// A command that runs a binary under the preload, with this value of `FASTINST_OPTIONS`.
 #[must_use]
 pub fn preloaded(binary: &Path, args: &[&str], options: &str) -> Command {
     let mut command = bare(binary, args);
@@ -448,7 +452,7 @@ pub fn preloaded(binary: &Path, args: &[&str], options: &str) -> Command {
 /// all its children. `options` are further options, or empty.
 ///
 /// # Panics
-/// When it hangs, or leaves a malformed report.
+/// If it hangs, or writes a malformed report.
 #[must_use]
 pub fn profiled(binary: &Path, args: &[&str], options: &str) -> Profiled {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -461,7 +465,7 @@ pub fn profiled(binary: &Path, args: &[&str], options: &str) -> Profiled {
 /// All reports in a folder, by file name.
 ///
 /// # Panics
-/// When one is malformed.
+/// If one is malformed.
 #[must_use]
 pub fn reports_in(folder: &Path) -> Vec<Report> {
     let entries = fs::read_dir(folder)
@@ -475,15 +479,15 @@ pub fn reports_in(folder: &Path) -> Vec<Report> {
     reports
 }
 
-/// Processes that take as much of the processors as they get, until they are dropped.
+/// Processes that use as much processor time as they get, until they are dropped.
 #[derive(Debug)]
 pub struct Competitors(Vec<Child>);
 
 impl Competitors {
-    /// So many of them.
+    /// Starts this many.
     ///
     /// # Panics
-    /// When no process can be started.
+    /// If a process cannot be started.
     #[must_use]
     pub fn start(number: usize) -> Self {
         let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
@@ -494,7 +498,7 @@ impl Competitors {
 impl Drop for Competitors {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended by itself is waited for as well.
+            // A process that has ended by itself is waited for as well.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,6 +1,6 @@
-//! A storm of patches that are begun by one thread and finished by whoever comes first: the handle,
-//! [`finish_patch`] from any thread, a [`Finisher`], or the drop. Every one is finished in the end,
-//! and no site is locked.
+//! Many outstanding patches, started by one thread and finished by whichever comes first: the
+//! handle, [`finish_patch`] from any thread, a [`Finisher`], or the drop. In the end all of them
+//! are finished, and no site is locked.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PATCHERS: usize = 3;
 const EACH: usize = 40;
 const EXECUTORS: usize = 2;
 
-/// Within which every patch must be finished.
+/// Time in which every patch must be finished.
 const BOUND: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(run: &Run) {
@@ -30,7 +30,7 @@ pub(crate) fn run(run: &Run) {
             let sites = &sites;
             scope.spawn(move || executor::run_all(run, format!("storm's executor {number}"), sites));
         }
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::inject(run, &sites));
     });
     for site in &sites {
         run.check(matches!(bytes_at(*site)[0], 0xb8 | 0xba), Kind::Lost, || {
@@ -39,13 +39,13 @@ pub(crate) fn run(run: &Run) {
     }
 }
 
-/// A thread that patches its own sites, and furthers everybody's.
+/// A thread that patches its own sites, and advances patches of all threads.
 fn storm(run: &Run, number: usize, all: &[usize]) {
     let mut worker = run.worker(format!("storm {number}"));
     let sites = &all[number * EACH..(number + 1) * EACH];
     let mut values = vec![Value::FIRST; sites.len()];
     let mut finisher = None;
-    while worker.goes_on() {
+    while worker.continues() {
         let finisher_now = finisher.get_or_insert_with(|| Finisher::start().expect("a finisher"));
         let mut waited_for = Vec::new();
         let mut changes = Vec::new();
@@ -75,14 +75,14 @@ fn storm(run: &Run, number: usize, all: &[usize]) {
         waited_for.extend(leave(&mut worker, begun, finisher_now));
         worker.toggled(changes.len() as u64);
         if worker.random.below(8) == 0 {
-            // Finishes what it has before it ends.
+            // Finishes its patches before it ends.
             finisher = None;
         }
         settle(&worker, waited_for, sites, &values);
     }
 }
 
-/// Leaves a patch to somebody; gives it back if it is to be waited for.
+/// Leaves a patch to one of the finishers; returns it if it is to be waited for.
 fn leave(worker: &mut Worker<'_>, begun: Outstanding, finisher: &Finisher) -> Option<Outstanding> {
     let check = |worker: &Worker<'_>, result: Result<(), wordpatch::Error>| {
         worker.check(result.is_ok(), Kind::Lost, || format!("{result:?}"));
@@ -110,7 +110,7 @@ fn leave(worker: &mut Worker<'_>, begun: Outstanding, finisher: &Finisher) -> Op
     None
 }
 
-/// Waits for all patches of these sites, and looks at what stands there.
+/// Waits for all patches of these sites, and checks the final bytes.
 fn settle(worker: &Worker<'_>, waited_for: Vec<Outstanding>, sites: &[usize], values: &[Value]) {
     let deadline = Instant::now() + BOUND;
     for begun in waited_for {

@@ -1,6 +1,6 @@
-//! Batches of random sites from several threads, with patches among them that must be refused:
-//! foreign bytes, memory that is not mapped or not executable, a site that is in the batch twice.
-//! What is refused is untouched, and the others are done.
+//! Batches of random sites from several threads, including patches that must be refused: foreign
+//! bytes, memory that is not mapped or not executable, a site that occurs twice in the batch.
+//! Refused sites are unchanged, and the others are patched.
 
 use std::thread;
 
@@ -28,11 +28,11 @@ pub(crate) fn run(run: &Run) {
             let sites = &sites;
             scope.spawn(move || executor::run_all(run, format!("batches' executor {number}"), sites));
         }
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::inject(run, &sites));
     });
 }
 
-/// What a patch of the batch is, and what becomes of it.
+/// The kind of a patch of the batch, and its expected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Done(usize),
@@ -46,7 +46,7 @@ fn patch_batches(run: &Run, number: usize, sites: &[usize]) {
     let mut worker = run.worker(format!("batch patcher {number}"));
     let mut values = vec![Value::FIRST; sites.len()];
     let data = Box::new([0_u8; 64]);
-    while worker.goes_on() {
+    while worker.continues() {
         let mut changes = Vec::new();
         for (place, site) in sites.iter().enumerate() {
             let value = values[place];
@@ -63,7 +63,7 @@ fn patch_batches(run: &Run, number: usize, sites: &[usize]) {
                     changes.push((Change::new(UNMAPPED + place * 8, value, next), next, Expected::NotMapped))
                 }
                 7 => {
-                    // Within the box, each at a place of its own.
+                    // Inside the box, each at a different offset.
                     let address = data.as_ptr() as usize + place;
                     if place % 8 == 0 {
                         changes.push((Change::new(address, value, next), next, Expected::NotExecutable));
@@ -74,7 +74,7 @@ fn patch_batches(run: &Run, number: usize, sites: &[usize]) {
         }
         let patches: Vec<Patch<'_>> = changes.iter().map(|(change, ..)| change.patch()).collect();
         // SAFETY: each site is one instruction that may hold any value, and no thread here blocks
-        // the trap. The others are not text, and stay what they are.
+        // SIGTRAP. The others are not text, and are not changed.
         let results = unsafe { patch_all(&patches) };
         worker.check(results.len() == patches.len(), Kind::Lost, || "a result is missing".to_owned());
         for ((change, next, expected), result) in changes.iter().zip(&results) {

@@ -1,7 +1,7 @@
-//! Single stores at exactly the places that the fetch model in force calls safe: an instruction on
-//! every multiple of four bytes inside a window, at every split. One thread exchanges its operand
-//! back to back, two or three run it in a tight loop, and a value that nobody has stored is a torn
-//! fetch.
+//! Single stores at exactly the offsets that the fetch model in force calls safe: an instruction
+//! across every multiple of four bytes inside a window, at every split. One thread exchanges its
+//! operand back to back, two or three execute it in a tight loop, and a value that was never stored
+//! is a torn fetch.
 //!
 //! ```text
 //!          mov eax, imm32        the site: its operand is A or B
@@ -15,21 +15,20 @@
 //! torn:    ret                   0, or the value that was torn
 //! ```
 //!
-//! # What makes tears likely, where a processor tears
-//! Measured on an AMD Zen 5: stores that follow each other within some ten nanoseconds, executors
-//! on both processors, one of them sharing the patcher's, and no call between two executions. One
-//! executor alone sees almost nothing. Tears come in clusters, so every pass over the sites has
-//! fresh text.
+//! # Conditions in which a processor tears
+//! Measured on an AMD Zen 5: stores within some ten nanoseconds of each other, executors on both
+//! processors, one of them on the patcher's, and no call between two executions. A single executor
+//! rarely observes a tear. Tears come in clusters, so every pass over the sites uses new text.
 //!
-//! With a window that is not this processor's (`--window 64`), the scenario finds tears or it does
-//! not: then the run tells nothing about the processor but that this one has not torn there.
+//! With a window larger than this processor's (`--window 64`), the scenario may or may not find
+//! tears: if not, the run only shows that the processor did not tear this time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use wordpatch::text::TogglePair;
+use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, FetchModel, FetchWindow, Split, TextRef, patch};
 
 use crate::defect;
@@ -38,29 +37,29 @@ use crate::sites::{LENGTH, text};
 
 const EXECUTORS: usize = 3;
 
-/// Operands that differ in every byte, and of which every mixture is neither.
+/// Operands that differ in every byte, so that every mixture is neither of them.
 const OPERANDS: [u32; 2] = [0x1111_1111, 0xeeee_eeee];
 
-/// Exchanges of one site before the next one's turn, with two executors and with three. Of them,
-/// one in [`PATCHES`] goes the whole way through [`patch`].
+/// Exchanges of one site before the next one's turn, with two executors and with three. One in
+/// [`PATCHES`] of them is a complete [`patch`].
 const EXCHANGES: [usize; 2] = [2_000, 200_000];
 const PATCHES: usize = 50;
 
-/// Turns before the text is made anew, with another number of executors.
+/// Turns before new text is made, with another number of executors.
 const TURNS: usize = 4;
 
-/// Texts that are made at most: each is two mappings, of which a process may have only so many.
-/// Then they are taken in turn.
+/// Maximum number of texts: each is two mappings, of which a process may have a limited number.
+/// Then they are reused in turn.
 const TEXTS: usize = 10_000;
 
-/// Executions between two looks which site's turn it is.
+/// Executions between two checks of whose turn it is.
 const EXECUTIONS: u64 = 2_000;
 
-/// Distance of two sites.
+/// Distance between two sites.
 const LINE: usize = 64;
 const DISTANCE: usize = 2 * LINE;
 
-/// What follows the site.
+/// The code after the site.
 const REST: [u8; 17] = [
     0x39, 0xf0, // cmp eax, esi
     0x74, 0x04, // je next
@@ -72,12 +71,12 @@ const REST: [u8; 17] = [
     0xc3, 0xcc,
 ];
 
-/// What is run now.
+/// The current turn.
 #[derive(Default)]
 struct Turn {
     /// The site; 0 before the first.
     site: AtomicUsize,
-    /// How many executors run it.
+    /// Number of executors that run it.
     executors: AtomicUsize,
 }
 
@@ -90,17 +89,17 @@ pub(crate) fn run(run: &Run) {
         for number in 0..EXECUTORS {
             scope.spawn(move || execute(run, number, turn, processors));
         }
-        scope.spawn(|| defect::plant(run, &crate::sites::make(1)));
+        scope.spawn(|| defect::inject(run, &crate::sites::make(1)));
     });
 }
 
-/// The processors that this process may use.
+/// The processors available to this process.
 fn processors() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return vec![] };
     (0..CpuSet::count()).filter(|processor| allowed.is_set(*processor).unwrap_or(false)).collect()
 }
 
-/// Keeps the calling thread on the processor, if there is such a one and the kernel allows it.
+/// Pins the calling thread to the processor, if it exists and the kernel permits it.
 fn pin(processor: Option<&usize>) {
     let mut set = CpuSet::new();
     if let Some(processor) = processor
@@ -110,15 +109,15 @@ fn pin(processor: Option<&usize>) {
     }
 }
 
-/// The largest power of two, 4 at least, at a multiple of which an instruction at this offset is
-/// cut; none if it is not cut.
+/// The largest power of two, at least 4, whose multiple splits an instruction at this offset;
+/// `None` if it is not split.
 fn boundary(offset: usize) -> Option<usize> {
     let cut = |boundary: &usize| offset / boundary != (offset + LENGTH - 1) / boundary;
     [32, 16, 8, 4].into_iter().find(cut)
 }
 
-/// Offsets from a line's start at which an instruction lies in one window and on a multiple of four
-/// bytes inside it.
+/// Offsets in a line at which an instruction is inside one window and across a multiple of four
+/// bytes.
 fn offsets(window: FetchWindow) -> Vec<usize> {
     let is_safe =
         |offset: &usize| window.split(*offset, LENGTH) == Split::Inside && boundary(*offset).is_some();
@@ -130,7 +129,7 @@ fn site_bytes(operand: u32) -> [u8; LENGTH] {
     [0xb8, a, b, c, d]
 }
 
-/// Fresh text with a site at each offset.
+/// New text with a site at each offset.
 fn make(offsets: &[usize]) -> Vec<usize> {
     let place = |number: usize, offset: usize| number * DISTANCE + offset;
     let length = (offsets.len() + 1) * DISTANCE;
@@ -141,7 +140,7 @@ fn make(offsets: &[usize]) -> Vec<usize> {
             code[at..at + LENGTH].copy_from_slice(&site_bytes(OPERANDS[0]));
             let rest = at + LENGTH;
             code[rest..rest + REST.len()].copy_from_slice(&REST);
-            // From the end of the jump back to the site.
+            // Relative to the end of the jump back to the site.
             code[rest + 12] = (LENGTH as i8 + 13).wrapping_neg() as u8;
         }
         code
@@ -168,20 +167,21 @@ fn exchange(run: &Run, turn: &Turn, processors: &[usize]) {
         let third = usize::from(worker.random.below(128) == 0);
         turn.executors.store(2 + third, Ordering::Relaxed);
         for _ in 0..TURNS {
-            // Three turns of four on the largest boundaries, three of four of the rest on the next.
+            // Three of four turns are on the largest boundaries, three of four of the rest on the
+            // next ones.
             let class =
                 (0..classes.len() - 1).find(|_| worker.random.below(4) > 0).unwrap_or(classes.len() - 1);
             let site = classes[class][worker.random.below(classes[class].len())];
             turn.site.store(site, Ordering::Release);
             exchange_times(&worker, window, site, EXCHANGES[third]);
-            if !worker.goes_on() {
+            if !worker.continues() {
                 return;
             }
         }
     }
 }
 
-/// Exchanges the site's operand so many times, an even number.
+/// Exchanges the site's operand `times` times, an even number.
 fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: usize) {
     let [a, b] = OPERANDS.map(site_bytes);
     let [form_a, form_b] = [a, b].map(|form| Bytes::new(&form).expect("five bytes"));
@@ -190,14 +190,14 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
     let place = unsafe { TextRef::resolve(site, LENGTH) }.expect("text of this program");
     let forms = TogglePair::new(&place, window, 0, [&form_a, &form_b]);
     for round in 1..=times {
-        // SAFETY: as above, inside the window. Where that is not this processor's, the run is to
-        // tell.
+        // SAFETY: as above, inside the window. If that is larger than the processor's, the run
+        // detects it.
         let exchanged = unsafe {
             if round.is_multiple_of(PATCHES) {
                 let (old, new) = if round.is_multiple_of(2) { (&b, &a) } else { (&a, &b) };
                 patch(site, old, new).map(|()| true)
             } else {
-                forms.exchange(round % 2)
+                forms.exchange([Form::First, Form::Second][round % 2])
             }
         };
         worker.check(matches!(exchanged, Ok(true)), Kind::Lost, || format!("{exchanged:?} at {site:#x}"));
@@ -205,15 +205,14 @@ fn exchange_times(worker: &Worker<'_>, window: FetchWindow, site: usize, times: 
     worker.toggled(times as u64);
 }
 
-/// Runs the site whose turn it is, if so many executors do.
+/// Executes the site whose turn it is, if that many executors take part.
 fn execute(run: &Run, number: usize, turn: &Turn, processors: &[usize]) {
     let worker = run.worker(format!("boundaries' executor {number}"));
-    // The first two share the patcher's processor and the next one; the third goes where the kernel
-    // wants.
+    // The first two are on the patcher's processor and the next one; the kernel places the third.
     if number < 2 {
         pin(processors.get(number));
     }
-    while worker.goes_on() {
+    while worker.continues() {
         let site = turn.site.load(Ordering::Acquire);
         if site == 0 || number >= turn.executors.load(Ordering::Relaxed) {
             thread::yield_now();

@@ -1,5 +1,5 @@
-//! Several threads patch one site at the same moment, each to a value of its own: one of them
-//! succeeds in every round, the others are told so, and the site holds what the one has asked for.
+//! Several threads patch one site at the same time, each to its own value: one of them succeeds in
+//! every round, the others get an error, and the site holds the value of the one that succeeded.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -15,11 +15,11 @@ use crate::sites::{self, Change, Value, bytes_at};
 const PATCHERS: usize = 4;
 const SITES: usize = 10;
 
-/// What the patchers of a round share.
+/// State that the patchers of a round share.
 struct Round {
     meet: Barrier,
-    goes_on: AtomicBool,
-    /// The value that the site has before the round.
+    continues: AtomicBool,
+    /// The value of the site before the round.
     value: AtomicU8,
     number: AtomicU64,
     winners: Mutex<Vec<Value>>,
@@ -29,7 +29,7 @@ pub(crate) fn run(run: &Run) {
     let sites = sites::make(SITES);
     let round = Round {
         meet: Barrier::new(PATCHERS),
-        goes_on: AtomicBool::new(true),
+        continues: AtomicBool::new(true),
         value: AtomicU8::new(Value::FIRST.0),
         number: AtomicU64::new(0),
         winners: Mutex::default(),
@@ -40,22 +40,22 @@ pub(crate) fn run(run: &Run) {
             scope.spawn(move || contend(run, round, number, sites));
         }
         scope.spawn(|| executor::run_all(run, "contention's executor".to_owned(), &sites));
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::inject(run, &sites));
     });
 }
 
-/// A patcher's rounds. The value that all start from stands on every site: a site that is patched
-/// in one round keeps it in `left`.
+/// A patcher's rounds. All sites start with the same value: a site that is patched in one round
+/// keeps it in `left`.
 fn contend(run: &Run, round: &Round, number: usize, sites: &[usize]) {
     let mut worker = run.worker(format!("rival {number}"));
     let mut left = vec![Value::FIRST; sites.len()];
     loop {
         if number == 0 {
-            round.goes_on.store(worker.goes_on(), Ordering::Relaxed);
+            round.continues.store(worker.continues(), Ordering::Relaxed);
         }
         worker.beat();
         round.meet.wait();
-        if !round.goes_on.load(Ordering::Relaxed) {
+        if !round.continues.load(Ordering::Relaxed) {
             return;
         }
         let turn = round.number.load(Ordering::Relaxed) as usize % sites.len();
@@ -75,12 +75,12 @@ fn contend(run: &Run, round: &Round, number: usize, sites: &[usize]) {
     }
 }
 
-/// Patches in one of the three ways.
+/// Patches by one of the three interfaces.
 fn attempt(worker: &mut Worker<'_>, change: Change) -> Result<(), Error> {
     let one = change.patch();
     match worker.random.below(3) {
-        // SAFETY: the site is one instruction that may hold any value; no thread here blocks the
-        // trap. Here and below.
+        // SAFETY: the site is one instruction that may hold any value; no thread here blocks
+        // SIGTRAP. The same holds below.
         0 => unsafe { patch(one.address, one.expected, one.replacement) },
         // SAFETY: as above.
         1 => unsafe { patch_all(&[one]) }.pop().expect("one result"),
@@ -89,7 +89,7 @@ fn attempt(worker: &mut Worker<'_>, change: Change) -> Result<(), Error> {
     }
 }
 
-/// Looks who has won.
+/// Determines which patch succeeded.
 fn conclude(worker: &Worker<'_>, round: &Round, site: usize, before: Value) {
     let winners = std::mem::take(&mut *round.winners.lock().unwrap_or_else(|e| e.into_inner()));
     let found = bytes_at(site);

@@ -1,4 +1,4 @@
-//! Defects that are planted on request: a scenario that does not find them is worth nothing.
+//! Defects that are injected on request: a scenario that does not find them tests nothing.
 
 use std::hint::spin_loop;
 
@@ -8,13 +8,13 @@ use crate::options::Defect;
 use crate::run::Run;
 use crate::sites::{LENGTH, Value, bytes_at};
 
-/// Plants what was asked for, if anything, among these sites; for a thread of its own.
-pub(crate) fn plant(run: &Run, sites: &[usize]) {
+/// Injects the requested defect, if any, into these sites; runs on a separate thread.
+pub(crate) fn inject(run: &Run, sites: &[usize]) {
     let Some(defect) = run.defect else { return };
-    let worker = run.worker("the planted defect");
+    let worker = run.worker("the injected defect");
     match defect {
         Defect::Overwrite => {
-            while worker.goes_on() {
+            while worker.continues() {
                 for site in sites {
                     let loaded = bytes_at(*site);
                     (0..2_000).for_each(|_| spin_loop());
@@ -23,7 +23,7 @@ pub(crate) fn plant(run: &Run, sites: &[usize]) {
             }
         }
         Defect::Tear => {
-            while worker.goes_on() {
+            while worker.continues() {
                 for site in sites {
                     let loaded = bytes_at(*site);
                     write_by_bytes(*site, &Value(loaded[1]).next().form());
@@ -31,7 +31,7 @@ pub(crate) fn plant(run: &Run, sites: &[usize]) {
                 }
             }
         }
-        Defect::Lock => while worker.goes_on() && !sites.iter().any(|site| lock(*site)) {},
+        Defect::Lock => while worker.continues() && !sites.iter().any(|site| lock(*site)) {},
         Defect::Writable => {
             let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -47,7 +47,7 @@ pub(crate) fn plant(run: &Run, sites: &[usize]) {
     }
 }
 
-/// Writes a site with no care. That it is wrong is what it is for.
+/// Writes a site byte by byte, which is the defect.
 fn write_by_bytes(site: usize, bytes: &[u8; LENGTH]) {
     // SAFETY: the sites stay mapped.
     let Ok(place) = (unsafe { TextRef::resolve(site, LENGTH) }) else { return };
@@ -58,7 +58,7 @@ fn write_by_bytes(site: usize, bytes: &[u8; LENGTH]) {
     }
 }
 
-/// Begins a patch of whatever stands there, and leaves it; whether the site is locked now.
+/// Starts a patch of the current bytes, and abandons it; returns whether the site is now locked.
 fn lock(site: usize) -> bool {
     if FetchModel::in_force().window.split(site, LENGTH) == Split::Inside {
         return false;

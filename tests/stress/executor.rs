@@ -1,19 +1,19 @@
-//! The threads that run sites for as long as a run takes.
+//! The threads that execute sites during a run.
 
 use crate::run::{Kind, Run, Worker};
 use crate::sites::{bytes_at, execute};
 
-/// Runs the sites round and round.
+/// Executes the sites repeatedly.
 pub(crate) fn run_all(run: &Run, name: String, sites: &[usize]) {
     let worker = run.worker(name);
-    while worker.goes_on() {
+    while worker.continues() {
         for _ in 0..64 {
             run_once(&worker, sites);
         }
     }
 }
 
-/// Runs each site once.
+/// Executes each site once.
 pub(crate) fn run_once(worker: &Worker<'_>, sites: &[usize]) {
     for site in sites {
         if execute(*site).is_none() {

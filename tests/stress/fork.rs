@@ -1,5 +1,6 @@
-//! Forks at random moments of other threads' patches. The child runs the sites that it shares with
-//! its parent, then gets text of its own and patches that; the parent goes on meanwhile.
+//! Forks at random moments of other threads' patches. The child executes the sites that it shares
+//! with its parent, then gets its own copy of the text and patches that, while the parent
+//! continues.
 
 use std::thread;
 
@@ -14,13 +15,13 @@ use crate::unload::{data_over_patched_text, is_untouched};
 
 const SITES: usize = 20;
 
-/// How often a child runs each site before it has text of its own.
+/// Number of executions of each site by a child before it has its own text.
 const TIMES: usize = 50;
 
-/// After so many seconds the kernel ends a child.
+/// Seconds after which the kernel kills a child.
 const LIMIT: libc::c_uint = 25;
 
-/// What a child ends with.
+/// Exit code of a child that found nothing.
 const FINE: i32 = 0;
 const ENDS: [(i32, Kind, &str); 5] = [
     (11, Kind::Torn, "executed a mixture"),
@@ -38,7 +39,7 @@ pub(crate) fn run(run: &Run) {
         scope.spawn(|| patch_round(run, outstanding, true));
         scope.spawn(|| executor::run_all(run, "fork's executor".to_owned(), &sites));
         scope.spawn(|| fork_round(run, &sites));
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::inject(run, &sites));
     });
 }
 
@@ -47,7 +48,7 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
     let name = if one_by_one { "parent's outstanding patcher" } else { "parent's patcher" };
     let mut worker = run.worker(name);
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let changes: Vec<Change> = sites
             .iter()
@@ -57,7 +58,7 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
         let patches: Vec<_> = changes.iter().map(Change::patch).collect();
         let results = if one_by_one {
             // SAFETY: each site is one instruction that may hold any value, and no thread here
-            // blocks the trap.
+            // blocks SIGTRAP.
             let begin = |one: &wordpatch::Patch<'_>| unsafe {
                 start_patch(one.address, one.expected, one.replacement)
             };
@@ -80,8 +81,8 @@ fn patch_round(run: &Run, sites: &[usize], one_by_one: bool) {
 fn fork_round(run: &Run, sites: &[usize]) {
     let mut worker = run.worker("the thread that forks");
     let data = data_over_patched_text(&mut worker);
-    while worker.goes_on() {
-        // SAFETY: the child calls what this crate allows a child, and ends by `_exit`.
+    while worker.continues() {
+        // SAFETY: the child calls only what this crate permits after a fork, and ends with `_exit`.
         match unsafe { libc::fork() } {
             -1 => worker.found(Kind::Other, std::io::Error::last_os_error()),
             0 => {
@@ -118,7 +119,7 @@ fn wait_for(worker: &Worker<'_>, child: libc::pid_t, sites: usize) {
     }
 }
 
-/// The child's life; gives its exit code.
+/// The child; returns its exit code.
 fn live(sites: &[usize], data: usize) -> i32 {
     let [(torn, ..), (shared, ..), (half, ..), (unpatched, ..), (overwritten, ..)] = ENDS;
     // SAFETY: sets a timer.
@@ -140,11 +141,11 @@ fn live(sites: &[usize], data: usize) -> i32 {
         if !holds(*site, value) {
             return half;
         }
-        // What the parent had begun is told once, and is not the child's.
+        // A patch that the parent had started is reported once, and is not the child's.
         let _ = finish_patch(*site);
         let next = value.next();
-        // SAFETY: the site is one instruction that may hold any value; the child's thread takes the
-        // trap.
+        // SAFETY: the site is one instruction that may hold any value; the child's thread does not
+        // block SIGTRAP.
         let patched = unsafe { patch(*site, &value.form(), &next.form()) };
         if patched.is_err() || !holds(*site, next) || execute(*site) != Some(next) {
             return unpatched;

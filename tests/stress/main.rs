@@ -1,10 +1,10 @@
-//! The stress program: patches running code from all sides, and looks for torn instructions, lost
+//! The stress program: patches running code concurrently, and detects torn instructions, lost
 //! updates and hangs.
 //!
-//! 1. For each scenario, a process of its own: this program again, with `--in-process`. A crash
-//!    there is a torn instruction.
-//! 2. It runs the scenario's threads (`run.rs`), watched by `watchdog.rs`, and prints its counts as
-//!    JSON.
+//! 1. Each scenario runs in a process of its own: this program again, with `--in-process`. A crash
+//!    there counts as a torn instruction.
+//! 2. It runs the scenario's threads (`run.rs`), monitored by `watchdog.rs`, and prints its counts
+//!    as JSON.
 //! 3. They are added up, round after round in the long form, and printed as a table (`report.rs`).
 //!
 //! Each scenario is a file and a line in [`SCENARIOS`].
@@ -42,7 +42,7 @@ use run::{Kind, Run};
 
 type Scenario = fn(&Run);
 
-/// Every scenario, by name; the last is all others at once.
+/// Every scenario, by name; the last one runs all others at once.
 const SCENARIOS: [(&str, Scenario); 10] = [
     ("paper", paper::run),
     ("boundaries", boundaries::run),
@@ -56,7 +56,7 @@ const SCENARIOS: [(&str, Scenario); 10] = [
     ("all", all),
 ];
 
-/// What the long form is for.
+/// The targets of the long form.
 const EXECUTIONS: u64 = 1_000_000_000;
 const TOGGLES: u64 = 100_000_000;
 
@@ -113,7 +113,7 @@ fn print(options: &Options, results: &[Counts]) -> ExitCode {
     } else {
         table(results)
     };
-    // A reader that has gone wants nothing.
+    // If the reader has closed the pipe, there is nothing left to do.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if !options.in_process {
         for counts in results {
@@ -168,8 +168,8 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
             Some(ticks) => (Some(TMax(ticks)), WaitPolicy::TMax),
             None => (model.t_max, model.wait),
         };
-        // SAFETY: none: whether they are right is what the run is to tell. A mixture shows in
-        // registers, or crashes a process that was made for that.
+        // SAFETY: none: the run tests whether the forced values are right. A mixture shows in
+        // registers, or crashes this process, which is expendable.
         unsafe { FetchModel::force(window, t_max, wait) };
     }
     text::set_access(match options.text {
@@ -186,7 +186,7 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
         scope.spawn(move || {
             watchdog::watch(run, &ended, options.debugger, || {
                 print(options, &[run.counts(name)]);
-                // SAFETY: ends the process, whatever its other threads hold.
+                // SAFETY: ends the process, whatever its other threads are doing.
                 unsafe { libc::_exit(1) }
             });
         });
@@ -194,18 +194,18 @@ fn run_here(options: &Options, name: &str, scenario: Scenario) -> Counts {
         drop(ends);
     });
     if let Some(debugger) = &mut debugger {
-        // It ends when this process does, unless it could not do its work.
+        // It ends when this process does, unless it failed.
         let early = debugger.try_wait();
         run.check(matches!(early, Ok(None)), Kind::Other, || format!("the debugger has ended: {early:?}"));
     }
     run.counts(name)
 }
 
-/// Starts a process that stops this one again and again, and writes to its text what stands there.
+/// Starts a process that repeatedly stops this one, and writes its text with unchanged bytes.
 fn start_debugger() -> Child {
     let debugger = tests::compile("fixtures/copying_debugger.c", &["-O2"], tests::Compiler::Gcc);
-    // SAFETY: lets any process be this one's debugger. Refused where nothing but Yama asks for it,
-    // and it is not there.
+    // SAFETY: permits any process to trace this one. Fails where Yama is absent, and then nothing
+    // else requires it.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     let mut debugger = Command::new(debugger)
         .arg(std::process::id().to_string())
@@ -213,7 +213,7 @@ fn start_debugger() -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the debugger can be started");
-    // Its first byte says that it has stopped this process once.
+    // Its first byte means that it has stopped this process once.
     let mut said = [0];
     let read = debugger.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
     assert!(matches!(read, Some(Ok(()))), "the debugger cannot stop this process: {read:?}");

@@ -1,5 +1,5 @@
-//! Sites five bytes apart, which share words and fetch windows, toggled by a thread each: none may
-//! lose another's update.
+//! Sites five bytes apart, which share words and fetch windows, each toggled by its own thread: no
+//! thread may lose another's update.
 //!
 //! ```text
 //! b8|b9 v v v v    mov eax|ecx     by patch
@@ -11,7 +11,7 @@
 //! c3               ret
 //! ```
 //!
-//! There is such a run for each place in a word.
+//! There is one such run for each offset in a word.
 
 use std::arch::asm;
 use std::thread;
@@ -26,7 +26,7 @@ use crate::sites::{LENGTH, Opcodes, RET, Value, bytes_at, is_repeated, is_whole,
 const RUNS: usize = 8;
 const EXECUTORS: usize = 2;
 
-/// What a place in the run holds.
+/// The instruction in a slot of the run.
 #[derive(Clone, Copy)]
 enum Slot {
     Move(Opcodes),
@@ -42,11 +42,11 @@ const SLOTS: [Slot; 6] = [
     Slot::Call,
 ];
 
-/// The slot whose patcher makes batches, and the one whose calls are led elsewhere.
+/// The slot whose patcher uses batches, and the one whose calls are retargeted.
 const BATCHES: usize = 2;
 const RETARGETED: usize = 5;
 
-/// Where the callees stand, and where run `number` begins.
+/// Offsets of the callees, and of run `number`.
 const CALLEES: [usize; 2] = [0, 16];
 
 fn start_of(number: usize) -> usize {
@@ -78,7 +78,7 @@ pub(crate) fn run(run: &Run) {
             let runs = &runs;
             scope.spawn(move || execute_all(run, number, runs));
         }
-        scope.spawn(|| defect::plant(run, &sites_of(0)));
+        scope.spawn(|| defect::inject(run, &sites_of(0)));
         patchers.into_iter().filter_map(|patcher| patcher.join().ok()).flatten().collect::<Vec<_>>()
     });
     for (site, bytes) in left {
@@ -114,7 +114,7 @@ fn make() -> usize {
 /// Gives each site a new value, one by one or in one batch.
 fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: bool) {
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let forms =
             |values: &[Value]| values.iter().map(|value| value.form_with(opcodes)).collect::<Vec<_>>();
@@ -131,7 +131,7 @@ fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: b
         }
         let results = if batch {
             // SAFETY: each site is one instruction that may hold any value; no thread here blocks
-            // the trap.
+            // SIGTRAP.
             unsafe { patch_all(&patches) }
         } else {
             // SAFETY: as above.
@@ -150,16 +150,16 @@ fn move_all(worker: &mut Worker<'_>, sites: &[usize], opcodes: Opcodes, batch: b
 
 /// The sites of these calls.
 fn decode(sites: &[usize]) -> Vec<CallSite> {
-    // SAFETY: each is a call in this program's own text, which is right with and without it.
+    // SAFETY: each is a call in this program's own text, which is correct with and without it.
     let decode = |site: &usize| unsafe { CallSite::decode(*site, Clobbers::Nothing) }.expect("a call");
     sites.iter().map(decode).collect()
 }
 
-/// Switches each call off and on, many times in a round.
+/// Switches each call off and on, several times in a round.
 fn toggle_all(worker: &Worker<'_>, sites: &[usize]) {
     const TIMES: u64 = 64;
     let sites = decode(sites);
-    while worker.goes_on() {
+    while worker.continues() {
         for site in &sites {
             (0..TIMES).for_each(|_| toggle_twice(worker, site));
         }
@@ -167,7 +167,7 @@ fn toggle_all(worker: &Worker<'_>, sites: &[usize]) {
     }
 }
 
-/// Off and on.
+/// Switches a call off and on.
 fn toggle_twice(worker: &Worker<'_>, site: &CallSite) {
     for toggled in [site.deactivate(), site.activate()] {
         worker.check(matches!(toggled, Ok(Toggle::Changed)), Kind::Lost, || {
@@ -176,15 +176,15 @@ fn toggle_twice(worker: &Worker<'_>, site: &CallSite) {
     }
 }
 
-/// Leads the calls from one callee to the other and back, and toggles them between.
+/// Retargets the calls from one callee to the other and back, and toggles them in between.
 fn retarget_all(worker: &Worker<'_>, sites: &[usize], start: usize) {
     let mut sites = decode(sites);
     let mut round = 0;
-    while worker.goes_on() {
+    while worker.continues() {
         round += 1;
         let target = start + CALLEES[round % 2];
         let wanted: Vec<(CallSite, usize)> = sites.iter().map(|site| (*site, target)).collect();
-        // SAFETY: both callees return at once.
+        // SAFETY: both callees return immediately.
         for (place, result) in sites.iter_mut().zip(unsafe { retarget(&wanted) }) {
             match result {
                 Ok(site) => {
@@ -204,7 +204,7 @@ fn retarget_all(worker: &Worker<'_>, sites: &[usize], start: usize) {
 
 fn execute_all(run: &Run, number: usize, runs: &[usize]) {
     let worker = run.worker(format!("neighbours' executor {number}"));
-    while worker.goes_on() {
+    while worker.continues() {
         for _ in 0..64 {
             for place in runs {
                 let (eax, ecx, edx, esi, edi): (u32, u32, u32, u32, u32);

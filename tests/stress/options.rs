@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use wordpatch::FetchWindow;
 
-/// What the program is told.
+/// Options of the program.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "stress",
@@ -23,11 +23,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     pub(crate) scenario: Vec<String>,
 
-    /// How long each scenario runs
+    /// Duration of each scenario
     #[arg(long, value_name = "N", default_value_t = 2.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Ends each scenario earlier, after so many toggles
+    /// Ends each scenario earlier, after this many toggles
     #[arg(long, value_name = "N")]
     pub(crate) toggles: Option<u64>,
 
@@ -36,20 +36,20 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["seconds", "toggles"])]
     pub(crate) long: bool,
 
-    /// Seed of the choices that are made at random; not of the order in which threads run
+    /// Seed of random choices; the order of threads is not deterministic
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Forces a T_max, in TSC ticks, and waits by it; too small a one makes straddlers tear
+    /// Forces a T_max, in TSC ticks, and waits for it; if it is too small, straddlers tear
     #[arg(long, value_name = "TICKS")]
     pub(crate) t_max: Option<u32>,
 
-    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; one that is not this processor's makes
+    /// Forces a fetch window, in bytes: 8, 16, 32 or 64; if it is larger than this processor's,
     /// single stores tear
     #[arg(long, value_name = "BYTES", value_parser = window)]
     pub(crate) window: Option<FetchWindow>,
 
-    /// Plants a defect, which must be found
+    /// Injects a defect, which must be found
     #[arg(long, value_name = "NAME")]
     pub(crate) defect: Option<Defect>,
 
@@ -57,12 +57,12 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Text::Private)]
     pub(crate) text: Text,
 
-    /// A debugger copies pages of the text all the time: one page may be writable and executable
-    /// then
+    /// Runs a debugger that copies pages of the text all the time: one page may then be writable
+    /// and executable
     #[arg(long)]
     pub(crate) debugger: bool,
 
-    /// For how many seconds a thread may make no progress before it counts as hung
+    /// Seconds without progress after which a thread counts as hung
     #[arg(long, value_name = "N", default_value_t = 30.0, value_parser = seconds)]
     pub(crate) patience: f64,
 
@@ -70,13 +70,12 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Runs the one scenario in this very process: for a debugger
+    /// Runs the one scenario in this process: for use with a debugger
     #[arg(long, requires = "scenario")]
     pub(crate) in_process: bool,
 }
 
-/// A way in which text is made writable, other than that each store makes it so where it is
-/// executed.
+/// How text is made writable, other than temporarily at the address where it is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Text {
     /// Mapped privately, so that a debugger can write it
@@ -85,14 +84,14 @@ pub(crate) enum Text {
     Alias,
 }
 
-/// What can be planted.
+/// A defect to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Defect {
-    /// A thread stores what it has loaded some time before
+    /// A thread stores bytes that it loaded earlier
     Overwrite,
-    /// A thread writes other instructions byte by byte, and takes them back
+    /// A thread writes other instructions byte by byte, and restores them
     Tear,
-    /// A patch is begun and never finished
+    /// A patch is started and never finished
     Lock,
     /// A page is mapped writable and executable
     Writable,
@@ -111,7 +110,7 @@ fn window(text: &str) -> Result<FetchWindow, String> {
 }
 
 impl Options {
-    /// How long each scenario runs in one round.
+    /// Duration of each scenario in one round.
     pub(crate) fn time(&self) -> Duration {
         const LONG: Duration = Duration::from_secs(20);
         if self.long { LONG } else { Duration::from_secs_f64(self.seconds) }

@@ -1,5 +1,5 @@
 //! The paper's grid: straddlers at every split, toggled by [`patch`] while 2 to 6 threads execute
-//! them. And a real call that becomes a NOP: where it tears, the process crashes, and the crash is
+//! them. Also a real call that becomes a NOP: if it tears, the process crashes, and the crash is
 //! counted.
 
 use std::arch::asm;
@@ -13,8 +13,8 @@ use crate::sites::{self, LENGTH, RET, Value, bytes_at, offset_of};
 use crate::{defect, sites::text};
 
 const SITES: usize = 20;
-const FEWEST: usize = 2;
-const MOST: usize = FEWEST + PARTS - 1;
+const MIN_EXECUTORS: usize = 2;
+const MAX_EXECUTORS: usize = MIN_EXECUTORS + PARTS - 1;
 
 /// A five-byte NOP.
 const NOP: [u8; LENGTH] = [0x0f, 0x1f, 0x44, 0, 0];
@@ -24,11 +24,11 @@ pub(crate) fn run(run: &Run) {
     let calls = make_calls();
     thread::scope(|scope| {
         scope.spawn(|| patch_round(run, &sites, &calls));
-        for number in 0..MOST {
+        for number in 0..MAX_EXECUTORS {
             let (sites, calls) = (&sites, &calls);
             scope.spawn(move || execute(run, number, sites, calls));
         }
-        scope.spawn(|| defect::plant(run, &sites));
+        scope.spawn(|| defect::inject(run, &sites));
     });
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn run(run: &Run) {
 fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
     let mut worker = run.worker("paper's patcher");
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         for (site, value) in sites.iter().zip(&mut values) {
             let next = value.other(&mut worker.random);
             // SAFETY: the site is one instruction and may hold any of the values; no thread here
-            // blocks the trap.
+            // blocks SIGTRAP.
             let patched = unsafe { patch(*site, &value.form(), &next.form()) };
             worker.check(patched.is_ok() && sites::holds(*site, next), Kind::Lost, || {
                 format!("{patched:?} at {site:#x}, {next:?} wanted, {:02x?} found", bytes_at(*site))
@@ -49,7 +49,7 @@ fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
         }
         for call in calls {
             for (old, new) in [(&call.bytes, &NOP), (&NOP, &call.bytes)] {
-                // SAFETY: as above; the program is right with and without the call.
+                // SAFETY: as above; the program is correct with and without the call.
                 let patched = unsafe { patch(call.site, old, new) };
                 worker.check(patched.is_ok() && bytes_at(call.site) == *new, Kind::Lost, || {
                     format!("{patched:?} of the call at {:#x}", call.site)
@@ -60,11 +60,11 @@ fn patch_round(run: &Run, sites: &[usize], calls: &[Call]) {
     }
 }
 
-/// Executes all, if it is the turn of so many executors.
+/// Executes all sites, if that many executors take part.
 fn execute(run: &Run, number: usize, sites: &[usize], calls: &[Call]) {
     let worker = run.worker(format!("paper's executor {number}"));
-    while worker.goes_on() {
-        if number >= FEWEST + run.part() {
+    while worker.continues() {
+        if number >= MIN_EXECUTORS + run.part() {
             thread::yield_now();
             continue;
         }
@@ -84,14 +84,15 @@ struct Call {
     bytes: [u8; LENGTH],
 }
 
-/// What the callee leaves in EAX.
+/// The callee's result in EAX.
 const CALLED: u32 = 0x5a5a_5a5a;
 
 impl Call {
-    /// Runs it, and says whether the callee was called or skipped.
+    /// Executes it, and checks whether the callee was called or skipped.
     fn execute(&self) -> bool {
         let eax: u32;
-        // SAFETY: the site is a call of a function that changes EAX only, or a NOP, and a return.
+        // SAFETY: the site is a call of a function that changes only EAX, or a NOP, followed by a
+        // return.
         unsafe { asm!("call {}", in(reg) self.site, inout("eax") 0 => eax) };
         eax == CALLED || eax == 0
     }
@@ -100,7 +101,7 @@ impl Call {
 /// A call at each split.
 fn make_calls() -> Vec<Call> {
     const COUNT: usize = 10;
-    // Far enough for all four bytes of the displacement to differ from those of the NOP.
+    // At a distance where all four bytes of the displacement differ from those of the NOP.
     const CALLEE: usize = 0x01_0101;
     let length = CALLEE + 16;
     let mut calls = Vec::new();

@@ -1,5 +1,5 @@
-//! What a scenario gives: a line of the table, and a JSON object, which is also how the scenario's
-//! process tells it.
+//! The counts of a scenario: a line of the table, and a JSON object, in which form the scenario's
+//! process returns them.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     pub(crate) hung: u64,
     pub(crate) other: u64,
-    /// One line each; not more than some.
+    /// One line each, up to a limit.
     pub(crate) violations: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Counts {
     }
 }
 
-/// The sum of all.
+/// The sum of all counts.
 pub(crate) fn total(all: &[Counts]) -> Counts {
     let mut sum = Counts { scenario: "total".to_owned(), ..Counts::default() };
     all.iter().for_each(|counts| sum.add(counts));

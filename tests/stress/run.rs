@@ -1,7 +1,7 @@
-//! One run of a scenario: how far it is, what its threads have counted, what was found.
+//! One run of a scenario: its progress, the counts of its threads, its findings.
 //!
-//! A thread that takes part is a [`Worker`]. It asks [`Worker::goes_on`] in each round of its loop,
-//! which is also the sign of life that the watchdog (`watchdog.rs`) looks for.
+//! A participating thread is a [`Worker`]. It calls [`Worker::continues`] in each iteration of its
+//! loop, which the watchdog (`watchdog.rs`) also takes as a sign of life.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,23 +15,23 @@ use crate::options::{Defect, Options};
 use crate::random::Random;
 use crate::report::Counts;
 
-/// A run is divided into so many parts of the same length, for scenarios that change with time.
+/// Number of parts of equal length in a run, for scenarios that change over time.
 pub(crate) const PARTS: usize = 5;
 
-/// What was found: how it is counted.
+/// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An execution that was neither the old nor the new instruction.
     Torn,
-    /// A change that did not last, or that was made although it was refused.
+    /// A change that did not persist, or that was made although it was refused.
     Lost,
     /// A thread without progress.
     Hung,
-    /// Anything else that must not be.
+    /// Any other violation.
     Other,
 }
 
-/// More lines than these, of each kind, are not kept.
+/// Maximum number of lines of each kind that are kept.
 const LINES: u64 = 5;
 
 /// A run.
@@ -44,13 +44,13 @@ pub(crate) struct Run {
     start: Instant,
     part: AtomicUsize,
     is_over: AtomicBool,
-    /// Each on cache lines of its own.
+    /// Each on its own cache lines.
     workers: Mutex<Vec<Arc<CachePadded<Life>>>>,
     found: [AtomicU64; 4],
     lines: Mutex<Vec<String>>,
 }
 
-/// What a thread shows of itself.
+/// The visible state of a thread.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) name: String,
@@ -81,7 +81,7 @@ impl Run {
         }
     }
 
-    /// A new thread that takes part, to be called by itself.
+    /// Registers the calling thread as a participant.
     pub(crate) fn worker(&self, name: impl Into<String>) -> Worker<'_> {
         let mut workers = lock(&self.workers);
         let life = Arc::new(CachePadded::new(Life {
@@ -96,12 +96,12 @@ impl Run {
         Worker { run: self, life, random, is_new: Cell::new(true) }
     }
 
-    /// Every thread that has taken part.
+    /// All threads that have taken part.
     pub(crate) fn lives(&self) -> Vec<Arc<CachePadded<Life>>> {
         lock(&self.workers).clone()
     }
 
-    /// The part that the run is in, below [`PARTS`].
+    /// The current part of the run, below [`PARTS`].
     pub(crate) fn part(&self) -> usize {
         self.part.load(Ordering::Relaxed)
     }
@@ -110,7 +110,7 @@ impl Run {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Looks how far the run has come.
+    /// Updates the progress of the run.
     pub(crate) fn advance(&self) {
         let share = |is: f64, of: f64| if of > 0.0 { is / of } else { 1.0 };
         let of_time = share(self.start.elapsed().as_secs_f64(), self.time.as_secs_f64());
@@ -122,21 +122,21 @@ impl Run {
         }
     }
 
-    /// Notes what must not be.
+    /// Records a violation.
     pub(crate) fn found(&self, kind: Kind, line: impl fmt::Display) {
         if self.found[kind as usize].fetch_add(1, Ordering::Relaxed) < LINES {
             lock(&self.lines).push(format!("{kind:?}: {line}").to_lowercase());
         }
     }
 
-    /// Notes it unless `holds`.
+    /// Records a violation unless `holds`.
     pub(crate) fn check(&self, holds: bool, kind: Kind, line: impl FnOnce() -> String) {
         if !holds {
             self.found(kind, line());
         }
     }
 
-    /// What was counted up to now.
+    /// The counts so far.
     pub(crate) fn counts(&self, scenario: &str) -> Counts {
         let lives = self.lives();
         let sum =
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-/// A thread's own end of its [`Life`].
+/// A thread's handle of its [`Life`].
 pub(crate) struct Worker<'a> {
     pub(crate) run: &'a Run,
     life: Arc<CachePadded<Life>>,
@@ -165,13 +165,13 @@ pub(crate) struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// A sign of life.
+    /// Signals life.
     pub(crate) fn beat(&self) {
         self.life.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there is another round: at least one, then until the run is over.
-    pub(crate) fn goes_on(&self) -> bool {
+    /// Whether to run another iteration: at least one, then until the run is over.
+    pub(crate) fn continues(&self) -> bool {
         self.beat();
         self.is_new.replace(false) || !self.run.is_over()
     }
@@ -184,12 +184,12 @@ impl Worker<'_> {
         self.life.toggles.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// Notes what a thread has found, with its name.
+    /// Records a finding of this thread, with its name.
     pub(crate) fn found(&self, kind: Kind, line: impl fmt::Display) {
         self.run.found(kind, format_args!("{}: {line}", self.life.name));
     }
 
-    /// Notes it unless `holds`.
+    /// Records a finding unless `holds`.
     pub(crate) fn check(&self, holds: bool, kind: Kind, line: impl FnOnce() -> String) {
         if !holds {
             self.found(kind, line());

@@ -1,5 +1,5 @@
-//! Signals at random moments, whose handler runs the patched sites on an alternate stack: on
-//! executing threads and on the patching threads themselves, in mid-patch.
+//! Signals at random moments, whose handler executes the patched sites on an alternate stack: on
+//! executing threads and on the patching threads themselves, in the middle of a patch.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -18,16 +18,16 @@ const EACH: usize = 10;
 const EXECUTORS: usize = 2;
 const THREADS: usize = PATCHERS + EXECUTORS;
 
-/// What the handler reads: every site.
+/// Read by the handler: every site.
 static SITES: AtomicPtr<usize> = AtomicPtr::new(std::ptr::null_mut());
 static SITE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// What it counts.
+/// Counted by the handler.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static OFF_THE_STACK: AtomicU64 = AtomicU64::new(0);
 static TORN: AtomicU64 = AtomicU64::new(0);
 
-/// Kernel's numbers of the threads that get signals; 0 before and after.
+/// Kernel thread ids of the threads that get signals; 0 before and after.
 static TARGETS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS];
 
 thread_local! {
@@ -35,7 +35,7 @@ thread_local! {
     static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// In signal context: runs every site, and adds to atomics.
+/// Signal handler: executes every site, and updates atomics only.
 extern "C" fn handle(_: libc::c_int) {
     let on_stack = STACK.with(|stack| {
         let (start, end) = stack.get();
@@ -49,7 +49,7 @@ extern "C" fn handle(_: libc::c_int) {
     let count = SITE_COUNT.load(Ordering::Acquire);
     let sites = SITES.load(Ordering::Acquire);
     for number in 0..count {
-        // SAFETY: `run` has stored a slice of this length, which lives for ever.
+        // SAFETY: `run` has stored a slice of this length, which is never freed.
         if execute(unsafe { *sites.add(number) }).is_none() {
             TORN.fetch_add(1, Ordering::Relaxed);
         }
@@ -58,7 +58,7 @@ extern "C" fn handle(_: libc::c_int) {
 }
 
 fn install(handler: usize) {
-    // SAFETY: all zero is a valid action; the handler obeys signal context.
+    // SAFETY: all zero is a valid action; the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handler;
@@ -68,7 +68,7 @@ fn install(handler: usize) {
 }
 
 pub(crate) fn run(run: &Run) {
-    // For ever: a thread that has a signal on its way may end later than this function.
+    // Leaked: a thread with a pending signal may end later than this function.
     let sites = sites::make(PATCHERS * EACH).leak();
     SITES.store(sites.as_mut_ptr(), Ordering::Release);
     SITE_COUNT.store(sites.len(), Ordering::Release);
@@ -85,14 +85,14 @@ pub(crate) fn run(run: &Run) {
             scope.spawn(move || {
                 let worker = run.worker(format!("signalled executor {number}"));
                 with_alternate_stack(number, || {
-                    while worker.goes_on() {
+                    while worker.continues() {
                         (0..64).for_each(|_| run_once(&worker, sites));
                     }
                 });
             });
         }
         scope.spawn(|| send(run, sites.len() as u64));
-        scope.spawn(|| defect::plant(run, sites));
+        scope.spawn(|| defect::inject(run, sites));
     });
     install(libc::SIG_IGN);
     SITE_COUNT.store(0, Ordering::Release);
@@ -105,14 +105,14 @@ pub(crate) fn run(run: &Run) {
     }
 }
 
-/// Runs `act` on a thread that takes its signals on a stack of their own.
+/// Runs `act` on a thread with an alternate signal stack.
 fn with_alternate_stack(number: usize, act: impl FnOnce()) {
     const SIZE: usize = 64 << 10;
     let mut stack = vec![0_u8; SIZE];
     let set = |stack: libc::stack_t| {
         let mut before = MaybeUninit::<libc::stack_t>::zeroed();
-        // SAFETY: the stack is the vector's, which lives until it is no longer in use, or the one
-        // that was there before.
+        // SAFETY: the stack is the vector's, which lives until it is no longer in use, or the
+        // previous one.
         assert_eq!(unsafe { libc::sigaltstack(&stack, before.as_mut_ptr()) }, 0, "sigaltstack");
         // SAFETY: written by the kernel.
         unsafe { before.assume_init() }
@@ -120,19 +120,19 @@ fn with_alternate_stack(number: usize, act: impl FnOnce()) {
     let start = stack.as_mut_ptr();
     let before = set(libc::stack_t { ss_sp: start.cast(), ss_flags: 0, ss_size: SIZE });
     STACK.with(|stack| stack.set((start as usize, start as usize + SIZE)));
-    // SAFETY: gives a number.
+    // SAFETY: returns a number.
     TARGETS[number].store(unsafe { libc::gettid() }, Ordering::Release);
     act();
     TARGETS[number].store(0, Ordering::Release);
-    // A signal that is on its way may still come: to the stack that std gives every thread.
+    // A pending signal may still arrive: on the stack that std provides for every thread.
     STACK.with(|stack| stack.set((0, usize::MAX)));
     set(before);
 }
 
-/// Gives the sites new values, each time in another of the ways.
+/// Gives the sites new values, each time by another interface.
 fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
     let mut values = vec![Value::FIRST; sites.len()];
-    while worker.goes_on() {
+    while worker.continues() {
         let next: Vec<Value> = values.iter().map(|value| value.other(&mut worker.random)).collect();
         let changes: Vec<Change> = sites
             .iter()
@@ -144,7 +144,7 @@ fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
             |act: &dyn Fn(&Patch<'_>) -> Result<(), Error>| patches.iter().map(act).collect::<Vec<_>>();
         let begin_and_finish = |one: &Patch<'_>| {
             // SAFETY: each site is one instruction that may hold any value, and no thread here
-            // blocks the trap.
+            // blocks SIGTRAP.
             unsafe { start_patch(one.address, one.expected, one.replacement) }?.finish()
         };
         let results = match worker.random.below(3) {
@@ -164,18 +164,18 @@ fn patch_round(worker: &mut Worker<'_>, sites: &[usize]) {
     }
 }
 
-/// Sends signals to threads at random, the next when the last was handled.
+/// Sends signals to random threads, the next one when the last was handled.
 fn send(run: &Run, sites: u64) {
     let mut worker = run.worker("the sender of signals");
-    while worker.goes_on() {
+    while worker.continues() {
         let thread = TARGETS[worker.random.below(THREADS)].load(Ordering::Acquire);
         if thread == 0 {
             thread::yield_now();
             continue;
         }
         let before = HANDLED.load(Ordering::Acquire);
-        // SAFETY: has no effect on memory but the handler's. A thread that has ended meanwhile gets
-        // nothing.
+        // SAFETY: has no effect on memory except for the handler's. A thread that has ended in the
+        // meantime gets none.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
         while sent == 0 && HANDLED.load(Ordering::Acquire) == before && !run.is_over() {
             thread::yield_now();

@@ -1,11 +1,11 @@
-//! Instructions to patch, of which every mixture can be told from every whole one.
+//! Instructions to patch, whose mixtures are distinguishable from all valid forms.
 //!
 //! ```text
 //! value 2k      b8 vv vv vv vv    mov eax, imm32
 //! value 2k+1    ba vv vv vv vv    mov edx, imm32
 //! ```
 //!
-//! The four bytes of the operand are the same, and the last bit says which register it goes to.
+//! The four bytes of the operand are equal, and its lowest bit selects the register.
 
 use std::arch::asm;
 
@@ -20,7 +20,7 @@ pub(crate) const RET: u8 = 0xc3;
 /// Length of a site.
 pub(crate) const LENGTH: usize = 5;
 
-/// What a site holds. Not 0.
+/// The value of a site. Not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value(pub(crate) u8);
 
@@ -33,7 +33,7 @@ const EAX_EDX: Opcodes = [0xb8, 0xba];
 impl Value {
     pub(crate) const FIRST: Self = Self(2);
 
-    /// Another one than this.
+    /// A different value.
     pub(crate) fn other(self, random: &mut Random) -> Self {
         loop {
             let next = Self(1 + random.below(255) as u8);
@@ -43,7 +43,7 @@ impl Value {
         }
     }
 
-    /// The next one, which goes to the other register but for the last.
+    /// The next value, which uses the other register except after the last one.
     pub(crate) fn next(self) -> Self {
         Self(self.0 % u8::MAX + 1)
     }
@@ -60,29 +60,30 @@ impl Value {
     }
 }
 
-/// Whether the registers of the even and the odd values, zero before, hold one value.
+/// Whether the registers of the even and the odd values, initially zero, hold one value.
 pub(crate) fn is_whole(even: u32, odd: u32) -> bool {
     let whole = |register: u32, last_bit| register != 0 && register & 1 == last_bit && is_repeated(register);
     if odd == 0 { whole(even, 0) } else { even == 0 && whole(odd, 1) }
 }
 
-/// Whether all four bytes are the same.
+/// Whether all four bytes are equal.
 pub(crate) fn is_repeated(register: u32) -> bool {
     register.rotate_left(8) == register
 }
 
-/// Runs the site once, and gives its value unless it was torn. May be called from a signal handler.
+/// Executes the site once; returns its value unless it was torn. May be called from a signal
+/// handler.
 pub(crate) fn execute(site: usize) -> Option<Value> {
     let (even, odd): (u32, u32);
-    // SAFETY: a site is a move to EAX or EDX, or a mixture of two of them, and a return.
+    // SAFETY: a site is a move to EAX or EDX, or a mixture of two of them, followed by a return.
     unsafe { asm!("call {}", in(reg) site, inout("eax") 0 => even, inout("edx") 0 => odd) };
     is_whole(even, odd).then_some(Value((even | odd) as u8))
 }
 
-/// The bytes that stand there now.
+/// The current bytes.
 pub(crate) fn bytes_at(site: usize) -> [u8; LENGTH] {
     let text = std::ptr::with_exposed_provenance::<u8>(site);
-    // SAFETY: callers name text of this program, which stays mapped.
+    // SAFETY: callers pass text of this program, which stays mapped.
     std::array::from_fn(|i| unsafe { text.add(i).read_volatile() })
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn holds(site: usize, value: Value) -> bool {
     bytes_at(site) == value.form()
 }
 
-/// Distance between two sites, and the offset of site `number` from its line: split by the fetch
+/// Distance between two sites, and the offset of site `number` in its line: split by the fetch
 /// window in force after 1 to 4 bytes, at the end of the line or of an earlier window; every fifth
 /// is not split.
 pub(crate) fn offset_of(number: usize) -> usize {
@@ -105,7 +106,7 @@ pub(crate) fn offset_of(number: usize) -> usize {
     number * 2 * LINE + within
 }
 
-/// So many sites of [`Value::FIRST`], in text of this program's own.
+/// `count` sites with [`Value::FIRST`], in text allocated by this program.
 pub(crate) fn make(count: usize) -> Vec<usize> {
     let mut code = vec![0; offset_of(count) + 16];
     write(&mut code, count, Value::FIRST);
@@ -121,7 +122,7 @@ pub(crate) fn write(code: &mut [u8], count: usize, value: Value) {
     }
 }
 
-/// A sealed block with what `code` gives for its address.
+/// A sealed block with the code that `code` returns for its address.
 pub(crate) fn text(length: usize, code: impl FnOnce(usize) -> Vec<u8>) -> usize {
     let anchor = make as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), length, 0).expect("a block of text");

@@ -1,10 +1,10 @@
-//! Text that goes away while it is patched, and comes back: pages that are unmapped or replaced,
-//! and a library that is closed and opened again. Patches under way say so, what stands there now
-//! is untouched, and the next patch finds what is there.
+//! Text that is unmapped while it is patched, and mapped again: pages that are unmapped or
+//! replaced, and a library that is closed and reopened. In-flight patches report it, the new
+//! mapping is not written, and the next patch finds the new text.
 //!
-//! The writable view of text that is gone stays behind as an empty mapping, of which a process may
-//! have only so many. So the text goes [`CYCLES`] times at most; then the last one is patched for
-//! the rest of the run.
+//! The writable view of unmapped text remains as an empty mapping, of which a process may have a
+//! limited number. So the text is unmapped at most [`CYCLES`] times; then the last one is patched
+//! for the rest of the run.
 
 use std::ffi::CString;
 use std::ops::Range;
@@ -34,24 +34,24 @@ pub(crate) fn run(run: &Run) {
             scope.spawn(move || map_round(run, number));
         }
         scope.spawn(|| load_round(run, &library));
-        scope.spawn(|| crate::defect::plant(run, &sites::make(1)));
+        scope.spawn(|| crate::defect::inject(run, &sites::make(1)));
     });
 }
 
-/// Patches under way and what is to come of them.
+/// In-flight patches and their expected results.
 struct Begun {
     changes: Vec<Change>,
     outstanding: Option<Outstanding>,
 }
 
-/// Begins patches of all sites, which hold `from`, and leaves them to the finisher or not.
+/// Starts patches of all sites, which hold `from`, and possibly leaves them to the finisher.
 fn begin(worker: &mut Worker<'_>, sites: &[usize], from: Value, finisher: &Finisher) -> Begun {
     let to = from.other(&mut worker.random);
     let changes: Vec<Change> =
         worker.random.some_of(sites).into_iter().map(|site| Change::new(site, from, to)).collect();
     let patches: Vec<_> = changes.iter().map(Change::patch).collect();
-    // SAFETY: each site is one instruction that may hold any value, and no thread here blocks the
-    // trap. The text may go away.
+    // SAFETY: each site is one instruction that may hold any value, and no thread here blocks
+    // SIGTRAP. The text may be unmapped.
     let outstanding = unsafe { start_patch_all(&patches) };
     if worker.random.coin() {
         let given = finisher.take_over(&outstanding);
@@ -64,7 +64,7 @@ fn begin(worker: &mut Worker<'_>, sites: &[usize], from: Value, finisher: &Finis
 }
 
 impl Begun {
-    /// Finishes them, now that the text is gone.
+    /// Finishes them after the text was unmapped.
     fn end(mut self, worker: &Worker<'_>) {
         let Some(outstanding) = self.outstanding.take() else { return };
         for (result, change) in outstanding.finish_all().into_iter().zip(&self.changes) {
@@ -76,14 +76,14 @@ impl Begun {
     }
 }
 
-/// Patches sites that hold `from` to another value and back, and runs them.
+/// Patches sites that hold `from` to another value and back, and executes them.
 fn patch_there_and_back(worker: &mut Worker<'_>, sites: &[usize], from: Value) {
     run_once(worker, sites);
     let to = from.other(&mut worker.random);
     for (old, new) in [(from, to), (to, from)] {
         let changes: Vec<Change> = sites.iter().map(|site| Change::new(*site, old, new)).collect();
         let patches: Vec<_> = changes.iter().map(Change::patch).collect();
-        // SAFETY: as in `begin`; the text stays during the call.
+        // SAFETY: as in `begin`; the text stays mapped during the call.
         for (result, site) in unsafe { patch_all(&patches) }.iter().zip(sites) {
             worker.check(result.is_ok() && holds(*site, new), Kind::Lost, || {
                 format!("{result:?} at {site:#x}, {new:?} wanted, {:02x?} found", bytes_at(*site))
@@ -94,17 +94,18 @@ fn patch_there_and_back(worker: &mut Worker<'_>, sites: &[usize], from: Value) {
     }
 }
 
-/// Tells wordpatch that the text is gone, in one of the ways; or leaves it to find out.
+/// Notifies wordpatch that the text was unmapped, by one of the interfaces; or leaves it to detect
+/// that.
 fn forget(worker: &mut Worker<'_>, range: &Range<usize>) {
     match worker.random.below(3) {
         0 => text::forget(range),
-        // SAFETY: what was mapped there is gone as a whole.
+        // SAFETY: everything that was mapped there has been unmapped.
         1 => unsafe { text::release(range) },
         _ => {}
     }
 }
 
-/// What is mapped over the text.
+/// The mapping that replaces the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Nothing,
@@ -114,30 +115,30 @@ enum Next {
 
 const DATA: u8 = 0x77;
 
-/// Free address space for the pages, with an inaccessible page on either side: text of others that
-/// touches ours would be one mapping with it, and go when ours is made writable.
+/// Free address space for the pages, with an inaccessible page on either side: adjacent text of
+/// another owner would be part of the same mapping, and be unmapped when ours is made writable.
 fn reserve() -> usize {
     const PAGE: usize = 4096;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let start =
         unsafe { libc::mmap(std::ptr::null_mut(), length() + 2 * PAGE, libc::PROT_NONE, kind, -1, 0) };
     assert!(start != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     start as usize + PAGE
 }
 
-/// Maps `next` at `address`, which is this thread's own. Gives the address.
+/// Maps `next` at `address`, which belongs to this thread. Returns the address.
 fn map(address: usize, next: Next) -> usize {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     let protection = if next == Next::Nothing { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
     let hint = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: in the place of a mapping that is this thread's own and that nobody executes.
+    // SAFETY: replaces a mapping that belongs to this thread and is not executed.
     let start = unsafe { libc::mmap(hint, length(), protection, kind, -1, 0) };
     assert!(start != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     if next == Next::Nothing {
         return start as usize;
     }
-    // SAFETY: mapped writable just now, and nobody else knows it.
+    // SAFETY: just mapped writable, and known to no other thread.
     let bytes = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), length()) };
     match next {
         Next::Text(value) => {
@@ -151,7 +152,7 @@ fn map(address: usize, next: Next) -> usize {
     start as usize
 }
 
-/// Data where patched text was.
+/// Data at the address of patched text.
 pub(crate) fn data_over_patched_text(worker: &mut Worker<'_>) -> usize {
     let start = map(reserve(), Next::Text(Value::FIRST));
     let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
@@ -159,13 +160,13 @@ pub(crate) fn data_over_patched_text(worker: &mut Worker<'_>) -> usize {
     map(start, Next::Data)
 }
 
-/// Whether all of it is as it was written.
+/// Whether it is unchanged.
 pub(crate) fn is_untouched(data: usize) -> bool {
-    // SAFETY: callers name memory that `map` has mapped as data.
+    // SAFETY: callers pass memory that `map` has mapped as data.
     unsafe { std::slice::from_raw_parts(data as *const u8, length()) }.iter().all(|byte| *byte == DATA)
 }
 
-/// Pages at one address that become other text, data, or nothing.
+/// Pages at one address that are replaced by other text, data, or nothing.
 fn map_round(run: &Run, number: usize) {
     let mut worker = run.worker(format!("mapper {number}"));
     let finisher = Finisher::start().expect("a finisher");
@@ -174,7 +175,7 @@ fn map_round(run: &Run, number: usize) {
     let start = map(reserve(), Next::Text(value));
     let range = start..start + length();
     let sites: Vec<usize> = (0..SITES).map(|number| start + offset_of(number)).collect();
-    while worker.goes_on() {
+    while worker.continues() {
         patch_there_and_back(&mut worker, &sites, value);
         if cycles == CYCLES {
             continue;
@@ -194,7 +195,7 @@ fn map_round(run: &Run, number: usize) {
     }
 }
 
-/// Whether the stores of patches of earlier text have reached what is mapped there now.
+/// Checks that stores of patches of the previous text did not reach the new mapping.
 fn check_untouched(worker: &Worker<'_>, start: usize, next: Next) {
     match next {
         Next::Nothing => {}
@@ -211,12 +212,12 @@ fn check_untouched(worker: &Worker<'_>, start: usize, next: Next) {
     }
 }
 
-/// A library that is opened, patched, and closed in mid-patch.
+/// A library that is opened, patched, and closed in the middle of a patch.
 fn load_round(run: &Run, path: &CString) {
     let mut worker = run.worker("loader");
     let finisher = Finisher::start().expect("a finisher");
     let mut cycles = 0;
-    while worker.goes_on() {
+    while worker.continues() {
         if cycles == CYCLES {
             thread::yield_now();
             continue;
@@ -228,13 +229,13 @@ fn load_round(run: &Run, path: &CString) {
         // SAFETY: the library has this symbol.
         let start = unsafe { libc::dlsym(library, c"straddlers".as_ptr()) } as usize;
         assert_ne!(start, 0, "dlsym");
-        // As the library's source has them: at every split of a line, and of no window.
+        // As in the library's source: at every split of a line, and not split by any window.
         let sites: Vec<usize> = (0..LENGTH)
             .map(|number| start + 128 * number + if number == 0 { 8 } else { 64 - number })
             .collect();
         patch_there_and_back(&mut worker, &sites, Value::FIRST);
         let begun = begin(&mut worker, &sites, Value::FIRST, &finisher);
-        // SAFETY: nobody executes the library.
+        // SAFETY: the library is not executed.
         let closed = unsafe { libc::dlclose(library) };
         worker.check(closed == 0, Kind::Other, || "dlclose".to_owned());
         begun.end(&worker);

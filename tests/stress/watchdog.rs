@@ -1,4 +1,4 @@
-//! The thread that watches a run: how far it is, whether every worker makes progress, and whether a
+//! The thread that monitors a run: its progress, whether every worker makes progress, and whether a
 //! mapping is writable and executable.
 
 use std::collections::HashMap;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use crate::run::{Kind, Run};
 
-/// Between two looks.
+/// Interval between two checks.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Watches until the other end of `ended` is dropped. `give_up` ends the process when a thread
-/// hangs. With a debugger, a mapping may be writable and executable for a moment.
+/// Monitors the run until the other end of `ended` is dropped. `give_up` ends the process when a
+/// thread hangs. With a debugger, a mapping may be writable and executable temporarily.
 pub(crate) fn watch(run: &Run, ended: &Receiver<()>, has_debugger: bool, give_up: impl Fn()) {
     let mut seen: HashMap<String, (u64, Instant)> = HashMap::new();
-    let mut told_of_mapping = has_debugger;
+    let mut has_reported_mapping = has_debugger;
     while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
         run.advance();
-        if let Some(line) = writable_and_executable().filter(|_| !told_of_mapping) {
+        if let Some(line) = writable_and_executable().filter(|_| !has_reported_mapping) {
             run.found(Kind::Other, format_args!("a mapping is writable and executable: {line}"));
-            told_of_mapping = true;
+            has_reported_mapping = true;
         }
         let now = Instant::now();
         let mut is_hung = false;

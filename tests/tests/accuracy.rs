@@ -1,9 +1,9 @@
-//! Are the figures right? Programs that know their own durations and call counts, against what the
-//! report says of them.
+//! Accuracy of the figures: programs that measure their own durations and call counts, compared
+//! with the report.
 //!
-//! The machine may be shared: a neighbour that takes a processor away in mid-run makes the
-//! program's own rate unsteady. A measurement that misses its bound is therefore repeated, three
-//! times in all, and says so; a wrong figure misses every time.
+//! The machine may be shared: a neighbour that takes a processor away in the middle of a run makes
+//! the program's own rate unsteady. A measurement that misses its bound is therefore repeated, up
+//! to three times in all, and each miss is printed; a wrong figure misses every time.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +13,14 @@ use tests::{Competitors, Profiled, compile, profiled};
 
 const ATTEMPTS: usize = 3;
 
-/// Share of the time that neighbours of the machine may have its processor. No clock of the
-/// program's tells of that, nor does the stated error.
+/// The share of time for which neighbours of the machine may have its processor. Neither the
+/// program's clocks nor the stated error show it.
 const PREEMPTED: f64 = 0.05;
 
-/// One measurement at a time.
+/// Serializes measurements.
 static QUIET: Mutex<()> = Mutex::new(());
 
-/// Repeats a measurement until it finds no fault, [`ATTEMPTS`] times at most.
+/// Repeats a measurement until it finds no fault, at most [`ATTEMPTS`] times.
 fn attempt(what: &str, measure: impl Fn() -> Result<(), String>) {
     let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     let mut faults = Vec::new();
@@ -36,7 +36,7 @@ fn attempt(what: &str, measure: impl Fn() -> Result<(), String>) {
     panic!("{what}: missed its bound in every attempt: {faults:#?}");
 }
 
-/// The program's own figures: on each line of its output a function's name and numbers.
+/// The program's own figures: each line of its output has a function's name and numbers.
 fn truth(profiled: &Profiled) -> Vec<(String, Vec<f64>)> {
     assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
     let text = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
@@ -71,14 +71,14 @@ fn p50_is_within_5_percent_for_functions_of_10_us_and_more() {
     });
 }
 
-/// Runs one variant, beside so many processes that want the processors, and compares the estimated
-/// number of calls with the true one.
+/// Runs one variant, with this many processes competing for the processors, and compares the
+/// estimated number of calls with the true one.
 fn check_calls(variant: &str, competitors: usize, bound: f64) {
     let binary = compile("fixtures/steady_rate.c", &["-O2"], Gcc);
     attempt(variant, || {
         let _competitors = Competitors::start(competitors);
-        // The program has a processor for a part of the two seconds, and a part of that is the
-        // budget.
+        // The program has a processor for a part of the two seconds, and the budget is a part of
+        // that.
         let options = if competitors > 0 { "budget=25%" } else { "budget=5%" };
         let profiled = profiled(&binary, &[variant, "2"], options);
         for (name, figures) in truth(&profiled) {

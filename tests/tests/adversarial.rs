@@ -1,16 +1,14 @@
-//! Do the stated intervals hold for programs that an estimator by sampling gets wrong if anything
-//! can make it? Each program counts its own calls (`fixtures/adversarial.c`) and runs several
-//! times.
+//! Coverage of the stated intervals, for programs designed to mislead an estimator that samples.
+//! Each program counts its own calls (`fixtures/adversarial.c`) and runs several times.
 //!
-//! What is asserted of all runs together:
-//! - what the report says was counted exactly, was;
-//! - of the pairs of a row and a run in which something was estimated, the 95 % intervals hold the
-//!   truth in at least 93 %. A test that misses this by chance is no test: so many misses are
-//!   allowed that, were the coverage 93 % and the pairs independent, more would happen in one of
-//!   10,000 runs of the test. Pairs of one run are not quite independent; intervals of 95 % leave
-//!   room for that;
-//! - at least a fifth of these pairs have an interval with both ends: "at least one call" is never
-//!   wrong;
+//! Assertions on all runs together:
+//! - figures that the report states as exact are exact;
+//! - of the pairs of a row and a run with an estimate, the 95 % intervals contain the truth in at
+//!   least 93 %. To avoid failures by chance, the number of permitted misses is such that, if the
+//!   coverage were 93 % and the pairs independent, it would be exceeded in one of 10,000 runs of
+//!   the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
+//! - at least a fifth of these pairs have an interval with both bounds, because "at least one call"
+//!   is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
 
@@ -24,7 +22,7 @@ use tests::{Competitors, Profiled, compile, profiled};
 /// The programs run for a second or two, on a machine that may be busy.
 const BUDGET: &str = "budget=5%";
 
-/// Each program, how often it runs, and whether others compete for the processors.
+/// Each program, the number of its runs, and whether other processes compete for the processors.
 const PROGRAMS: [(&str, u32, bool); 8] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
@@ -38,8 +36,8 @@ const PROGRAMS: [(&str, u32, bool); 8] = [
 
 const COVERAGE: f64 = 0.93;
 const FAILS_BY_CHANCE: f64 = 1e-4;
-/// How well the program knows the time of its own calls: the probes are inside of what it measures,
-/// and one clock is not the other.
+/// Relative accuracy of the program's own times: the probes are inside the measured interval, and
+/// the clocks differ.
 const CLOCKS: f64 = 0.03;
 
 /// An estimate with its interval.
@@ -65,11 +63,11 @@ impl Estimate {
     }
 
     fn covers(self, (least, most): (f64, f64)) -> bool {
-        // The report has whole numbers.
+        // The report has integers.
         self.low <= most + 1.0 && self.high.is_none_or(|high| high + 1.0 >= least)
     }
 
-    /// Whether the value is off by more than 2 though the stated error is below 50 %.
+    /// Whether the value is off by more than 2 although the stated error is below 50 %.
     fn is_confidently_wrong(self, (least, most): (f64, f64)) -> bool {
         let Some(high) = self.high else { return false };
         let confident = (high - self.low) / 2.0 < 0.5 * self.value;
@@ -77,12 +75,12 @@ impl Estimate {
     }
 }
 
-/// Pairs of a row and a run, and those of them whose interval misses.
+/// Pairs of a row and a run, and those whose interval misses the truth.
 #[derive(Default)]
 struct Pairs {
     pairs: u32,
     missed: u32,
-    /// Without an upper end.
+    /// Without an upper bound.
     open: u32,
 }
 
@@ -93,7 +91,8 @@ impl Pairs {
         self.open += u32::from(estimate.high.is_none());
     }
 
-    /// The misses that a coverage of [`COVERAGE`] exceeds in [`FAILS_BY_CHANCE`] of all tests.
+    /// The number of misses that a coverage of [`COVERAGE`] exceeds in [`FAILS_BY_CHANCE`] of all
+    /// tests.
     fn allowed(&self) -> u32 {
         let mut probability = COVERAGE.powf(f64::from(self.pairs));
         let (mut missed, mut exceeded) = (0, 1.0 - probability);
@@ -110,7 +109,7 @@ impl Pairs {
 #[test]
 fn allowed_misses_leave_one_in_ten_thousand_to_chance() {
     let allowed = |pairs| Pairs { pairs, ..Pairs::default() }.allowed();
-    // By the quantiles of the binomial distributions with a chance of 0.07.
+    // Quantiles of the binomial distributions with probability 0.07.
     assert_eq!([0, 1, 10, 100, 300].map(allowed), [0, 1, 5, 18, 39]);
 }
 
@@ -130,7 +129,7 @@ fn truths(profiled: &Profiled) -> Vec<Truth> {
     text.lines().map(truth).collect()
 }
 
-/// What went wrong, and how many intervals hold.
+/// Faults, and numbers of intervals that contain the truth.
 #[derive(Default)]
 struct Verdict {
     calls: Pairs,

@@ -1,8 +1,8 @@
-//! What the three crates offer in Rust is in `fastinst.h`, or is listed here with the reason why C
-//! has no need of it.
+//! Every public Rust function of the three crates is in `fastinst.h`, or is listed here with the
+//! reason why C does not need it.
 //!
-//! Every `pub fn` of the crates is reachable from outside (the lint `unreachable_pub` sees to
-//! that), so the sources are the list.
+//! Every `pub fn` of the crates is reachable from outside (ensured by the lint `unreachable_pub`),
+//! so the list is taken from the sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use tests::repo_root;
 
-/// What C has in place of a function, or of all functions of a file.
+/// The C counterpart of a function, or of all functions of a file.
 enum InC {
     /// A function of the header.
     Call(&'static str),
@@ -20,8 +20,11 @@ enum InC {
 
 use InC::{Call, Left};
 
-/// Why a function is left out that keeps many sites in order.
+/// The reason for functions that manage many sites.
 const FOR_FASTINST: &str = "for fastinst, which knows when the loader maps and unmaps the text of its sites";
+
+/// Why a function is left out that makes probes.
+const FOR_PROVIDERS: &str = "for providers of probes, which are objects of Rust";
 
 /// File, or file and function.
 const TABLE: &[(&str, InC)] = &[
@@ -86,6 +89,7 @@ const TABLE: &[(&str, InC)] = &[
         "wordpatch/src/protocol.rs",
         Left("the protocol as a value: for drivers and for the search of its executions"),
     ),
+    ("wordpatch/src/stepwise.rs", Left("for callpatch, whose retargets have waits between their stores")),
     ("wordpatch/src/tsc.rs", Left("__rdtsc does it")),
     ("wordpatch/src/fault.rs", Left("for tests that plant defects")),
     ("callpatch/src/by_address.rs::activate_call", Call("callpatch_activate_call")),
@@ -115,30 +119,31 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/registry.rs::deactivate_all", Call("fastinst_deactivate_all")),
     ("fastinst/src/registry.rs::probe_count", Call("fastinst_probe_count")),
     ("fastinst/src/registry.rs::toggle_count", Call("fastinst_toggle_count")),
-    ("fastinst/src/registry.rs::metadata", Call("fastinst_metadata")),
+    ("fastinst/src/registry.rs::with_metadata", Call("fastinst_metadata")),
+    (
+        "fastinst/src/registry.rs::lasting_metadata",
+        Left("the header says which probes' strings live as long as the process"),
+    ),
+    ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
+    ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
+    ("fastinst/src/group/mod.rs", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::register_callback", Call("fastinst_register_callback")),
-    ("fastinst/src/provider/cyg_profile/mod.rs::notes", Call("fastinst_notes")),
-    ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library calls it when it is loaded")),
-    (
-        "fastinst/src/provider/cyg_profile/mod.rs::start_lazily",
-        Left("for the profiler; fastinst_register_callback promises every probe"),
-    ),
-    (
-        "fastinst/src/provider/cyg_profile/mod.rs::start_eagerly_up_to",
-        Left("for the profiler; fastinst_register_callback promises every probe"),
-    ),
-    ("fastinst/src/provider/cyg_profile/mod.rs::memory_bytes", Left("for the profiler's report")),
+    ("fastinst/src/provider/mod.rs::notes", Call("fastinst_notes")),
+    ("fastinst/src/provider/mod.rs::register", Left(FOR_PROVIDERS)),
+    ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),
+    ("fastinst/src/provider/mod.rs::memory_bytes", Left("for reports of tools")),
+    ("fastinst/src/provider/mod.rs::take_early_calls", Left("for the profiler; in C, no calls come early")),
+    ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library registers this provider")),
     (
         "fastinst/src/provider/cyg_profile/arrivals.rs",
-        Left("the library's own instrumentation functions call it, and the profiler takes what was counted"),
+        Left("the library's own instrumentation functions call it"),
     ),
     ("fastinst/src/service.rs", Left("fastinst_register_callback starts the service thread")),
-    ("fastinst/src/segments.rs", Left("a container")),
 ];
 
 const SINGLE_STORES: &str = "a store without a protocol: callpatch_site is the safe use of it";
 
-/// What the header has besides: texts, and what Rust does when a value is dropped.
+/// Functions without a Rust counterpart: error texts, and what Rust does when a value is dropped.
 const ONLY_IN_C: [&str; 3] = ["fastinst_strerror", "callpatch_release", "wordpatch_stop_finisher"];
 
 /// `file::function` of every public function in the folder.

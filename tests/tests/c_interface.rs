@@ -1,7 +1,7 @@
 //! The C interface as C programs use it: linked with `-lfastinst`, and only preloaded.
 //!
 //! The programs are in `capi/`; each toggles its own probes, calls or instructions and counts for
-//! itself what is executed. They end with 0, or with 1 and one line that says what is wrong.
+//! itself what is executed. They exit with 0, or with 1 and one line that describes the failure.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,12 +27,12 @@ const SHAPES: &[Build] = &[
     (Clang, &["-Os", "-fno-plt"]),
 ];
 
-/// How a program gets the interface.
+/// How a program accesses the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// The linker finds it; the library is loaded by the program's own account.
+    /// The program is linked with the library, which the loader finds.
     Linked,
-    /// The program knows the header only, and asks `dlsym`.
+    /// The program includes only the header, and uses `dlsym`.
     Preloaded,
 }
 
@@ -46,13 +46,12 @@ fn header() -> String {
     fs::read_to_string(include_directory().join("fastinst.h")).expect("the header is there")
 }
 
-/// What a program that is linked needs.
+/// Flags for programs that are linked.
 fn link_flags() -> [String; 4] {
     ensure_preload();
     let directory = target_release_dir().canonicalize().expect("the library was built");
     let directory = directory.to_str().expect("a UTF-8 path");
-    // The library stands in front of the source: it must stay although nothing has asked for it
-    // yet.
+    // The library precedes the source: it must be kept although nothing has referenced it yet.
     [
         "-Wl,--no-as-needed".to_owned(),
         format!("-L{directory}"),
@@ -62,7 +61,7 @@ fn link_flags() -> [String; 4] {
 }
 
 fn build(source: &str, (compiler, flags): Build, access: Access) -> PathBuf {
-    // `compile` keeps binaries by their flags, and does not know this header.
+    // `compile` identifies binaries by their flags, and does not know this header.
     let mut hasher = DefaultHasher::new();
     header().hash(&mut hasher);
     let mut all =
@@ -94,8 +93,8 @@ fn start(binary: &Path, args: &[&str], access: Access, options: &str, calibratio
     run(&mut command)
 }
 
-/// Runs a program in each build and each way, without the profiler, and asserts that it ends well
-/// and silently. Returns what it has printed, the same each time.
+/// Runs a program in each build and with each kind of access, without the profiler, and asserts
+/// that it succeeds without diagnostics. Returns its output, which is the same each time.
 #[track_caller]
 fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
     check_with(source, args, builds, "tool=none", None)
@@ -135,7 +134,7 @@ fn probes_toggled_with_text_access_by_mprotect() {
 
 #[test]
 fn probes_toggled_by_a_parent_and_its_forked_children_apart() {
-    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled apart\n");
+    assert_eq!(check("fork.c", &[], USUAL), "parent and child toggled independently\n");
 }
 
 #[test]
@@ -158,15 +157,16 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -14 a thread has SIGTRAP blocked; unblock it before patching
 -15 the code is shared with the parent process; call wordpatch_unshare
 -16 the patch or finisher belongs to the parent process
+-17 the module that held the probe is gone
 1 unknown error
--17 unknown error
+-18 unknown error
 -2147483648 unknown error
 ";
     assert_eq!(check("errors.c", &[], USUAL), expected);
 }
 
 #[test]
-fn probes_of_a_library_that_comes_and_goes() {
+fn probes_of_a_library_that_is_loaded_and_unloaded() {
     for &(compiler, flags) in USUAL {
         let mut shared = vec!["-shared", "-fPIC"];
         shared.extend(flags);
@@ -224,7 +224,7 @@ fn a_calibration_that_is_refused_is_named_with_its_reason() {
     let [path, warning, model] = lines[..] else { panic!("{stdout}") };
     assert_eq!(path, format!("path: {file}"));
     assert_eq!(model, "window 8, source 1", "what the vendors guarantee");
-    // The library says the same at its start.
+    // The library prints the same at its start.
     let warning = warning.strip_prefix("warning: ").expect("a warning");
     assert!(warning.contains(file) && ran.stderr.contains(warning), "{warning}\n{}", ran.stderr);
 }
@@ -269,7 +269,7 @@ fn the_header_compiles_alone_and_without_a_warning() {
         ("g++", "c++", &["c++11", "c++20"]),
         ("clang++", "c++", &["c++11", "c++20"]),
     ] {
-        // Twice: the second time it must be empty.
+        // Included twice: the second time it must be empty.
         let source = folder.path().join(format!("header.{language}"));
         fs::write(&source, "#include <fastinst.h>\n#include <fastinst.h>\nextern int used;\n")
             .expect("a file");
@@ -289,8 +289,7 @@ fn the_header_compiles_alone_and_without_a_warning() {
     }
 }
 
-/// Compiles a C program that is given as text, as its documentation says, and returns what it
-/// prints.
+/// Compiles a C program given as text, as its documentation says, and returns its output.
 fn print_of_example(source: &str, name: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let (file, binary) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
@@ -334,7 +333,7 @@ fn the_c_example_in_the_guide_works() {
     assert!(print_of_example(example, "guide").ends_with("calls of work\n"));
 }
 
-/// What the header declares is what the library exports, and the other way round.
+/// The header declares exactly the functions that the library exports.
 #[test]
 fn the_library_exports_every_function_of_the_header() {
     let library = ensure_preload();

@@ -2,12 +2,12 @@
 //! another runs through them.
 //!
 //! Text is executed while it is toggled only where the processor fetches windows of that size: the
-//! vendor guarantees 8 bytes, a calibration may say more. A wider window than the processor's
-//! tears, which is for `tmax-probe` to find out and not for a test: on a Zen 5, which fetches 32
-//! bytes, one run of this test in some hundreds executed half of a call when it was executed
-//! under 64. With such windows the sites are toggled first and run then.
+//! vendor guarantees 8 bytes, a calibration may state more. A window wider than the processor's
+//! tears, which is for `tmax-probe` to measure and not for a test: on a Zen 5, which fetches 32
+//! bytes, one run of this test in some hundreds executed half of a call when it was executed under
+//! 64. With such windows the sites are toggled first and executed afterwards.
 //!
-//! `CALL_TOGGLES` sets the number of toggles (1,000,000 unless told).
+//! `CALL_TOGGLES` sets the number of toggles (default: 1,000,000).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
@@ -31,8 +31,8 @@ extern "C" fn callee<const N: usize>() {
 struct Sites {
     /// Entry of each function and its site.
     functions: Vec<(usize, usize)>,
-    /// What the operands lead to: thunks for direct calls, pointers for indirect ones, for each
-    /// callee.
+    /// Targets of the operands, for each callee: thunks for direct calls, pointers for indirect
+    /// ones.
     thunks: [usize; 2],
     pointers: [usize; 2],
 }
@@ -57,7 +57,7 @@ impl Sites {
         for (number, (shape, offset)) in
             SHAPES.iter().flat_map(|shape| (0..OFFSETS).map(move |o| (*shape, o))).enumerate()
         {
-            // The function starts eight bytes in front of its site, so that the site has the wanted
+            // The function starts eight bytes before its site, so that the site has the requested
             // offset.
             let site = (number + 1) * FUNCTION + offset;
             let (opcode, target): (&[u8], usize) = match shape {
@@ -88,7 +88,7 @@ impl Sites {
         Self { functions, thunks, pointers }
     }
 
-    /// What the operand of `shape` must lead to for a call of callee `n`.
+    /// The target of an operand of `shape` for a call of callee `n`.
     fn target(&self, shape: Shape, n: usize) -> usize {
         match shape {
             Shape::Call | Shape::Jump => self.thunks[n],
@@ -97,7 +97,7 @@ impl Sites {
     }
 }
 
-/// A thread that runs a function for as long as it is told to, and exact numbers of times.
+/// A thread that executes a function until stopped, and an exact number of times on request.
 #[derive(Default)]
 struct Executor {
     /// The function to run; 0 to stop.
@@ -109,7 +109,7 @@ struct Executor {
     runs: AtomicU64,
 }
 
-/// Stops the executor also when an assertion fails.
+/// Stops the executor, also when an assertion fails.
 struct Stop<'a>(&'a Executor);
 
 impl Drop for Stop<'_> {
@@ -142,7 +142,7 @@ impl Executor {
         }
     }
 
-    /// Waits until the executor has run the function again.
+    /// Waits until the executor has executed the function again.
     fn has_run(&self) {
         let before = self.runs.load(Ordering::Relaxed);
         while self.runs.load(Ordering::Relaxed) == before {
@@ -150,8 +150,8 @@ impl Executor {
         }
     }
 
-    /// Runs the function [`COUNTED`] times with the code as it is now, and returns how often each
-    /// callee was called.
+    /// Executes the function [`COUNTED`] times with the current code, and returns the number of
+    /// calls of each callee.
     fn count(&self) -> [u64; 2] {
         serialize_all_cores().unwrap();
         self.counted.store(COUNTED, Ordering::Release);
@@ -162,21 +162,21 @@ impl Executor {
     }
 }
 
-/// The fetch model and the callees' counters are global: one test at a time. Holds the window that
-/// was in force before any test, which is no wider than the processor's.
+/// The fetch model and the callees' counters are global: serializes the tests. Holds the window
+/// that was in force before any test, which is not wider than the processor's.
 fn exclusive() -> MutexGuard<'static, FetchWindow> {
     static TEST: LazyLock<Mutex<FetchWindow>> = LazyLock::new(|| Mutex::new(FetchModel::in_force().window));
     TEST.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// # Safety
-/// Where `window` is wider than the processor's, nobody executes text while it is patched.
+/// If `window` is wider than the processor's, no thread executes text while it is patched.
 unsafe fn force(window: FetchWindow) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's obligation.
     unsafe { FetchModel::force(window, None, WaitPolicy::Membarrier) };
 }
 
-/// Calls `function` `times` times in this thread, and returns how often each callee was called.
+/// Calls `function` `times` times in this thread, and returns the number of calls of each callee.
 fn count_here(function: usize, times: u64) -> [u64; 2] {
     serialize_all_cores().unwrap();
     // SAFETY: the test's functions take and return nothing.
@@ -200,14 +200,14 @@ fn every_shape_offset_and_window_toggled() {
     let of_processor = exclusive();
     let toggles: usize = std::env::var("CALL_TOGGLES").map_or(1_000_000, |n| n.parse().unwrap());
     let cases = FetchWindow::ALL.len() * 2 * SHAPES.len() * OFFSETS;
-    // An odd number: the state after a burst is the other one than before.
+    // An odd number: a burst of toggles changes the state.
     let burst = (toggles / cases / 2) | 1;
     let mut done = 0;
     let mut strategies = std::collections::HashSet::new();
     for window in FetchWindow::ALL {
         for clobbers in [Clobbers::Nothing, Clobbers::CallerSaved] {
-            // SAFETY: an executor runs below only where the window is not wider than the
-            // processor's; that of an earlier turn has ended.
+            // SAFETY: an executor runs below only if the window is not wider than the processor's;
+            // that of an earlier iteration has ended.
             unsafe { force(window) };
             let sites = Sites::new();
             let executor = Executor::default();
@@ -219,7 +219,7 @@ fn every_shape_offset_and_window_toggled() {
                 }
                 let _stop = Stop(&executor);
                 for (function, address) in &sites.functions {
-                    // SAFETY: the site is one instruction of the test's own text, which is right
+                    // SAFETY: the site is one instruction of the test's own text, which is correct
                     // with and without the call.
                     let site = unsafe { CallSite::decode(*address, clobbers) }.unwrap();
                     strategies.insert(site.strategy());
@@ -285,7 +285,7 @@ fn calls_named_by_address_as_in_the_paper() {
     let sites = Sites::new();
     let run = |function| count_here(function, 1);
     for (function, address) in &sites.functions {
-        // SAFETY: the sites are calls, and nobody else runs or writes them.
+        // SAFETY: the sites are calls, and no other thread executes or writes them.
         unsafe {
             assert_eq!(run(*function), [1, 0]);
             callpatch::deactivate_call(*address).unwrap();
@@ -300,7 +300,7 @@ fn calls_named_by_address_as_in_the_paper() {
     block.code_mut()[12..17].copy_from_slice(&nop);
     let start = block.seal().unwrap().code;
     let offset = |at: usize| sites.thunks[1].wrapping_sub(at + 5) as i32;
-    // SAFETY: nobody executes the block.
+    // SAFETY: no thread executes the block.
     unsafe {
         callpatch::activate_call(start, offset(start)).unwrap();
         assert_eq!(*(start as *const u8), 0xe8);
@@ -309,7 +309,7 @@ fn calls_named_by_address_as_in_the_paper() {
         let refused = callpatch::deactivate_call(start + 20);
         assert!(matches!(refused, Err(callpatch::Error::NotACall { .. })), "{refused:?}");
     }
-    // Another operand: the call goes elsewhere.
+    // Another operand: retargets the call.
     let (function, address) = sites.functions[4];
     // SAFETY: as above.
     unsafe { callpatch::activate_call(address, offset(address)) }.unwrap();

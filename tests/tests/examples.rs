@@ -1,8 +1,7 @@
 //! The examples of the crates: each is built and run as its first comment says, and prints what
-//! that says.
+//! that comment says.
 //!
-//! READMEs and guides show some of them: what stands there is the example's own text. Their links
-//! lead somewhere.
+//! READMEs and guides show some of them verbatim. Their links resolve.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +12,7 @@ use tests::{bare, ensure_preload, repo_root, run, target_dir, target_release_dir
 
 const CRATES: [&str; 4] = ["wordpatch", "callpatch", "fastinst", "wasm-jit"];
 
-/// The examples that are programs by themselves; `library.c` is what `probes.rs` loads.
+/// The examples that are programs; `library.c` is loaded by `probes.rs`.
 fn examples(extension: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = CRATES
         .iter()
@@ -28,8 +27,8 @@ fn examples(extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What the first comment of an example says that it prints: the block after "Prints:", without the
-/// comment's signs.
+/// The output that the first comment of an example states: the block after "Prints:", without
+/// comment markers.
 fn promised(source: &str) -> String {
     let comment = |line: &str| {
         let line = line.strip_prefix("//!").or_else(|| line.strip_prefix(" *"))?;
@@ -53,7 +52,7 @@ fn check(example: &Path, command: &mut Command) {
     assert_eq!(String::from_utf8_lossy(&ran.stdout), promised(&source), "{what}");
 }
 
-/// Compiles C, without a warning by either compiler, as the example's comment says.
+/// Compiles C without warnings with either compiler, as the example's comment says.
 fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
     let include = repo_root().join("fastinst/include");
     let output = Command::new(compiler)
@@ -70,7 +69,7 @@ fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
 }
 
 #[test]
-fn examples_in_rust_print_what_they_say() {
+fn examples_in_rust_print_the_documented_output() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--release", "--examples", "--target-dir"]).arg(target_dir());
@@ -93,7 +92,7 @@ fn examples_in_rust_print_what_they_say() {
 }
 
 #[test]
-fn examples_in_c_print_what_they_say() {
+fn examples_in_c_print_the_documented_output() {
     ensure_preload();
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let libraries = target_release_dir().canonicalize().expect("the library was built");
@@ -148,7 +147,7 @@ fn readmes_show_the_examples() {
     }
 }
 
-/// The program that a guide shows is an example, too.
+/// The program in the guide is an example, too.
 #[test]
 fn the_guide_to_wasm_jit_shows_an_example() {
     let guide = fs::read_to_string(repo_root().join("docs/wasm-jit.md")).expect("the guide is there");
@@ -158,9 +157,9 @@ fn the_guide_to_wasm_jit_shows_an_example() {
     assert_eq!(body(&fs::read_to_string(example).expect("an example can be read")), program.trim());
 }
 
-/// The text files for readers: those in these folders that end in `.md`.
+/// The documents: files in these folders that end in `.md`.
 fn documents() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 18] = [
+    const FOLDERS: [&str; 19] = [
         "",
         "docs",
         "wordpatch",
@@ -168,6 +167,7 @@ fn documents() -> Vec<PathBuf> {
         "callpatch",
         "fastinst",
         "profiler",
+        "profiler/cli",
         "profiler/preload",
         "tmax-probe",
         "wasm-jit",
@@ -191,7 +191,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// What Markdown of a hosting service makes of a heading's text to name it in a link.
+/// The anchor that Markdown of a hosting service generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -207,7 +207,7 @@ fn prose(document: &str) -> Vec<&str> {
     document.lines().filter(is_prose).collect()
 }
 
-/// The first link in `document` that leads nowhere.
+/// The first link in `document` that does not resolve.
 fn broken_link(document: &Path, text: &str) -> Option<String> {
     let text = prose(text).join("\n");
     let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
@@ -236,8 +236,8 @@ fn links_of_the_documents_lead_somewhere() {
     }
 }
 
-/// The files that the exercises in CONTRIBUTING name are there, but for those that are to be
-/// written.
+/// The files named in the exercises of CONTRIBUTING exist, except for those that the exercises
+/// create.
 #[test]
 fn the_exercises_name_files_that_exist() {
     const TO_BE_WRITTEN: [&str; 2] = ["profiler/src/report/markdown.rs", "fastinst/src/provider/NAME.rs"];

@@ -3,7 +3,7 @@
 use tests::Compiler::{Clang, Gcc};
 use tests::{bare, compile, profiled, run};
 
-/// Of more than two thousand functions, three are called.
+/// Three of more than two thousand functions are called.
 #[test]
 fn only_functions_that_are_executed_have_probes() {
     for (compiler, flags) in [
@@ -20,8 +20,7 @@ fn only_functions_that_are_executed_have_probes() {
         let with = profiled(&binary, &[], "discovery=lazy");
         with.run.assert_same(&without, &what);
         let report = with.report();
-        // An entry and an exit each; two of the inlined function, unless it is inlined into
-        // nothing.
+        // An entry and an exit each; two for the inlined function, unless it is inlined nowhere.
         let probes = report.json["probes"].as_u64().expect("a number of probes");
         assert!((8..=16).contains(&probes), "{what}: {probes} probes");
         for name in ["early", "late", "inlined"] {

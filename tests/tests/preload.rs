@@ -1,12 +1,15 @@
 //! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture
-//! program must print and end as it does without the preload, must not hang, and must leave a
-//! report that names its functions, or one line that says why there is none.
+//! program must print and end as it does without the preload, must not hang, and must write a
+//! report with its functions, or one line that says why there is none.
 
-use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, io, thread};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use tests::Compiler::{Clang, Gcc};
 use tests::{
     Compiler, Profiled, Report, bare, compile, ensure_preload, preloaded, profiled, reports_in, run,
@@ -16,10 +19,10 @@ use tests::{
 /// A compiler and its flags.
 type Build = (Compiler, &'static [&'static str]);
 
-/// For fixtures that are about what the process does.
+/// For fixtures that test the behaviour of the process.
 const USUAL: &[Build] = &[(Gcc, &["-O2"]), (Clang, &["-O2"])];
 
-/// For fixtures that are about the shapes of the sites.
+/// For fixtures that test the shapes of the sites.
 const SHAPES: &[Build] = &[
     (Gcc, &["-O0"]),
     (Gcc, &["-O1", "-no-pie"]),
@@ -39,27 +42,27 @@ const SHAPES: &[Build] = &[
     (Clang, &["-O2", "-Wl,-z,now"]),
 ];
 
-/// How a profiled program may end, seen from outside.
+/// The expected report of a profiled program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     /// With a report.
     Report,
     /// With a report, or with a line on stderr that says why there is none.
     ReportOrLine,
-    /// Without a word: nobody was asked.
+    /// Without report and line: the user did not ask for one.
     Nothing,
 }
 
-/// Runs a fixture in each build, bare and under the preload, and asserts that both runs are the
+/// Runs a fixture in each build, without and with the preload, and asserts that both runs are the
 /// same and that each function of `sampled` has samples in at least one of the reports. Returns the
-/// profiled runs for further questions.
+/// profiled runs for further checks.
 fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled: &[&str]) -> Vec<Profiled> {
     builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
 }
 
 /// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a
 /// processor in that time on a busy machine; then there are no samples, and the run is repeated.
-/// Whatever else is wrong is so every time.
+/// Other faults occur every time.
 const ATTEMPTS: usize = 5;
 
 fn check_build(
@@ -94,7 +97,7 @@ fn check_build(
     panic!("{faults:#?}");
 }
 
-/// Every report with its functions and their samples: what a failed test needs to show.
+/// Every report with its functions and their samples, for failure messages.
 fn summary(profiled: &Profiled) -> Vec<String> {
     let functions = |report: &Report| {
         report
@@ -106,7 +109,7 @@ fn summary(profiled: &Profiled) -> Vec<String> {
     profiled.reports.iter().map(|report| format!("{}: {}", report.file_name, functions(report))).collect()
 }
 
-/// Asserts that the median latency of functions that take well under a microsecond is their own.
+/// Asserts that the median latency of functions that take well under a microsecond is plausible.
 fn assert_short(profiled: &Profiled, names: &[&str]) {
     for name in names {
         let p50 = profiled.report().latency_ns(name, "p50");
@@ -428,7 +431,7 @@ fn daemon_is_reported_and_its_descriptors_are_its_own() {
         assert_eq!(written("to_file"), written("without"), "the daemon's data");
         assert!(to_file.with_samples_of("daemon_work").next().is_some(), "{:?}", summary(&to_file));
 
-        // The table goes to stderr by default: that is the daemon's data file now.
+        // The table goes to stderr by default, which is now the daemon's data file.
         let to_stderr = run(&mut preloaded(&binary, &[&path("to_stderr")], ""));
         to_stderr.assert_same(&without, "daemon.c with the report on stderr");
         assert_eq!(written("to_stderr"), written("without"), "the daemon's data");
@@ -473,7 +476,7 @@ fn a_second_run_leaves_no_report_of_the_first() {
 }
 
 #[test]
-fn forked_children_share_a_report_if_they_are_merged() {
+fn forked_children_share_a_merged_report() {
     let binary = compile("fixtures/fork.c", &["-O2"], Gcc);
     let apart = profiled(&binary, &[], "");
     let merged = profiled(&binary, &[], "merge=1");
@@ -543,7 +546,7 @@ fn tool_none_profiles_nothing() {
 }
 
 #[test]
-fn libraries_that_are_closed_while_they_are_looked_at() {
+fn libraries_that_are_closed_while_they_are_inspected() {
     let plugin = |name: &str| {
         let path = compile(&format!("fixtures/{name}"), &["-shared", "-fPIC", "-O2"], Gcc);
         path.into_os_string().into_string().expect("a UTF-8 path")
@@ -559,7 +562,7 @@ fn libraries_that_are_closed_while_they_are_looked_at() {
 }
 
 #[test]
-fn a_calibration_that_cannot_be_believed_is_one_line_and_harms_nothing() {
+fn a_calibration_with_insufficient_evidence_is_reported_in_one_line_and_ignored() {
     let binary = compile("fixtures/early_end.c", &["-O2"], Gcc);
     let without = run(&mut bare(&binary, &["_exit"]));
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -600,7 +603,7 @@ fn record_runs_the_program_and_passes_its_exit_code_through() {
     assert!(reports.len() == 1 && reports[0].samples("work_outer") > 0, "{reports:?}");
 }
 
-/// For what is about addresses.
+/// For tests that depend on addresses.
 const FIXED: &[Build] =
     &[(Gcc, &["-O2", "-no-pie"]), (Clang, &["-O2", "-no-pie"]), (Gcc, &["-O0", "-no-pie"])];
 
@@ -610,7 +613,7 @@ fn a_debugger_sets_breakpoints_before_the_start_and_in_the_middle() {
 }
 
 #[test]
-fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
+fn gdb_stops_in_a_profiled_program_and_continues_it() {
     let binary = compile("fixtures/debugger.c", &["-O2", "-no-pie"], Gcc);
     let folder = tempfile::tempdir().unwrap();
     let options = format!("output={}", folder.path().join("report.json").display());
@@ -639,25 +642,25 @@ fn gdb_stops_in_a_profiled_program_and_lets_it_go_on() {
 }
 
 #[test]
-fn a_sandbox_that_comes_first_in_main_does_not_meet_a_thread_that_is_starting() {
+fn a_sandbox_at_the_start_of_main_does_not_kill_a_starting_thread() {
     for _ in 0..30 {
         check("sandbox.c", &[], &USUAL[..1], Expect::Report, &["sandboxed_work"]);
     }
 }
 
-/// Runs a command line of a shell under the preload.
+/// Runs a shell command line under the preload.
 fn shell(line: &str, options: &str) -> tests::Run {
     run(&mut preloaded(Path::new("/bin/sh"), &["-c", line], options))
 }
 
 #[test]
-fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_report() {
+fn only_the_process_started_by_the_user_reports_that_there_is_nothing_to_report() {
     let alone = run(&mut preloaded(Path::new("/bin/true"), &[], ""));
     let lines: Vec<_> = alone.own_lines().collect();
     let [line] = lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("nothing to report") && line.contains("-finstrument-functions"), "{line}");
-    // In the place of the first, of a child that is waited for, of one that is not; a child of a
-    // child.
+    // In place of the first process, as a child that is waited for, as one that is not; a child of
+    // a child.
     for line in
         ["exec sed -n 1p /dev/null", "sed -n 1p /dev/null; :", "(:) & :", "sh -c 'sed -n 1p /dev/null; :'; :"]
     {
@@ -668,7 +671,7 @@ fn only_the_process_that_the_user_has_started_says_that_there_is_nothing_to_repo
 }
 
 #[test]
-fn a_program_that_a_shell_starts_is_all_that_is_reported() {
+fn only_the_program_started_by_a_shell_is_reported() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     for line in [format!("{0}; sed -n 1p /dev/null", binary.display()), format!("exec {}", binary.display())]
     {
@@ -680,7 +683,7 @@ fn a_program_that_a_shell_starts_is_all_that_is_reported() {
 }
 
 #[test]
-fn a_report_that_no_file_can_be_opened_for_goes_to_standard_error() {
+fn without_file_descriptors_the_report_goes_to_standard_error() {
     let binary = compile("fixtures/few_descriptors.c", &["-O2"], Gcc);
     let folder = tempfile::tempdir().unwrap();
     let options = format!("output={}", folder.path().join("report.txt").display());
@@ -694,7 +697,7 @@ fn a_report_that_no_file_can_be_opened_for_goes_to_standard_error() {
 }
 
 #[test]
-fn a_report_that_goes_elsewhere_says_where() {
+fn a_redirected_report_names_its_file() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing").join("report.txt");
@@ -707,8 +710,28 @@ fn a_report_that_goes_elsewhere_says_where() {
     assert!(place.starts_with("/tmp/") && report.starts_with("fastinst: "), "{place}: {report}");
 }
 
+/// A pager takes the first page, and the rest when its user scrolls.
 #[test]
-fn without_proc_the_line_says_so() {
+fn a_report_waits_for_its_reader() {
+    let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
+    let (mut reader, writer) = io::pipe().unwrap();
+    let capacity = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    (&writer).write_all(&vec![b'\n'; capacity as usize]).unwrap();
+    let mut command = preloaded(&binary, &[], "");
+    let mut program = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    drop(command);
+    // Longer than an ending process waits for a report that does not get on.
+    thread::sleep(Duration::from_secs(11));
+    assert_eq!(program.try_wait().unwrap(), None, "the report was given up");
+    let mut output = String::new();
+    reader.read_to_string(&mut output).unwrap();
+    let status = program.wait().unwrap();
+    let report = output.trim_start();
+    assert!(status.success() && report.starts_with("fastinst: ") && report.contains("fibonacci"), "{report}");
+}
+
+#[test]
+fn a_missing_proc_is_reported_in_one_line() {
     let binary = compile("fixtures/recursion.c", &["-O2"], Gcc);
     let mut command = Command::new("unshare");
     command
@@ -718,7 +741,7 @@ fn without_proc_the_line_says_so() {
     let hide = "mount -t tmpfs none /proc || exit 77; LD_PRELOAD=$0 exec $1";
     let run = run(command.arg(hide).arg(ensure_preload()).arg(&binary));
     if matches!(run.status.code(), Some(1 | 77)) {
-        eprintln!("skipped: this system lets nobody mount anything: {}", run.stderr);
+        eprintln!("skipped: this system does not permit mounts: {}", run.stderr);
         return;
     }
     let lines: Vec<_> = run.own_lines().collect();
@@ -739,12 +762,12 @@ fn a_program_with_an_address_sanitizer_is_recorded() {
 }
 
 #[test]
-fn a_library_that_comes_and_goes_leaves_nothing_behind() {
+fn a_library_loaded_repeatedly_leaks_nothing() {
     let plugin = compile("fixtures/plugin_a.c", &["-O2", "-shared", "-fPIC"], Gcc);
     let plugin = plugin.to_str().expect("a path in UTF-8");
     let profiled =
         check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
-    // Four functions, entry and exit, and one set of ids for all comings.
+    // Four functions, entry and exit, and the same ids each time.
     assert!(profiled.report().json["probes"].as_u64() <= Some(8), "{}", profiled.report().json["probes"]);
 }
 
@@ -770,7 +793,7 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
         .args(["-ex", "continue", "-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "detach"])
         .env_remove("LD_PRELOAD");
     let run = run(&mut gdb);
-    // The debugger leaves it stopped, as it has found it.
+    // The debugger leaves it stopped, as it was when attached.
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(program.id().cast_signed(), libc::SIGCONT) };
     let end = program.wait().unwrap();

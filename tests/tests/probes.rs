@@ -14,7 +14,7 @@ extern "C" fn count(_: ProbeId, _: usize, _: usize) {
     FIRED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Loads the library and gives its function that runs everything so many times.
+/// Loads the library and returns its function that runs everything the given number of times.
 fn load() -> extern "C" fn(u32) -> u32 {
     let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);
     let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
@@ -34,15 +34,15 @@ fn all_probes_of_a_library_switched_in_one_call() {
     cyg_profile::start().expect("the provider starts");
     let found: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
     let list = found.clone();
-    let add = move |probe: &fastinst::ProbeMetadata| {
+    let add = move |probe: &fastinst::ProbeMetadata<'_>| {
         let body = probe.body_start..probe.body_end;
         assert!(body.contains(&probe.site_address) && body.len() < 1000, "{probe:?}");
         assert_eq!(body.start, probe.function_address, "nothing is inlined: {probe:?}");
         list.lock().expect("no panic").push(probe.id);
     };
-    fastinst::register_callback(add).expect("told");
+    fastinst::register_callback(add).expect("a callback can be registered");
     let probes = std::mem::take(&mut *found.lock().expect("no panic"));
-    // Three functions, one of which is called once, one ten times, and one twenty times.
+    // Three functions: one is called once, one ten times, and one twenty times.
     assert!(probes.len() >= 6, "{} probes", probes.len());
     let fired = || {
         FIRED.store(0, Ordering::Relaxed);
@@ -55,7 +55,7 @@ fn all_probes_of_a_library_switched_in_one_call() {
     let mut on: Vec<(ProbeId, ProbeFn)> = probes.iter().map(|id| (*id, count as ProbeFn)).collect();
     on.insert(1, (unknown, count));
     let toggles = fastinst::toggle_count();
-    // SAFETY: `count` stays, and has no probes of its own.
+    // SAFETY: `count` is never unloaded, and has no probes of its own.
     let results = unsafe { activate_all(&on) };
     assert!(matches!(results[1], Err(Error::UnknownProbe { id }) if id == unknown));
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), probes.len());

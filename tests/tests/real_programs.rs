@@ -1,6 +1,6 @@
 //! Three real programs of different kinds, 20 runs each with and without the preload: their output
-//! must be byte for byte the same, and so must the way they end. `scripts/third-party.sh` builds
-//! them; the first time that takes a minute or two.
+//! and exit status must be the same. `scripts/third-party.sh` builds them, which takes a minute or
+//! two the first time.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,8 +17,8 @@ fn build(name: &str) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs a program [`RUNS`] times each way, in turns. `sampled`: functions that every report must
-/// have samples of.
+/// Runs a program [`RUNS`] times each way, alternating. `sampled`: functions that must have samples
+/// in every report.
 fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
     let binary = build(name);
     let first = run(&mut bare(&binary, args));

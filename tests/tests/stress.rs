@@ -1,4 +1,4 @@
-//! The short form of the stress program: every scenario for a moment, and every planted defect is
+//! The short form of the stress program: every scenario for a moment; and every injected defect is
 //! found.
 
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tests::run;
 
-/// Runs the program with these arguments; its exit code, its total and what it said on stderr.
+/// Runs the program with these arguments; returns its exit code, its total and its stderr.
 fn stress(arguments: &[&str]) -> (Option<i32>, Value, String) {
     let program = env!("CARGO_BIN_EXE_stress");
     let run = run(Command::new(program).arg("--json").args(arguments));
@@ -43,8 +43,8 @@ fn boundaries() {
     check("boundaries");
 }
 
-/// With a window that may not be this processor's, single stores tear where it is not: then nothing
-/// else must go wrong, and where the processor does not tear, nothing at all.
+/// With a window that may be larger than this processor's, single stores may tear: then no other
+/// violation may occur, and if the processor does not tear, none at all.
 #[test]
 fn boundaries_of_a_window_that_may_be_too_large() {
     let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
@@ -99,7 +99,7 @@ fn unload_of_text_that_is_mapped_shared() {
     check_with(&["--scenario", "unload", "--text", "alias"]);
 }
 
-/// Not the scenario in which text is unmapped while patches of it are outstanding: see
+/// Except the scenario in which text is unmapped while its patches are outstanding: see
 /// `TextAccess::Private`.
 #[test]
 fn a_debugger_that_copies_pages_all_the_time() {
@@ -114,16 +114,16 @@ fn all_at_once() {
 }
 
 #[test]
-fn planted_defects_are_found() {
-    // A lost update may show as what it leads to: a mixture, or an INT3 of nobody, which ends the
-    // process.
+fn injected_defects_are_found() {
+    // A lost update may show as its consequence: a mixture, or an INT3 without a site, which ends
+    // the process.
     let damage: &[&str] = &["lost: ", "torn: "];
     for (scenario, defect, lines) in [
         ("neighbours", "overwrite", damage),
         ("neighbours", "tear", damage),
         ("asynchronous", "lock", damage),
         ("unload", "writable", &["a mapping is writable and executable"]),
-        ("contention", "hang", &["hung: the planted defect has made no progress"]),
+        ("contention", "hang", &["hung: the injected defect has made no progress"]),
     ] {
         let arguments = ["--scenario", scenario, "--defect", defect, "--seconds", "0.4", "--patience", "3"];
         let (code, _, said) = stress(&arguments);
@@ -133,7 +133,7 @@ fn planted_defects_are_found() {
 }
 
 #[test]
-fn what_is_no_scenario_is_refused() {
+fn an_unknown_scenario_is_refused() {
     let run = run(Command::new(env!("CARGO_BIN_EXE_stress")).args(["--scenario", "calm"]));
     assert_eq!(run.status.code(), Some(2));
     assert!(

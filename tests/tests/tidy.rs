@@ -1,7 +1,6 @@
-//! The invariants of ARCHITECTURE.md that can be seen in the source, over every file that git
-//! knows.
+//! The invariants of ARCHITECTURE.md that can be checked in the source, for every tracked file.
 //!
-//! Each rule is a function of one file, and is tried on a planted offence too. Comments and string
+//! Each rule is a function of one file, and is tested on an injected violation. Comments and string
 //! literals do not count, nor does the code of unit tests. Exceptions are listed with their reason;
 //! one that is no longer needed fails as well.
 
@@ -11,43 +10,45 @@ use std::process::Command;
 
 use tests::repo_root;
 
-/// Longest source file, in lines.
-const LONGEST: usize = 900;
+/// Maximum length of a source file, in lines.
+const MAX_LENGTH: usize = 900;
 
-/// What each crate may depend on, of this workspace.
+/// The crates of this workspace that each crate may depend on.
 const LAYERS: &[(&str, &[&str])] = &[
     ("wordpatch", &[]),
     ("callpatch", &["wordpatch"]),
-    ("fastinst", &["wordpatch", "callpatch"]),
+    ("fastinst/sigsafe", &[]),
+    ("fastinst", &["fastinst-sigsafe", "wordpatch", "callpatch"]),
     ("tmax-probe", &["wordpatch"]),
-    ("profiler", &["wordpatch", "callpatch", "fastinst"]),
-    ("profiler/preload", &["wordpatch", "callpatch", "fastinst", "profiler"]),
+    ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
+    ("profiler/cli", &["profiler"]),
+    ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
-    ("wasm-jit", &["wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
-/// A folder or file of a crate, and which others of the crate it may import with `crate::`.
+/// A folder or file of a crate, and the ones that it may import with `crate::`.
 type Imports = (&'static str, &'static [&'static str]);
 
-/// By the folder of a crate's source. The crate's root may import all.
+/// By the source folder of a crate. The crate's root may import all.
 const MODULES: &[(&str, &[Imports])] = &[
     (
         "wasm-jit/codegen/src/",
         &[("asm", &[]), ("module", &[]), ("vmctx", &["module"]), ("compiler", &["asm", "module", "vmctx"])],
     ),
     (
-        // All of them import `vmctx`, which is that of the crate below.
+        // All of them may import `vmctx`, which belongs to the crate below.
         "wasm-jit/src/",
         &[
             ("types", &[]),
             ("code", &["vmctx"]),
             ("objdump", &["code", "vmctx"]),
             ("trap", &["code", "vmctx"]),
-            // The runtime's one item that an error holds is an exception that nobody has caught.
+            // An error may hold one type of the runtime, an uncaught exception.
             ("error", &["types", "code", "trap", "runtime"]),
-            // An engine asks the runtime once whether memories can be reserved.
+            // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
             ("probes", &["code", "module"]),
@@ -56,15 +57,15 @@ const MODULES: &[(&str, &[Imports])] = &[
     ),
 ];
 
-/// What only wordpatch may name: writing text, changing its protection, SIGTRAP, membarrier.
+/// Names that only wordpatch may use: writing text, changing its protection, SIGTRAP, membarrier.
 const WORDPATCH_ONLY: &[&str] =
     &["mprotect", "PROT_EXEC", "memfd_create", "SYS_membarrier", "SIGTRAP", "SA_NODEFER"];
 
 /// First bytes of CALL, JMP and RET, and of the long NOP.
 const CALL_BYTES: &[&str] = &["0xe8", "0xe9", "0xeb", "0xc3", "0xc2", "0x0f1f", "0x1f"];
 
-/// Bytes that begin other instructions: prefixes, escapes and moves. Looked for in wasm-jit only,
-/// where machine code is made.
+/// First bytes of other instructions: prefixes, escapes and moves. Checked in wasm-jit only, which
+/// generates machine code.
 const MACHINE_CODE: &[&str] = &[
     "0x0f", "0x40", "0x41", "0x48", "0x49", "0x66", "0x89", "0x8b", "0x8d", "0x90", "0xc4", "0xc5", "0xf0",
     "0xf2", "0xf3",
@@ -77,7 +78,7 @@ const ENVIRONMENT: &[&str] =
 
 const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"];
 
-/// File, what is allowed there, and why.
+/// A file, the exception, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
     (
@@ -94,7 +95,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A file as git knows it.
+/// A tracked file.
 struct File {
     path: String,
     text: String,
@@ -105,7 +106,7 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// The crate's folder, for Rust code that goes into the product.
+    /// The crate's folder, for Rust code that is part of the product.
     fn layer(&self) -> Option<&'static str> {
         let inside =
             |folder: &&str| self.path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with("/src/"));
@@ -113,7 +114,7 @@ impl File {
         LAYERS.iter().map(|(folder, _)| *folder).find(inside).filter(|_| is_product)
     }
 
-    /// Whether it is a module of tests by its name.
+    /// Whether it is a module of tests, by its name.
     fn is_unit_tests(&self) -> bool {
         const MODULES: [&str; 5] =
             ["/tests.rs", "/tests/", "_in_tests.rs", "/src/exploration", "/src/interleavings/"];
@@ -127,7 +128,7 @@ impl File {
         lines.map(|(number, line)| (number + 1, line.to_owned())).collect()
     }
 
-    /// Whether any of these words stands in the code; the first line of each.
+    /// Occurrences of these words in the code: the first line of each.
     fn finds(&self, words: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         for word in words {
@@ -150,7 +151,8 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Rust source with comments and the insides of string literals blanked; lines stay where they are.
+/// Rust source with comments and the contents of string literals blanked; line numbers are
+/// preserved.
 fn without_comments_and_strings(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -183,7 +185,7 @@ fn without_comments_and_strings(text: &str) -> String {
     out
 }
 
-/// Where the string literal that `text` starts with ends.
+/// The end of the string literal with which `text` starts.
 fn end_of_string(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -214,7 +216,7 @@ const RULES: &[(&str, Rule)] = &[
     ("a crate imports only from the layers below it", layers),
     ("modules of a crate import only from those below them", modules),
     ("no file is too long", lengths),
-    ("nothing is left undone", left_undone),
+    ("nothing is left undone", unfinished_work),
     ("no package registry is named by its host", registry_hosts),
 ];
 
@@ -257,11 +259,9 @@ fn exported_symbols(file: &File) -> Vec<String> {
 
 /// Whether the file belongs to a program's command line.
 fn is_command(file: &File) -> bool {
-    let is_inside = ["profiler", "tmax-probe"].iter().any(|folder| {
-        let inside = file.path.strip_prefix(folder).unwrap_or_default();
-        inside == "/src/main.rs" || inside.starts_with("/src/cli/")
-    });
-    is_inside || file.path.starts_with("wasm-jit/cli/src/")
+    ["profiler/cli/src/", "tmax-probe/src/main.rs", "tmax-probe/src/cli/", "wasm-jit/cli/src/"]
+        .iter()
+        .any(|place| file.path.starts_with(place))
 }
 
 fn environment(file: &File) -> Vec<String> {
@@ -290,7 +290,9 @@ fn layers(file: &File) -> Vec<String> {
         "wordpatch",
         "callpatch",
         "fastinst",
+        "fastinst-sigsafe",
         "profiler",
+        "fastinst-cli",
         "fastinst-preload",
         "tmax-probe",
         "wasm-jit",
@@ -322,7 +324,7 @@ fn modules(file: &File) -> Vec<String> {
         for (_, path) in line.match_indices("crate::").map(|(at, path)| (at, &line[at + path.len()..])) {
             let name = path.split(|c| !is_part_of_word(c)).next().unwrap_or_default();
             let is_known = modules.iter().any(|(module, _)| *module == name) || name == "vmctx";
-            // What the crate's root has is named by its own module, or several at once.
+            // Items of the crate's root are imported by their own module, or several at once.
             if name != own && (!is_known || !allowed.contains(&name)) {
                 found.push(format!("{}:{number}: crate::{name}", file.path));
             }
@@ -334,11 +336,11 @@ fn modules(file: &File) -> Vec<String> {
 fn lengths(file: &File) -> Vec<String> {
     let lines = file.text.lines().count();
     let is_source = [".rs", ".c", ".cpp", ".h", ".sh", ".md"].iter().any(|end| file.path.ends_with(end));
-    if is_source && lines > LONGEST { vec![format!("{}: {lines} lines", file.path)] } else { Vec::new() }
+    if is_source && lines > MAX_LENGTH { vec![format!("{}: {lines} lines", file.path)] } else { Vec::new() }
 }
 
-fn left_undone(file: &File) -> Vec<String> {
-    // Spelled in halves, so that this file may be looked at too.
+fn unfinished_work(file: &File) -> Vec<String> {
+    // In two halves, so that this file passes too.
     let words = [("TO", "DO"), ("FIX", "ME"), ("X", "XX"), ("unimplemen", "ted!"), ("to", "do!")];
     let mut found = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {
@@ -352,9 +354,9 @@ fn left_undone(file: &File) -> Vec<String> {
     found
 }
 
-/// Where packages come from is the business of cargo, pip, npm and apt, and of their configuration.
+/// The hosts of packages are configured in cargo, pip, npm and apt.
 fn registry_hosts(file: &File) -> Vec<String> {
-    // Spelled in halves, so that this file may be looked at too.
+    // In two halves, so that this file passes too.
     let hosts = [
         ("crates.", "io"),
         ("py", "pi"),
@@ -382,8 +384,8 @@ fn is_excepted(file: &File, what: &str) -> bool {
     EXCEPTIONS.iter().any(|(path, word, _)| *path == file.path && *word == what)
 }
 
-/// What a rule finds, without the exceptions.
-fn offences(rule: Rule, file: &File) -> Vec<String> {
+/// Violations of a rule, without the exceptions.
+fn violations(rule: Rule, file: &File) -> Vec<String> {
     let mut found = rule(file);
     found.retain(|offence| {
         !EXCEPTIONS
@@ -393,7 +395,7 @@ fn offences(rule: Rule, file: &File) -> Vec<String> {
     found
 }
 
-/// Every file that git knows and that is text.
+/// All tracked text files.
 fn tracked() -> Vec<File> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -418,7 +420,7 @@ fn the_tree_keeps_every_rule() {
     let files = tracked();
     let mut broken = Vec::new();
     for (name, rule) in RULES {
-        let found: Vec<String> = files.iter().flat_map(|file| offences(*rule, file)).collect();
+        let found: Vec<String> = files.iter().flat_map(|file| violations(*rule, file)).collect();
         if !found.is_empty() {
             broken.push(format!("{name}:\n  {}", found.join("\n  ")));
         }
@@ -437,12 +439,12 @@ fn every_exception_is_needed() {
 }
 
 #[test]
-fn every_rule_finds_a_planted_offence() {
+fn every_rule_finds_an_injected_violation() {
     #[track_caller]
     fn check(path: &str, text: &str, expected: &[&str]) {
         let file = File { path: path.to_owned(), text: text.to_owned() };
         let broken =
-            |(name, rule): &(&'static str, Rule)| (!offences(*rule, &file).is_empty()).then_some(*name);
+            |(name, rule): &(&'static str, Rule)| (!violations(*rule, &file).is_empty()).then_some(*name);
         let broken: Vec<_> = RULES.iter().filter_map(broken).collect();
         let expected: Vec<_> = RULES
             .iter()
@@ -479,11 +481,11 @@ fn every_rule_finds_a_planted_offence() {
     check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
     check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
     check("profiler/src/session.rs", "std::env::var_os(VARIABLE)", &["environment"]);
-    check("profiler/src/cli/record.rs", "std::env::var_os(VARIABLE)", &[]);
+    check("profiler/cli/src/record.rs", "std::env::var_os(VARIABLE)", &[]);
     check("profiler/preload/src/lib.rs", "std::env::var_os(VARIABLE)", &[]);
     check(product, "println!();", &["print"]);
     check(product, "printer.print(bytes);", &[]);
-    check("profiler/src/cli/report.rs", "eprintln!();", &[]);
+    check("profiler/cli/src/report.rs", "eprintln!();", &[]);
     check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &["layers"]);
@@ -492,6 +494,9 @@ fn every_rule_finds_a_planted_offence() {
     check("wasm-jit/cli/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &[]);
     check("fastinst/Cargo.toml", "[dependencies]\nwasm-jit.workspace = true\n", &["layers"]);
     check("profiler/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
+    check("wordpatch/Cargo.toml", "[dependencies]\nfastinst-sigsafe.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/Cargo.toml", "[dependencies]\nwordpatch.workspace = true\n", &["layers"]);
+    check("fastinst/sigsafe/src/futex.rs", "fn f() { println!() }", &["print"]);
     check("wordpatch/Cargo.toml", "[dev-dependencies]\ncallpatch.workspace = true\n", &[]);
     check("wasm-jit/codegen/src/asm/int.rs", "use crate::vmctx::TrapCode;", &["modules"]);
     check("wasm-jit/codegen/src/compiler/int.rs", "use crate::vmctx::TrapCode;", &[]);
@@ -499,8 +504,8 @@ fn every_rule_finds_a_planted_offence() {
     check("wasm-jit/src/code/link.rs", "use crate::{Store, Engine};", &["modules"]);
     check("wasm-jit/src/error.rs", "use crate::runtime::ExnRef;", &[]);
     check("wasm-jit/src/lib.rs", "use crate::runtime::ExnRef;", &[]);
-    check("README.md", &"line\n".repeat(LONGEST + 1), &["too long"]);
-    check("README.md", &"line\n".repeat(LONGEST), &[]);
+    check("README.md", &"line\n".repeat(MAX_LENGTH + 1), &["too long"]);
+    check("README.md", &"line\n".repeat(MAX_LENGTH), &[]);
     for undone in ["TO DO", "FIX ME", "X XX", "unimplemen ted!()", "to do!()"] {
         check("scripts/demo.sh", &format!("# {}\n", undone.replace(' ', "")), &["undone"]);
     }
@@ -509,7 +514,7 @@ fn every_rule_finds_a_planted_offence() {
         check("tests/README.md", &format!("from {}\n", host.replace(' ', "")), &["registry"]);
     }
     check("README.md", "On a fresh Debian, cargo and npm fetch the packages.\n", &[]);
-    // What does not count.
+    // Cases that do not count.
     check(
         product,
         "// 0xe8, libc::mprotect\n/* 0xcc\n 0xcc */ f(\"0xe8 \\\" mprotect\", r#\"0xcc \" \"#);",

@@ -1,10 +1,10 @@
-//! Real third-party programs run a real workload under `wasm-jit run`, and leave what another
-//! engine left.
+//! Real third-party programs run a real workload under `wasm-jit run`, and must produce the same
+//! output as under another engine.
 //!
-//! `scripts/wasm-programs.sh` fetches or builds the programs. What each workload has to print, and
-//! the files that it has to write, are in `fixtures/wasm/`, one text for each test. They come from
-//! the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), for Lua from a native
-//! build of the same source:
+//! `scripts/wasm-programs.sh` fetches or builds the programs. The expected output of each workload,
+//! and the files that it must write, are in `fixtures/wasm/`, one text for each test. They come
+//! from the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), those of Lua
+//! from a native build of the same source:
 //!
 //! ```text
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
@@ -28,15 +28,15 @@ struct Step {
     program: &'static str,
     arguments: &'static [&'static str],
     environment: &'static [&'static str],
-    /// A folder beside the programs that the program sees as `/share`.
+    /// A folder next to the programs that the program sees as `/share`.
     share: Option<&'static str>,
-    /// What it writes, of which length and checksum count.
+    /// Files that it writes, of which length and checksum are compared.
     outputs: &'static [&'static str],
 }
 
 const STEP: Step = Step { program: "", arguments: &[], environment: &[], share: None, outputs: &[] };
 
-/// Who makes the expectation.
+/// The source of the expected output.
 #[derive(Clone, Copy)]
 enum Oracle {
     Wasmtime,
@@ -52,8 +52,8 @@ fn programs(names: &[&str]) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs the steps one after the other in a folder `/work` that has these files of `tests/programs/`
-/// in it, and compares all that they leave with the expectation of this name.
+/// Runs the steps one after the other in a folder `/work` with these files of `tests/programs/`,
+/// and compares all output with the expected text of this name.
 #[track_caller]
 fn check(name: &str, oracle: Oracle, fetched: &[&str], files: &[&str], steps: &[Step]) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -91,7 +91,7 @@ fn check(name: &str, oracle: Oracle, fetched: &[&str], files: &[&str], steps: &[
     assert_eq!(left, expected, "{name}: one has more lines");
 }
 
-/// What `wasm-jit run` and `wasmtime run` both understand.
+/// Options that both `wasm-jit run` and `wasmtime run` accept.
 fn engine(mut command: Command, program: &Path, programs: &Path, folder: &Path, step: &Step) -> Command {
     let preopened = |host: PathBuf, guest: &str| format!("--dir={}::{guest}", host.display());
     command.arg(preopened(folder.join("work"), "/work")).arg(preopened(folder.join("tmp"), "/tmp"));
@@ -142,7 +142,7 @@ fn finished(mut command: Command, step: &Step) -> Run {
     run
 }
 
-/// Appends what a step has left.
+/// Appends the output of a step.
 fn report(left: &mut String, step: &Step, work: &Path, run: &Run) {
     // Writing to a String cannot fail.
     let _ = writeln!(left, "# {} {}", step.program, step.arguments.join(" "));
@@ -283,8 +283,8 @@ fn lua_runs_small_functions() {
     check("lua", Oracle::Native("lua"), &["lua"], &["small_functions.lua"], &[script]);
 }
 
-/// Rust's standard library and packages: a picture drawn in floating point, regular expressions,
-/// JSON, files and refusals.
+/// Rust's standard library and packages: a picture rendered in floating point, regular expressions,
+/// JSON, files and errors.
 #[test]
 fn rust_draws_and_indexes() {
     let rust = |arguments| Step { program: "rust.wasm", arguments, ..STEP };

@@ -1,9 +1,9 @@
-//! What the ways to store, to trap and to wait cost here, in TSC ticks.
+//! Costs of the kinds of stores, traps and waits on this machine, in TSC ticks.
 //!
-//! The cost of `membarrier` depends on what the other processors do at the moment of the call: it
+//! The cost of `membarrier` depends on the state of the other processors during the call: it
 //! interrupts those that run a thread of this process. On one machine, runs minutes apart had
 //! medians of 1,200 and of 29,600 ticks. So it is measured as a distribution, in both situations,
-//! and what follows from it takes the worse one.
+//! and the advice uses the worse one.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,20 +21,20 @@ use crate::kernel::{pin, usable_processors};
 const SAMPLES: usize = 501;
 
 /// Samples of `membarrier` in each situation, and the pause between two, in ticks: together long
-/// enough for several time slices, so that other processes' use of the processors is sampled too.
+/// enough for several time slices, so that the processor use of other processes is sampled too.
 const MEMBARRIERS: usize = 1_000;
 const PAUSE: u64 = 500_000;
 
-/// Stores that make one sample: one is too short for the TSC.
+/// Stores per sample: a single one is too short for the TSC.
 const STORES: u64 = 100;
 
-/// What things cost, in ticks.
+/// Costs in ticks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Ticks of the TSC in a microsecond.
+    /// TSC ticks per microsecond.
     pub ticks_per_us: f64,
-    /// A patch inside a fetch window, in memory that is writable where it is executed. Nobody
-    /// executes it.
+    /// A patch inside a fetch window, in memory that is writable where it is executed. It is not
+    /// executed concurrently.
     pub store: u64,
     /// The same through a second mapping.
     pub alias_store: u64,
@@ -49,7 +49,7 @@ pub struct Costs {
 /// The cost of `membarrier` SYNC_CORE, as a distribution in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membarrier {
-    /// Other threads of the process that run.
+    /// Number of other running threads of the process.
     pub running: usize,
     /// Median.
     pub p50: u64,
@@ -60,13 +60,13 @@ pub struct Membarrier {
 }
 
 impl Costs {
-    /// What a wait by `membarrier` costs in its worse situation: the larger 90th percentile.
+    /// The cost of a wait by `membarrier` in its worse situation: the larger 90th percentile.
     pub fn membarrier_at_worst(&self) -> u64 {
         self.membarrier.iter().map(|at| at.p90).max().unwrap_or(0)
     }
 }
 
-/// That number of samples, in ascending order.
+/// This number of samples, in ascending order.
 fn sorted(number: usize, mut sample: impl FnMut() -> Result<u64, Error>) -> Result<Vec<u64>, Error> {
     let mut samples = (0..number).map(|_| sample()).collect::<Result<Vec<_>, _>>()?;
     samples.sort_unstable();
@@ -92,10 +92,10 @@ fn ticks(act: impl FnOnce() -> Result<(), Error>) -> Result<u64, Error> {
     Ok(tsc::now().wrapping_sub(start))
 }
 
-/// Measures all of them. Blocks for about a second.
+/// Measures all costs. Blocks for about a second.
 ///
 /// # Errors
-/// The system refuses one of the calls that are measured.
+/// The system refuses one of the measured calls.
 pub fn measure(ticks_per_us: f64) -> Result<Costs, Error> {
     Ok(Costs {
         ticks_per_us,
@@ -112,14 +112,14 @@ fn store(protection: Protection) -> Result<u64, Error> {
     let page = region::alloc(region::page::size(), protection).map_err(refused)?;
     let range = page.as_ptr_range::<u8>();
     let range = range.start as usize..range.end as usize;
-    // SAFETY: a page of our own, which nobody else knows, mapped until the end of this function.
+    // SAFETY: a page of our own, known to nothing else, mapped until the end of this function.
     let place = unsafe { TextRef::resolve(range.start, 8)?.staying_mapped() };
     let forms = [[0; 5], [1; 5]].map(|form| Bytes::new(&form).expect("five bytes"));
     let ticks = median(|| {
         let all = ticks(|| {
             for number in 0..STORES as usize {
                 let (from, to) = (&forms[number % 2], &forms[1 - number % 2]);
-                // SAFETY: as above; nobody executes it.
+                // SAFETY: as above; it is not executed.
                 unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, from, to)? };
             }
             Ok(())
@@ -127,7 +127,7 @@ fn store(protection: Protection) -> Result<u64, Error> {
         Ok(all / STORES)
     });
     drop(page);
-    // SAFETY: the page is mapped no more.
+    // SAFETY: the page is no longer mapped.
     unsafe { text::release(&range) };
     ticks
 }
@@ -137,7 +137,7 @@ fn mprotect_pair() -> Result<u64, Error> {
     let page = region::alloc(region::page::size(), Protection::READ_EXECUTE).map_err(refused)?;
     let start = page.as_ptr::<u8>();
     let protect = |protection| {
-        // SAFETY: a page of our own, which nobody else knows.
+        // SAFETY: a page of our own, known to nothing else.
         unsafe { region::protect(start, region::page::size(), protection) }.map_err(refused)
     };
     median(|| ticks(|| protect(Protection::READ_WRITE).and_then(|()| protect(Protection::READ_EXECUTE))))
@@ -153,20 +153,20 @@ fn int3_round_trip() -> Result<u64, Error> {
     let before = unsafe { sigaction(Signal::SIGTRAP, &action) }.map_err(failed)?;
     let ticks = median(|| {
         ticks(|| {
-            // SAFETY: the handler returns behind the INT3; the kernel restores every register.
+            // SAFETY: the handler returns after the INT3; the kernel restores every register.
             unsafe { std::arch::asm!("int3") };
             Ok(())
         })
     });
-    // SAFETY: what was in force before.
+    // SAFETY: the previous action.
     unsafe { sigaction(Signal::SIGTRAP, &before) }.map_err(failed)?;
     ticks
 }
 
-/// With none to as many running threads as there are other processors.
+/// With zero to as many running threads as there are other processors.
 fn membarriers() -> Result<Vec<Membarrier>, Error> {
     let processors = usable_processors()?;
-    // Registers the process: the first call is not like the others.
+    // Registers the process: the first call differs from the others.
     serialize_all_cores()?;
     (0..processors.len())
         .map(|running| {
@@ -199,7 +199,7 @@ fn membarriers() -> Result<Vec<Membarrier>, Error> {
         .collect()
 }
 
-/// Ticks of the TSC in a microsecond, by the system's clock. Blocks for a twentieth of a second.
+/// TSC ticks per microsecond, measured with the system's clock. Blocks for a twentieth of a second.
 pub fn ticks_per_us() -> f64 {
     let (ticks, clock) = (tsc::now(), std::time::Instant::now());
     while clock.elapsed().as_millis() < 50 {
@@ -222,7 +222,7 @@ mod tests {
         assert!(costs.membarrier.iter().all(|at| at.p50 <= at.p90 && at.p90 <= at.p99), "{costs:?}");
     }
 
-    /// Two runs minutes apart: other threads ran in one of them only.
+    /// Two runs minutes apart: other threads ran in only one of them.
     #[test]
     fn a_wait_costs_what_it_does_in_its_worse_situation() {
         let at = |running, p90| Membarrier { running, p50: p90 / 2, p90, p99: p90 * 2 };

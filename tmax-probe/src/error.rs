@@ -1,4 +1,4 @@
-//! Why a calibration was not made.
+//! Errors of a run.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The process of a trial got no processor for a long time.
+    /// The process of a trial got no processor time for a long time.
     #[error("a trial got no processor for {seconds} s: try again on a machine that is less busy")]
     Starved {
-        /// How long it was given.
+        /// The time limit.
         seconds: u64,
     },
 
-    /// A system call that measures failed.
+    /// A measured system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// The system call's error.
         source: io::Error,
@@ -50,12 +50,12 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A file does not hold what it should.
+    /// A file has invalid contents.
     #[error("{}: {reason}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 
@@ -64,11 +64,11 @@ pub enum Error {
     Plot {
         /// The file.
         path: PathBuf,
-        /// What the drawing library says.
+        /// The drawing library's message.
         reason: String,
     },
 
-    /// The user has interrupted the run.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,8 +1,8 @@
-//! A run that can go on after an interrupt: each trial is written down as it ends.
+//! A run that can be resumed after an interrupt: each trial is recorded when it ends.
 //!
-//! The first line tells the program and the machine; each other line is a trial. A run that finds
-//! the journal of the same program and machine takes the trials that it would make from there. A
-//! last line that was cut off is dropped.
+//! The first line identifies the program and the machine; each other line is a trial. A run that
+//! finds the journal of the same program and machine takes trials from there instead of running
+//! them. A truncated last line is dropped.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,17 +21,17 @@ struct Header {
     host: Host,
 }
 
-/// A machine whose trials are written down.
+/// A machine whose trials are recorded.
 pub struct Journal<'a> {
     machine: &'a mut dyn Machine,
     path: PathBuf,
     file: BufWriter<File>,
-    /// Trials of an earlier run that were not asked for yet, the last first.
+    /// Trials of an earlier run that were not used yet, in reverse order.
     kept: HashMap<Spec, Vec<Trial>>,
 }
 
 impl<'a> Journal<'a> {
-    /// Opens the journal at `path`, or begins one. `made_by` is the program with its version.
+    /// Opens the journal at `path`, or creates it. `made_by` is the program with its version.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -42,8 +42,7 @@ impl<'a> Journal<'a> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let trials = read(&fs::read_to_string(path).unwrap_or_default(), &header);
-        // Written anew, without the line that was cut off or another machine's trials, and put in
-        // place as a whole.
+        // Rewritten without a truncated line or another machine's trials, and renamed atomically.
         let new = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&new).map_err(failed)?;
         let mut journal =
@@ -59,12 +58,12 @@ impl<'a> Journal<'a> {
         Ok(journal)
     }
 
-    /// How many trials of an earlier run there are.
+    /// Number of trials of an earlier run.
     pub fn kept(&self) -> usize {
         self.kept.values().map(Vec::len).sum()
     }
 
-    /// Ends the journal: the run is over.
+    /// Removes the journal: the run is complete.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
     use crate::plan::{self, Depth};
 
-    /// Counts how often it was really asked, and gives up after some trials.
+    /// Counts the trials that are actually run, and fails after some of them.
     struct Flaky {
         left: u64,
         asked: u64,
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_goes_on_where_it_was() {
+    fn an_interrupted_run_is_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/journal");
         // The paper's grid has each spec five times.

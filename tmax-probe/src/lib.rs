@@ -1,4 +1,4 @@
-//! Measures, by stress, what a machine's instruction fetch does to code that is rewritten while it
+//! Measures, by stress, how a machine's instruction fetch behaves when code is rewritten while it
 //! runs.
 //!
 //! The command `tmax-probe` writes the result as a calibration for the crate `wordpatch`. The crate
@@ -21,36 +21,38 @@
 //! or against this one, by [`kernel`].
 //!
 //! # The question
-//! Other cores see a store to code that they execute sooner or later, and perhaps not as a whole.
-//! Two properties decide how code may be rewritten: the **fetch window**, the largest aligned block
-//! inside which one store is never seen in part, and **T_max**, the longest time for which a core
-//! may continue with bytes that were replaced. The paper (section 3) takes the first for the cache
-//! line and measures the second (section 8.1, Figure 9). This crate measures both.
+//! Other cores eventually see a store to code that they execute, but possibly not atomically. Two
+//! properties decide how code may be rewritten: the **fetch window**, the largest aligned block in
+//! which a store is never seen in part, and **T_max**, the longest time for which a core may
+//! continue with bytes that were replaced. The paper (section 3) assumes the cache line for the
+//! first and measures the second (section 8.1, Figure 9). This crate measures both.
 //!
 //! # The method
 //! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a
-//!    loop and look at what it did ([`trial`], [`kernel`]). Both forms, and all their mixtures, are
-//!    `mov` instructions that leave different values in registers: a mixture shows without a crash.
-//!    The paper's own kernel crashes; each trial has a process of its own ([`kernel::child`]).
-//! 2. Rounds of trials differ in one thing only ([`plan`]): in the place of the cut, by one store,
-//!    for the window; in the wait, by the protocol, for T_max.
-//! 3. What counts is whether a trial tore. A window or a T_max is claimed only by a run that had
-//!    the power to refute it ([`estimate`]).
+//!    loop and check its effect ([`trial`], [`kernel`]). Both forms, and all their mixtures, are
+//!    `mov` instructions that leave different values in registers: a mixture is detected without a
+//!    crash. The paper's own kernel crashes; each trial has a process of its own
+//!    ([`kernel::child`]).
+//! 2. Trials of a round differ in one parameter only ([`plan`]): in the offset of the split, by one
+//!    store, for the window; in the wait, by the protocol, for T_max.
+//! 3. Whether a trial tore counts. A window or a T_max is claimed only by a run that had the power
+//!    to refute it ([`estimate`]).
 //! 4. The result becomes a calibration for `wordpatch` ([`results`]). [`verify`] tries to refute it
-//!    by equal trials and by patches of the library itself, and [`watch`] does so for as long as
-//!    the machine runs.
+//!    by equal trials and by patches of the library itself, and [`watch`] does so as long as the
+//!    machine runs.
 //!
-//! The protocol's lock is an opcode that shows nothing, not INT3: fetch makes no difference between
-//! them, and executors that do not trap run a hundred times as often. That is what makes rare tears
-//! visible.
+//! The protocol's lock is an opcode without visible effect, not INT3: instruction fetch treats both
+//! alike, and executors that do not trap run a hundred times as often, which makes rare tears
+//! observable.
 //!
 //! # How it is tested
-//! On simulated machines that tear rarely and in clusters ([`simulated`]), no run may claim what
-//! does not hold, whatever machine the tests run on.
+//! On simulated machines that tear rarely and in clusters ([`simulated`]), no run may make a false
+//! claim, independently of the machine that runs the tests.
 //!
 //! # Safety, errors, features
-//! The library has no `unsafe` functions; its trials run in child processes, since torn code may do
-//! anything. [`error::Error`] says what the machine or the kernel refused. There are no features.
+//! The library has no `unsafe` functions; its trials run in child processes, because torn code may
+//! do anything. [`error::Error`] describes what the machine or the kernel refused. There are no
+//! features.
 
 pub mod costs;
 pub mod error;

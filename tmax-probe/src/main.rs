@@ -1,4 +1,4 @@
-//! The command `tmax-probe`: calibrates this machine for the patching of running code.
+//! The command `tmax-probe`: calibrates this machine for patching running code.
 
 mod cli;
 

@@ -1,18 +1,18 @@
-//! Which trials a run makes.
+//! Selection of the trials of a run.
 //!
 //! 1. **Window.** In each *round*, one trial for each class of boundaries inside a cache line (8,
-//!    16 and 32), by one store. All of a round have the same kernel, spacing, executors, placement
-//!    and so on, drawn at random, so that they differ in the boundary only: a class that tears is a
-//!    positive control for those that do not. In every fourth round, also one across the line and
-//!    one inside an aligned quadword.
+//!    16 and 32), by one store. All trials of a round have the same kernel, spacing, executors,
+//!    placement and so on, drawn at random, so that they differ in the boundary only: a class that
+//!    tears is a positive control for those that do not. In every fourth round, also one across the
+//!    line and one inside an aligned quadword.
 //! 2. **Calls.** The paper's own kernel, which crashes, at the same boundaries.
 //! 3. **T_max, coarse.** In each round, one trial of the protocol for each wait from 0 to 6,400
-//!    ticks, equal otherwise.
+//!    ticks, otherwise equal.
 //! 4. **T_max, fine.** The same with waits around the smallest clean one, and beyond it up to the
-//!    T_max that would be claimed. Again if that finds a tear at a longer wait.
+//!    T_max that would be claimed. Repeated if that finds a tear at a longer wait.
 //!
-//! Rounds interleave what is compared, so a machine that becomes busy during the run affects all of
-//! it alike.
+//! Rounds interleave the trials that are compared, so a machine that becomes busy during the run
+//! affects all of them alike.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ struct Rounds {
 impl Depth {
     fn rounds(self) -> Rounds {
         match self {
-            // A T_max takes hundreds of trials at each wait: not in a minute.
+            // A T_max needs hundreds of trials at each wait, which do not fit into a minute.
             Self::Quick => Rounds { window: 230, calls: 4, coarse: 0, fine: 0 },
             Self::Standard => Rounds { window: 600, calls: 20, coarse: 40, fine: 60 },
             Self::Full => Rounds { window: 5_000, calls: 200, coarse: 0, fine: 1_000 },
@@ -55,12 +55,11 @@ impl Depth {
     }
 }
 
-/// How long a trial takes. Short, because trials count and not their chances; long enough to
-/// contain the start of the threads.
+/// Duration of a trial. Short, because trials count rather than their executions; long enough to
+/// include the start of the threads.
 const MILLISECONDS: u32 = 50;
 
-/// Every place in a cache line where a site is cut. At an odd multiple of 4 it lies inside an
-/// aligned quadword.
+/// Every split in a cache line. At an odd multiple of 4 it is inside an aligned quadword.
 pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
     (4..=CACHE_LINE).step_by(4)
 }
@@ -69,35 +68,35 @@ pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
 /// a quadword.
 pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
 
-/// The classes inside a cache line: whether one of them tears is the question.
+/// The classes inside a cache line, whose tears decide the window.
 pub const INSIDE_LINE: [u32; 3] = [8, 16, 32];
 
-/// Across the line and inside a quadword, a trial is made in one round of this number.
+/// Trials across the line and inside a quadword are in one of this many rounds.
 const CONTROL_EVERY: u64 = 4;
 
 /// The paper's grid of waits, in ticks.
 const STEP: u32 = 100;
 const MAX_WAIT: u32 = 2_400;
 
-/// Waits of part 3, in ticks: close where most tears are, and beyond the paper's grid for slower
+/// Waits of part 3, in ticks: dense where most tears are, and beyond the paper's grid for slower
 /// machines.
 const WAITS: [u32; 14] = [0, 50, 100, 200, 300, 400, 600, 800, 1_200, 1_600, 2_400, 3_200, 4_800, 6_400];
 
-/// How many waits part 4 tries in a round.
+/// Number of waits of part 4 in a round.
 const FINE_STEPS: u32 = 12;
 
-/// How often part 4 is made at most.
+/// Maximum number of repetitions of part 4.
 pub const FINE_ROUNDS: usize = 3;
 
-/// For trials that end by their time.
+/// For trials that are limited by time.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// A trial with everything drawn at random that a plan may leave open, the same for the same
+/// A trial with all parameters that a plan leaves open drawn at random, the same for the same
 /// number.
 fn drawn(number: u64) -> Spec {
     let mut random = SmallRng::seed_from_u64(number);
     let kernel = if random.random_ratio(3, 4) { Kernel::Opcode } else { Kernel::Immediate };
-    // Listed as often as they shall be drawn: tight loops, and stores without pauses, tear most
+    // Listed with their relative frequencies: tight loops, and stores without pauses, tear most
     // often inside a line.
     use {Approach::*, Spacing::*};
     let approaches = [Loop, Loop, Loop, Loop, Loop, Loop, Anew, Cold];
@@ -124,14 +123,14 @@ fn drawn(number: u64) -> Spec {
     }
 }
 
-/// The trial of number `number` by one store at a boundary of `class`. Numbers of one round are
-/// equal but for the place.
+/// The trial `number` by one store at a boundary of `class`. Trials of one round are equal except
+/// for the boundary.
 fn by_one_store(number: u64, of_class: u32) -> Spec {
     let spec = drawn(number);
     let all: Vec<u32> = boundaries().filter(|boundary| class(*boundary) == of_class).collect();
     let mut random = SmallRng::seed_from_u64(spec.seed ^ u64::from(of_class));
     let boundary = *all.choose(&mut random).expect("each class has a boundary");
-    // A locked store across two lines is a split lock, which stops the whole machine.
+    // A locked store across two lines is a split lock, which stalls the whole machine.
     let method = if boundary < CACHE_LINE { spec.method } else { Method::Store };
     Spec { boundary, method, seed: random.random(), ..spec }
 }
@@ -156,7 +155,7 @@ pub(crate) fn by_one_store_rounds(rounds: Range<u64>, classes: &[u32]) -> Vec<Sp
 pub fn calls(depth: Depth) -> Vec<Spec> {
     let call = |number: u64, class| Spec {
         kernel: Kernel::Call,
-        // A NOP's front with a CALL's back is another NOP: the other splits show less.
+        // A NOP's front with a CALL's back is another NOP: the other splits reveal less.
         front: [1, 3][number as usize % 2],
         method: Method::Store,
         ..by_one_store(number, class)
@@ -169,13 +168,13 @@ pub(crate) fn straddled(window: u32) -> impl Iterator<Item = u32> + Clone {
     CLASSES.into_iter().filter(move |class| *class >= window).chain([PAGE])
 }
 
-/// The trial of number `number` by the protocol at some boundary from `window` on. Trials of one
+/// The trial `number` by the protocol at some boundary from `window` on. Trials with the same
 /// number differ in the wait only.
 fn by_protocol(number: u64, window: u32, wait: u32) -> Spec {
     let spec = drawn(number);
     let mut random = SmallRng::seed_from_u64(spec.seed);
     let all: Vec<u32> = straddled(window).collect();
-    // Lines and pages come and go independently: the longest staleness is seen there.
+    // Lines and pages are evicted independently: the longest staleness occurs there.
     let boundary = match random.random_range(0..4) {
         0 => *all.choose(&mut random).expect("a page at least"),
         1 => PAGE,
@@ -236,13 +235,13 @@ pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spe
     let first = clean / 2;
     let last = (f64::from(clean) * SAFETY_FACTOR) as u32;
     let wait = |step| {
-        // Closer together where they are small.
+        // Denser where they are small.
         let share = (f64::from(step) / f64::from(FINE_STEPS - 1)).powi(2);
         first + (f64::from(last - first) * share) as u32
     };
     let waits: Vec<u32> = (0..FINE_STEPS).map(wait).collect();
     let rounds = depth.rounds();
-    // Other draws than those of part 3 and of the repetition before.
+    // Draws that differ from those of part 3 and of the previous repetition.
     let first = rounds.coarse + rounds.fine * repetition as u64;
     by_protocol_rounds(first..first + rounds.fine, window, &waits)
 }
@@ -251,7 +250,7 @@ pub fn fine(depth: Depth, window: u32, clean: u32, repetition: usize) -> Vec<Spe
 fn paper(window: u32) -> Vec<Spec> {
     const RUNS: u64 = 5;
     const TOGGLES: u64 = 50_000_000;
-    /// No trial takes as long; one that is starved of its processors must end.
+    /// No trial takes as long; one that gets no processor time must end.
     const LIMIT: u32 = 3_600_000;
     let mut specs = Vec::new();
     for run in 0..RUNS {
@@ -276,14 +275,14 @@ fn paper(window: u32) -> Vec<Spec> {
     specs
 }
 
-/// Roughly how long a trial takes, in milliseconds: its limit, or what its toggles take where that
+/// Approximate duration of a trial, in milliseconds: its limit, or the time of its toggles if that
 /// is less.
 pub fn expected_milliseconds(spec: &Spec, ticks_per_millisecond: f64) -> u64 {
-    /// Of a toggle without its waits, under an executor.
+    /// Cost of a toggle without its waits, with an executor running.
     const TOGGLE: f64 = 300.0;
-    /// Of one with its traps and its waits, under several.
+    /// Cost of one with its traps and its waits, with several executors.
     const PATCH: f64 = 30_000.0;
-    /// For the process and its threads, in milliseconds.
+    /// Cost of the process and its threads, in milliseconds.
     const START: f64 = 6.0;
     let toggle = match spec.method {
         Method::Protocol { wait } => TOGGLE + 2.0 * f64::from(wait),
@@ -308,7 +307,7 @@ mod tests {
         assert!(specs.iter().filter(locked).all(|spec| spec.boundary < CACHE_LINE));
     }
 
-    /// What makes one class a control for the others.
+    /// The property that makes one class a control for the others.
     #[test]
     fn the_trials_of_a_round_differ_in_their_place_only() {
         let specs = window(Depth::Quick);
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_of_storing_and_arriving_is_tried_at_every_class() {
+    fn every_method_and_approach_is_tried_at_every_class() {
         let specs = window(Depth::Quick);
         for boundary in INSIDE_LINE {
             let of = |test: &dyn Fn(&Spec) -> bool| {
@@ -360,8 +359,8 @@ mod tests {
             assert!(of(&|spec| spec.load) && of(&|spec| spec.method == Method::Store));
             assert!(of(&|spec| spec.method == Method::LockedStore));
         }
-        // One executor is nearly blind, and an immediate on one side of the boundary shows no
-        // mixture.
+        // A single executor rarely observes a tear, and an immediate on one side of the boundary
+        // shows no mixture.
         assert!(specs.iter().all(|spec| spec.executors >= 2 && spec.front >= spec.kernel.first_front()));
     }
 

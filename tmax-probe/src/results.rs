@@ -1,4 +1,4 @@
-//! What a run has found, as it is written and read again.
+//! The results of a run, as they are stored.
 
 use std::fs;
 use std::path::Path;
@@ -22,15 +22,15 @@ const VERSION: u32 = 2;
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Of this format: 2.
+    /// The version of the format: 2.
     pub version: u32,
     /// The program and its version.
     pub made_by: String,
     /// Seconds since 1970.
     pub made_unix_s: u64,
-    /// The processor, for people.
+    /// The processor's name.
     pub cpu: String,
-    /// Whether the machine is one that does not exist.
+    /// Whether the machine is simulated.
     pub simulated: bool,
     /// The machine.
     pub host: Host,
@@ -40,32 +40,32 @@ pub struct Results {
     pub t_max_ticks: Option<u32>,
     /// Level of every bound.
     pub confidence: f64,
-    /// By class, by boundary and by wait, with what they say.
+    /// By class, by boundary and by wait, with the verdicts.
     pub tears: Findings,
-    /// What things cost here; null in a simulated run.
+    /// Costs on this machine; null in a simulated run.
     pub costs: Option<Costs>,
     /// How to wait, and when to batch.
     pub advice: Option<Advice>,
-    /// What the run could not see.
+    /// Limits of what the run could detect.
     pub blind_spots: Vec<String>,
     /// Every trial, in order.
     pub trials: Vec<Trial>,
 }
 
-/// What follows from T_max and the costs.
+/// Advice that follows from T_max and the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The way to wait that is cheaper in its worse situation.
+    /// The kind of wait that is cheaper in its worse situation.
     pub wait: WaitPolicy,
-    /// What a wait costs that way, in ticks, in its worse situation.
+    /// The cost of such a wait, in ticks, in its worse situation.
     pub wait_ticks: u64,
-    /// What it costs the other way, if there is one.
+    /// The cost of the other kind, if it is available.
     pub other_ticks: Option<u64>,
     /// With more straddlers than this in a batch, the stores cost more than the waits.
     pub batch: u64,
 }
 
-/// Waits and stores in the patch of a straddler.
+/// Waits in the patch of a straddler; it has one store more.
 const WAITS: u64 = 2;
 const STORES: u64 = 3;
 
@@ -82,13 +82,13 @@ impl Advice {
 }
 
 impl Results {
-    /// What `trials` say. Of a simulated machine there are no costs.
+    /// The results of `trials`. A simulated machine has no costs.
     pub fn new(trials: Vec<Trial>, costs: Option<Costs>) -> Self {
         let host = Host::here();
         let tears = findings(&trials);
         let t_max_ticks = tears.t_max_ticks();
         let processors = usable_processors().map_or(0, |processors| processors.len());
-        let most_executors = trials.iter().map(|trial| trial.spec.executors).max().unwrap_or(0);
+        let max_executors = trials.iter().map(|trial| trial.spec.executors).max().unwrap_or(0);
         Self {
             version: VERSION,
             made_by: concat!("tmax-probe ", env!("CARGO_PKG_VERSION")).into(),
@@ -101,13 +101,13 @@ impl Results {
             tears,
             advice: costs.as_ref().map(|costs| Advice::new(t_max_ticks, costs)),
             costs,
-            blind_spots: blind_spots(&host, processors, most_executors),
+            blind_spots: blind_spots(&host, processors, max_executors),
             host,
             trials,
         }
     }
 
-    /// The calibration that follows, if the window or T_max is known on a machine that exists. A
+    /// The calibration that follows, if the window or T_max is known and the machine is real. A
     /// window that is not known is the vendors'.
     pub fn calibration(&self) -> Option<Calibration> {
         let wait = self.advice?.wait;
@@ -146,7 +146,7 @@ impl Results {
         serde_json::to_string_pretty(self).expect("numbers and text") + "\n"
     }
 
-    /// Reads results that were written as JSON.
+    /// Reads results from a JSON file.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Content`].

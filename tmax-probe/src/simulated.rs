@@ -1,9 +1,9 @@
-//! Simulated machines whose window and T_max are known: what a run must never contradict.
+//! Simulated machines with a known window and T_max, which no run may contradict.
 //!
-//! A machine tears as real ones were seen to: inside a cache line 0.1 to 20 times in a million
-//! toggles, in clusters (all tears of a hundred trials may come from four of them, and these may
-//! follow each other), and not at all with one executor. Across lines and pages a plain store tears
-//! almost always. Under the protocol, tears become rarer with the wait, and end at T_max.
+//! A machine tears as observed on real ones: inside a cache line 0.1 to 20 times in a million
+//! toggles, in clusters (all tears of a hundred trials may come from four of them, possibly
+//! consecutive), and never with one executor. Across lines and pages a plain store tears almost
+//! always. Under the protocol, tears become rarer with longer waits, and end at T_max.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -12,33 +12,33 @@ use crate::error::Error;
 use crate::plan::{CLASSES, INSIDE_LINE};
 use crate::trial::{CACHE_LINE, Kernel, Machine, Method, PAGE, Spacing, Spec, Trial, class};
 
-/// How a machine tears.
+/// The tearing behaviour of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tearing {
     /// Tears in a million toggles by one store inside a cache line, on average over all trials.
     pub per_million: f64,
-    /// Of each of 8, 16 and 32 in proportion to that, where the machine tears there at all.
+    /// The factors of the classes 8, 16 and 32; 0 if the machine does not tear there.
     pub by_class: [f64; INSIDE_LINE.len()],
     /// Tears in a million toggles by the protocol without waits.
     pub per_million_unwaited: f64,
     /// The rate at a wait is that without waits times (1 - wait / T_max) to this power.
     pub decline: f64,
-    /// The share of trials that tears come from.
+    /// The share of trials that tear.
     pub hot: f64,
-    /// How many trials a period with or without tears lasts on average.
+    /// Average number of trials in a period with or without tears.
     pub period: f64,
-    /// The share of a processor that a thread of a trial gets, because other processes run.
+    /// The share of a processor that a thread of a trial gets, because of other processes.
     pub processor: f64,
 }
 
-/// A machine that does not exist.
+/// A simulated machine.
 #[derive(Debug)]
 pub struct Simulated {
     /// Its fetch window in bytes.
     pub window: u32,
     /// The longest staleness, in ticks.
     pub t_max: u32,
-    /// How it tears.
+    /// Its tearing behaviour.
     pub tearing: Tearing,
     /// The window that `wordpatch::patch` assumes, in bytes.
     pub assumed_window: u32,
@@ -46,7 +46,7 @@ pub struct Simulated {
     random: SmallRng,
 }
 
-/// Evenly between the logarithms of the two.
+/// Uniform in the logarithm.
 fn log_uniform(random: &mut SmallRng, from: f64, to: f64) -> f64 {
     random.random_range(from.ln()..=to.ln()).exp()
 }
@@ -67,8 +67,8 @@ impl Simulated {
         Self { window, t_max, tearing, assumed_window: window, is_hot: false, random }
     }
 
-    /// The machine with this number, with everything drawn at random from what real machines may be
-    /// like.
+    /// The machine with this number, with all parameters drawn at random from the range of real
+    /// machines.
     pub fn drawn(number: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(number);
         let window = CLASSES[random.random_range(1..CLASSES.len())];
@@ -85,8 +85,8 @@ impl Simulated {
         Self { tearing, ..Self::new(window, t_max, number) }
     }
 
-    /// Whether the machine tears during the next trial: a chain with two states that is hot in the
-    /// share `hot` of the time.
+    /// Whether the machine tears during the next trial: a Markov chain with two states that is hot
+    /// for the share `hot` of the time.
     fn step(&mut self) {
         let Tearing { hot, period, .. } = self.tearing;
         if self.random.random_bool(1.0 / period) {
@@ -94,7 +94,7 @@ impl Simulated {
         }
     }
 
-    /// Tears expected in a million toggles, on average over hot and other trials.
+    /// Expected tears in a million toggles, averaged over hot and other trials.
     fn rate(&self, spec: &Spec) -> f64 {
         /// A plain store across lines or pages.
         const ALMOST_ALWAYS: f64 = 200_000.0;
@@ -117,7 +117,7 @@ impl Simulated {
         }
     }
 
-    /// How often the site is toggled, as counted on an AMD Zen 5.
+    /// Number of toggles of the site, as counted on an AMD Zen 5.
     fn toggles(&self, spec: &Spec) -> u64 {
         const TICKS_PER_MILLISECOND: f64 = 2.6e6;
         let pause = match spec.spacing {
@@ -141,7 +141,7 @@ impl Machine for Simulated {
         let toggles = self.toggles(spec);
         let expected =
             if self.is_hot { self.rate(spec) * toggles as f64 / 1e6 / self.tearing.hot } else { 0.0 };
-        // Of a Poisson number, only whether it is 0 matters.
+        // Of a Poisson variable, only whether it is 0 matters.
         let tears = if self.random.random_bool((-expected).exp()) { 0 } else { expected.ceil() as u64 };
         let tears = if spec.kernel == Kernel::Call { tears.min(1) } else { tears };
         let (executions, milliseconds) = (toggles * u64::from(spec.executors), spec.milliseconds);
@@ -149,23 +149,23 @@ impl Machine for Simulated {
     }
 }
 
-/// What became of a number of simulated machines.
+/// The outcomes for a number of simulated machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Outcomes {
-    /// How many machines there were.
+    /// Number of machines.
     pub machines: u64,
-    /// How many have a window inside a cache line (8, 16 or 32 bytes), and thus a control.
+    /// Machines with a window inside a cache line (8, 16 or 32 bytes), and thus a control.
     pub with_control: u64,
-    /// Of these, how many windows were found.
+    /// Of these, the number whose window was found.
     pub windows_known: u64,
-    /// How many T_max were found.
+    /// Number of T_max found.
     pub t_max_known: u64,
-    /// How many calibrations claim a larger window or a shorter T_max than the machine has.
+    /// Number of calibrations that claim a larger window or a shorter T_max than the machine has.
     pub unsafe_calibrations: u64,
 }
 
 impl Outcomes {
-    /// Adds what was found of `machine`.
+    /// Adds the findings for `machine`.
     pub fn add(&mut self, machine: &Simulated, window: Option<u32>, t_max: Option<u32>) {
         self.machines += 1;
         self.with_control += u64::from(machine.window < CACHE_LINE);

@@ -1,12 +1,12 @@
-//! What a run on this machine could not see.
+//! Limits of what a run on this machine can detect.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use wordpatch::calibration::Host;
 
-/// One line for each thing that may matter and could not be tried.
-pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors: u8) -> Vec<String> {
+/// One line for each condition that may matter and could not be tried.
+pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: u8) -> Vec<String> {
     let mut lines = Vec::new();
     if usable_processors < 2 {
         lines.push(
@@ -41,7 +41,7 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, most_executors:
         "tears under conditions that no trial had: a place is taken for whole because equal trials tear elsewhere in the line".into(),
     );
     lines.push(format!(
-        "at most {most_executors} executors on {usable_processors} processors; more processors may take longer"
+        "at most {max_executors} executors on {usable_processors} processors; more processors may take longer"
     ));
     lines
 }
@@ -57,7 +57,7 @@ fn threads_per_core() -> Option<usize> {
     cores.iter().map(|list| members(list)).max()
 }
 
-/// How many processors a list such as `0,4-6` names.
+/// Number of processors in a list such as `0,4-6`.
 fn members(list: &str) -> usize {
     let parts = list.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,4 +1,4 @@
-//! A run: the parts of the plan in order, each based on what the earlier ones have found.
+//! A run: the parts of the plan in order, each based on the findings of the earlier ones.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::estimate::{WindowVerdict, findings};
 use crate::plan::{self, Depth};
 use crate::trial::{Machine, Spec, Trial};
 
-/// What the vendors promise, in bytes: in force where the window is not known.
+/// The vendors' guarantee, in bytes: in force if the window is not known.
 pub(crate) const VENDORS_WINDOW: u32 = FetchModel::VENDOR_GUARANTEE.window.bytes() as u32;
 
-/// Whoever follows a run.
+/// Is notified of the progress of a run.
 pub trait Observer {
     /// A part begins.
     fn part(&mut self, name: &'static str, specs: &[Spec]);
@@ -24,7 +24,7 @@ pub trait Observer {
     fn trial(&mut self, trial: &Trial) -> Result<(), Error>;
 }
 
-/// An observer of nothing.
+/// An observer that ignores all notifications.
 pub struct Unobserved;
 
 impl Observer for Unobserved {
@@ -35,7 +35,7 @@ impl Observer for Unobserved {
     }
 }
 
-/// Makes the trials of one part, in order, as far as it comes in `limit`.
+/// Runs the trials of one part, in order, until `limit`.
 pub(crate) fn run_part(
     machine: &mut dyn Machine,
     observer: &mut dyn Observer,
@@ -57,12 +57,13 @@ pub(crate) fn run_part(
     Ok(trials)
 }
 
-/// How long a part may take. On a busy machine trials take several times their time; the rounds
-/// that are left out cost power, and the verdict says so.
+/// The time limit of a part. On a busy machine trials take several times as long; rounds that are
+/// skipped cost power, and the verdict accounts for it.
 fn limit(depth: Depth, specs: &[Spec]) -> Duration {
-    /// Of the time that the part takes on an idle machine.
+    /// Relative to the time of the part on an idle machine.
     const FACTOR: f64 = 1.5;
-    /// By which `expected_milliseconds` counts toggles, of which these trials have no limit.
+    /// Any rate: these trials have no limit on toggles, which `expected_milliseconds` would use it
+    /// for.
     const ANY: f64 = 1.0;
     match depth {
         Depth::Full => Duration::MAX,
@@ -73,11 +74,11 @@ fn limit(depth: Depth, specs: &[Spec]) -> Duration {
     }
 }
 
-/// Makes all trials of a run. Blocks for its whole time; for `--quick` and standard runs, at most
-/// one and a half times what it is on an idle machine.
+/// Runs all trials. Blocks for the duration of the run: for `--quick` and standard runs, at most
+/// one and a half times that on an idle machine.
 ///
 /// # Errors
-/// The machine's or the observer's; the trials so far are lost unless the machine keeps them.
+/// Those of the machine or the observer; the trials so far are lost unless the machine stores them.
 pub fn survey(
     machine: &mut dyn Machine,
     depth: Depth,
@@ -93,7 +94,7 @@ pub fn survey(
     let seen = findings(&trials);
     let window = match seen.window {
         WindowVerdict::NothingIsSafe => return Ok(trials),
-        // T_max must hold for every boundary that patches will wait at.
+        // T_max must hold for every boundary at which patches wait.
         _ => seen.window_bytes().unwrap_or(VENDORS_WINDOW),
     };
     run("T_max", plan::coarse(depth, window), &mut trials)?;

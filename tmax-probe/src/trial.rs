@@ -1,13 +1,13 @@
-//! One trial: a patcher toggles a site while executors run it and count what they saw.
+//! One trial: a patcher toggles a site while executors run it and count what they observe.
 //!
-//! The site is one instruction of five bytes ([`LENGTH`]). A boundary cuts it after its first
+//! The site is one instruction of five bytes ([`LENGTH`]). A boundary splits it after its first
 //! `front` bytes. It is toggled between two forms; an execution that is neither form is a *tear*.
 //!
 //! # The trial is the unit of evidence
-//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. Tears of one
-//! trial are therefore not independent, and neither are its millions of chances. What is counted is
-//! whether a trial tore at all. To make trials as independent as a program can, each runs in a
-//! process of its own ([`crate::kernel`]): new pages, a new loop, new threads.
+//! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. So tears of
+//! one trial are not independent, nor are its millions of executions. What is counted is whether a
+//! trial tore at all. To make trials as independent as possible, each runs in a process of its own
+//! ([`crate::kernel`]): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,15 +19,15 @@ pub const LENGTH: u8 = 5;
 /// Length of a cache line in bytes, on every x86-64 processor so far.
 pub const CACHE_LINE: u32 = 64;
 
-/// A page border is a boundary too: the addresses of its two sides are translated separately.
+/// A page boundary is a boundary too: the addresses of its two sides are translated separately.
 pub const PAGE: u32 = 4096;
 
-/// What the toggled instruction is.
+/// The toggled instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
     /// `mov eax, A` and `mov eax, B`, where A and B differ in every byte. A mixture shows in EAX,
-    /// unless all of the immediate lies on one side of the boundary (`front` is 1).
+    /// unless the whole immediate is on one side of the boundary (`front` is 1).
     Immediate,
     /// `mov eax, A` and `mov edx, B`: the opcode byte differs too. A mixture shows in the two
     /// registers.
@@ -51,9 +51,9 @@ pub enum Method {
     Store,
     /// By one XCHG of eight bytes: locked, as the library's stores are.
     LockedStore,
-    /// By the three stores of the paper's protocol, with a wait between them. The lock is not INT3
-    /// but another opcode whose execution shows nothing, so executors do not trap and run a hundred
-    /// times as often.
+    /// By the three stores of the paper's protocol, with waits between them. The lock is not INT3
+    /// but an opcode without visible effect, so executors do not trap and run a hundred times as
+    /// often.
     Protocol {
         /// The wait, in TSC ticks.
         wait: u32,
@@ -62,7 +62,7 @@ pub enum Method {
     Wordpatch,
 }
 
-/// When the next toggle comes.
+/// The time of the next toggle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
@@ -74,100 +74,100 @@ pub enum Spacing {
     Spread,
 }
 
-/// Through which mapping the site is stored to.
+/// The mapping through which the site is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mapping {
-    /// The mapping it is executed in.
+    /// The mapping in which it is executed.
     Direct,
-    /// Another mapping of the same pages, as the library does.
+    /// A second mapping of the same pages, as in the library.
     Alias,
 }
 
-/// How an executor arrives at the site, again and again.
+/// How an executor repeatedly arrives at the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approach {
     /// In a tight loop, which processors run from their caches of decoded instructions.
     Loop,
-    /// By a return that no processor predicts: the site is fetched for each execution, and not
+    /// Through a return that no processor predicts: the site is fetched for each execution, and not
     /// earlier.
     Anew,
     /// As `Anew`, after the part beyond the boundary was flushed from all caches: the two parts are
-    /// fetched as far apart in time as memory is away.
+    /// fetched as far apart in time as a memory access takes.
     Cold,
 }
 
-/// Which processors the threads of a trial run on.
+/// The processors on which the threads of a trial run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// The patcher has a processor to itself; the executors share the others.
+    /// The patcher has its own processor; the executors share the others.
     Apart,
-    /// The patcher has a processor that every second executor shares with it.
+    /// The patcher shares its processor with every second executor.
     Shared,
-    /// Wherever the kernel puts them.
+    /// Chosen by the kernel.
     Free,
 }
 
-/// The largest power of two, up to the cache line, that a boundary is a multiple of: what a site
-/// that is cut there crosses.
+/// The largest power of two, up to the cache line, that divides a boundary: what a site with this
+/// split crosses.
 pub fn class(boundary: u32) -> u32 {
     1 << boundary.trailing_zeros().min(CACHE_LINE.trailing_zeros())
 }
 
-/// What a trial does.
+/// The parameters of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Spec {
     /// The instruction.
     pub kernel: Kernel,
-    /// Where it is cut: bytes from the start of a cache line (a multiple of 4, up to its end), or
+    /// The boundary: bytes from the start of a cache line (a multiple of 4, up to its end), or
     /// [`PAGE`] for a page's end.
     pub boundary: u32,
-    /// How many of its bytes lie before the boundary: 1 to 4.
+    /// Number of its bytes before the boundary: 1 to 4.
     pub front: u8,
     /// How it is toggled.
     pub method: Method,
-    /// How often.
+    /// The time between toggles.
     pub spacing: Spacing,
-    /// Through which mapping.
+    /// The mapping.
     pub mapping: Mapping,
-    /// How many threads execute it.
+    /// Number of threads that execute it.
     pub executors: u8,
     /// How they arrive at it.
     pub approach: Approach,
     /// On which processors.
     pub placement: Placement,
-    /// Whether another thread works on memory meanwhile.
+    /// Whether another thread accesses much memory at the same time.
     pub load: bool,
-    /// Chooses the cache line in the page, and the lengths of the loop around the site.
+    /// Selects the cache line in the page, and the lengths of the loop around the site.
     pub seed: u64,
-    /// It ends after this number of toggles,
+    /// The trial ends after this number of toggles,
     pub toggles: u64,
     /// or after this time.
     pub milliseconds: u32,
 }
 
-/// What was seen.
+/// The results of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// What was done.
+    /// Its parameters.
     pub spec: Spec,
-    /// How often the site was toggled.
+    /// Number of toggles.
     pub toggles: u64,
-    /// How often it was executed, by all executors.
+    /// Number of executions, of all executors.
     pub executions: u64,
-    /// How many of these met the lock.
+    /// Number of executions of the lock.
     pub locked: u64,
-    /// How many were neither form. For [`Kernel::Call`], 1 if the process crashed.
+    /// Number of executions of neither form. For [`Kernel::Call`], 1 if the process crashed.
     pub tears: u64,
-    /// How long it took.
+    /// Its duration.
     pub milliseconds: u32,
 }
 
-/// Something that carries out trials: this machine, or a simulated one.
+/// A machine that runs trials: this one, or a simulated one.
 pub trait Machine {
-    /// Carries one out. Blocks for its time.
+    /// Runs a trial. Blocks for its duration.
     ///
     /// # Errors
     /// The system refuses memory, threads or a child process.
@@ -175,7 +175,7 @@ pub trait Machine {
 }
 
 impl Trial {
-    /// A trial that has seen nothing yet.
+    /// A trial without observations.
     pub fn nothing(spec: &Spec) -> Self {
         Self { spec: *spec, toggles: 0, executions: 0, locked: 0, tears: 0, milliseconds: 0 }
     }

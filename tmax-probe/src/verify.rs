@@ -1,17 +1,17 @@
-//! Whether a fetch model holds on this machine: the trials of a survey, against a window and a
-//! T_max that are given.
+//! Checks whether a fetch model holds on this machine: the trials of a survey, for a given window
+//! and T_max.
 //!
 //! 1. One store at every class inside the window, and at the window itself as the control: rounds
-//!    of [`crate::plan`], whose trials differ in their place only.
+//!    of [`crate::plan`], whose trials differ in their boundary only.
 //! 2. The protocol, with waits of T_max, at the boundaries from the window on; if the model has a
 //!    T_max.
 //! 3. `wordpatch::patch` under the model, at every boundary: one store inside the window, INT3 and
 //!    waits elsewhere.
 //!
 //! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far
-//! as the run had the power to refute it: [`Verification::power`] says how likely a window that
-//! tears in one trial of 26 (the rarest that was seen on a real machine) would have been refuted.
-//! The control must have torn, or the run was blind.
+//! as the run had the power to refute it: [`Verification::power`] is the probability with which a
+//! window that tears in one trial of 26 (the rarest observed on a real machine) would have been
+//! refuted. The control must have torn, otherwise the run was blind.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -27,36 +27,36 @@ use crate::plan::{
 use crate::survey::{Observer, run_part};
 use crate::trial::{CACHE_LINE, Machine, Method, Spec, Trial, class};
 
-/// The share of trials that tear on a machine whose tears are as clustered as any that was seen:
+/// The share of trials that tear on a machine whose tears are as clustered as the worst observed:
 /// all but one of 88 from one trial of 26.
 pub const CLUSTERED: f64 = 1.0 / 26.0;
 
-/// How many trials.
+/// Number of trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Rounds of part 1: as many trials for each class.
     pub rounds: u64,
-    /// Toggles of each trial through `wordpatch::patch`, however long that takes, as in the paper:
-    /// at the window's own boundary, each split, with 2 to 6 executors. Without it, those trials
-    /// are as short as the others, at every boundary.
+    /// Toggles of each trial through `wordpatch::patch`, without a time limit, as in the paper: at
+    /// the window's own boundary, each split, with 2 to 6 executors. Without it, those trials are
+    /// as short as the others, at every boundary.
     pub toggles: Option<u64>,
 }
 
 impl Effort {
-    /// 150 trials of a class refute a window that tears in one trial of 26 with 99.7 %.
+    /// 150 trials of a class refute a window that tears in one trial of 26 with 99.7 % probability.
     pub const SHORT: Self = Self { rounds: 150, toggles: None };
 }
 
-/// What the check has seen of one class inside the window.
+/// The trials of one class inside the window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inside {
-    /// What a site cut there crosses, in bytes; 4 for nothing.
+    /// Bytes that a site with this split crosses; 4 for none.
     pub class: u32,
     /// By one store.
     pub count: Count,
 }
 
-/// What the check has seen.
+/// The results of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verification {
     /// The window that was checked, in bytes.
@@ -71,25 +71,25 @@ pub struct Verification {
     pub protocol: Count,
     /// By `wordpatch::patch`: must not tear.
     pub wordpatch: Count,
-    /// How likely a window that tears in one trial of 26 would have been refuted: 0 to 1.
+    /// The probability that a window that tears in one trial of 26 would have been refuted: 0 to 1.
     pub power: f64,
-    /// The trials that tore and must not.
+    /// The trials that tore and must not tear.
     pub torn: Vec<Trial>,
 }
 
-/// What follows.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing tore that must not, and the control did.
+    /// No trial tore that must not, and the control did.
     Holds,
-    /// Something tore that must not.
+    /// A trial tore that must not.
     Refuted,
-    /// Nothing tore that must not, but neither did the control.
+    /// No trial tore that must not, but neither did the control.
     Blind,
 }
 
 impl Verification {
-    /// What follows.
+    /// The verdict.
     pub fn verdict(&self) -> Verdict {
         match (self.torn.is_empty(), self.control.torn_trials) {
             (false, _) => Verdict::Refuted,
@@ -99,7 +99,7 @@ impl Verification {
     }
 }
 
-/// What is tried to refute `model`: of the parts 1 to 3, the rounds with these numbers.
+/// The trials that try to refute `model`: of the parts 1 to 3, the rounds with these numbers.
 pub(crate) fn rounds(model: &FetchModel, numbers: Range<u64>) -> [(&'static str, Vec<Spec>); 3] {
     let window = model.window.bytes() as u32;
     let classes: Vec<u32> = INSIDE_LINE.into_iter().filter(|class| *class <= window).collect();
@@ -111,7 +111,7 @@ pub(crate) fn rounds(model: &FetchModel, numbers: Range<u64>) -> [(&'static str,
     ]
 }
 
-/// What a check of `model` tries.
+/// The trials of a check of `model`.
 pub fn parts(model: &FetchModel, effort: Effort) -> [(&'static str, Vec<Spec>); 3] {
     let mut parts = rounds(model, 0..effort.rounds);
     if let Some(toggles) = effort.toggles {
@@ -128,10 +128,10 @@ pub(crate) fn must_not_tear(window: u32, spec: &Spec) -> bool {
     }
 }
 
-/// Checks `model`. Blocks for the time of its trials.
+/// Checks `model`. Blocks for the duration of its trials.
 ///
 /// # Errors
-/// The machine's or the observer's.
+/// Those of the machine or the observer.
 pub fn verify(
     machine: &mut dyn Machine,
     model: &FetchModel,
@@ -140,14 +140,14 @@ pub fn verify(
 ) -> Result<Verification, Error> {
     let mut trials = Vec::new();
     for (name, specs) in parts(model, effort) {
-        // However busy the machine is: the power is stated.
+        // No time limit on a busy machine: the power is reported.
         trials.extend(run_part(machine, observer, name, &specs, Duration::MAX)?);
     }
     Ok(Verification::of(model, &trials))
 }
 
 impl Verification {
-    /// What these trials say about `model`.
+    /// The results of these trials for `model`.
     pub(crate) fn of(model: &FetchModel, trials: &[Trial]) -> Self {
         let window = model.window.bytes() as u32;
         let is_one_store = |trial: &&Trial| matches!(trial.spec.method, Method::Store | Method::LockedStore);
@@ -166,7 +166,7 @@ impl Verification {
             window_bytes: window,
             t_max_ticks: model.t_max.map(|t_max| t_max.0),
             control: of_class(window.min(CACHE_LINE)),
-            // A window of 8 bytes claims nothing that a class could refute.
+            // A window of 8 bytes makes no claim that a class could refute.
             power: candidates.fold(1.0, f64::min),
             inside,
             protocol: of_method(|method| matches!(method, Method::Protocol { .. })),
@@ -197,8 +197,8 @@ mod tests {
         verify(machine, model, Effort::SHORT, &mut Unobserved).unwrap()
     }
 
-    /// The stated power, on machines that tear 20 times in a million toggles, all from one trial
-    /// of 26.
+    /// The stated power, on machines that tear 20 times in a million toggles, with all tears in one
+    /// trial of 26.
     #[test]
     fn a_window_that_is_too_large_is_refuted_with_99_percent_however_clustered_the_tears_are() {
         const MACHINES: u64 = 500;

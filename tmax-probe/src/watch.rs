@@ -1,9 +1,9 @@
-//! Checking a calibration for as long as a machine runs, at no cost to its programs.
+//! Checks a calibration as long as a machine runs, at no cost to its programs.
 //!
-//! One round of [`crate::verify`] after the other, each with other draws, under the scheduling
-//! policy SCHED_IDLE: its threads run on processors that nobody else wants. Between two trials it
-//! sleeps, so that it takes a hundredth of the time at most. The evidence adds up, and a
-//! calibration that a short run got wrong is refuted sooner or later.
+//! Repeats rounds of [`crate::verify`] with different draws, under the scheduling policy
+//! SCHED_IDLE: its threads run only on idle processors. It sleeps between trials, so that it uses
+//! at most a hundredth of the time. The evidence accumulates, and an incorrect calibration of a
+//! short run is refuted eventually.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,22 @@ use crate::error::Error;
 use crate::trial::{Machine, Trial};
 use crate::verify::{Verification, must_not_tear, rounds};
 
-/// The share of the time that trials take at most.
+/// Maximum share of the time that trials take.
 const DUTY: f64 = 0.01;
 
-/// Sleeps are no longer than this, so that an interrupt is noticed.
+/// Maximum duration of a sleep, so that an interrupt is noticed.
 const NAP: Duration = Duration::from_millis(200);
 
-/// Why watching ended.
+/// The reason why watching ended.
 #[derive(Debug)]
 pub enum End {
-    /// Something tore that must not.
+    /// A trial tore that must not.
     Refuted(Box<Verification>),
-    /// `is_over` said so; nothing had torn.
+    /// `is_over` returned true; nothing had torn.
     Over(Box<Verification>),
 }
 
-/// Gives the calling process and its children the processors that nobody else wants.
+/// Restricts the calling process and its children to idle processors.
 ///
 /// # Errors
 /// [`Error::System`].
@@ -42,10 +42,11 @@ pub fn run_when_idle() -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks `model` until it is refuted, or `is_over`, which is asked several times a second.
+/// Checks `model` until it is refuted, or `is_over` returns true; it is called several times a
+/// second.
 ///
 /// # Errors
-/// The machine's. A trial that got no processor is left out.
+/// Those of the machine. A trial that got no processor time is skipped.
 pub fn watch(
     machine: &mut dyn Machine,
     model: &FetchModel,

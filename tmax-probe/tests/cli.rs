@@ -1,5 +1,5 @@
-//! The command as a user runs it. Nothing here depends on what this machine's fetch does: findings
-//! are those of simulated machines.
+//! The command as a user runs it. Nothing here depends on this machine's instruction fetch:
+//! findings are those of simulated machines.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// The command in a home of its own.
+/// The command with its own home folder.
 fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tmax-probe"));
     command.args(arguments).env("HOME", home);
@@ -37,8 +37,8 @@ fn a_simulated_machine_is_recovered_and_nothing_is_kept() {
     assert!(stdout.contains("fetch window   16 bytes"), "{stdout}");
     assert!(stderr.matches("(recovered)").count() == 2, "{stderr}");
     assert_eq!(fs::read_dir(home.path()).expect("a folder").count(), 0, "no file in the user's home");
-    // A minute is enough for the window only; and across lines only, nothing shows that a tear
-    // inside one would be seen.
+    // A minute is enough for the window only; and if tears are across lines only, nothing shows
+    // that a tear inside one would be detected.
     let (stdout, _) = run(home.path(), &["--quick", "--simulate", "16:500"], 3);
     assert!(
         stdout.contains("fetch window   16 bytes") && stdout.contains("T_max          not tried"),
@@ -76,7 +76,7 @@ fn json_has_the_promised_keys_and_report_reads_it_again() {
 }
 
 #[test]
-fn what_is_no_result_is_refused_in_one_line() {
+fn invalid_results_are_rejected_in_one_line() {
     let home = home();
     for (text, expected) in [
         ("", "no results"),
@@ -111,13 +111,13 @@ fn show_and_verify_say_what_to_do_without_a_calibration() {
     }
 }
 
-/// How many trials a journal holds.
+/// Number of trials in a journal.
 fn trials(journal: &Path) -> usize {
     fs::read_to_string(journal).map_or(0, |text| text.lines().count().saturating_sub(1))
 }
 
-/// Interrupts a run as a user would, once its journal holds more than so many trials. Returns what
-/// it has said.
+/// Interrupts a run as a user would, once its journal has more than this many trials. Returns its
+/// exit code and standard error.
 fn interrupt(mut child: Child, journal: &Path, more_than: usize) -> (Option<i32>, String) {
     while trials(journal) <= more_than {
         assert_eq!(child.try_wait().expect("a child"), None, "it ended by itself");
@@ -130,7 +130,7 @@ fn interrupt(mut child: Child, journal: &Path, more_than: usize) -> (Option<i32>
 }
 
 #[test]
-fn the_full_run_goes_on_after_an_interrupt() {
+fn an_interrupted_full_run_is_resumed() {
     let home = home();
     let journal = home.path().join(".local/state/fastinst/tmax-probe.journal");
     let start = |arguments: &[&str]| {

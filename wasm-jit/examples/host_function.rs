@@ -1,4 +1,4 @@
-//! A module calls a function of the host, which keeps a value in the store.
+//! A module calls a host function, which keeps a value in the store.
 //!
 //! Run by `cargo run --release -p wasm-jit --example host_function`.
 //!

@@ -1,4 +1,4 @@
-//! [`Engine`]: what modules and stores have in common.
+//! [`Engine`]: state that modules and stores share.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -12,18 +12,18 @@ use crate::error::Error;
 use crate::runtime::linear_memory;
 use crate::trap::DEFAULT_SIGNAL;
 
-/// How an access beyond the end of a memory is found.
+/// How an access beyond the end of a memory is detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BoundsChecks {
-    /// As [`BoundsChecks::Reservation`] where the system lets a process reserve the addresses of
-    /// eight memories when the engine is made, else as [`BoundsChecks::Instructions`]: under
-    /// `ulimit -v`, for example.
+    /// [`BoundsChecks::Reservation`] if the system lets a process reserve the addresses of eight
+    /// memories when the engine is created, else [`BoundsChecks::Instructions`]: under `ulimit -v`,
+    /// for example.
     #[default]
     Automatic,
-    /// By the processor: 8 GiB of addresses are reserved for each memory, all that an access can
-    /// name, so that accesses need no check. A memory whose reservation is refused cannot be
-    /// created.
+    /// By the processor: 8 GiB of addresses are reserved for each memory, which is all that an
+    /// access can address, so that accesses need no check. A memory whose reservation is refused
+    /// cannot be created.
     Reservation,
     /// By instructions before each access. A memory takes no more addresses than it has bytes, and
     /// code is slower.
@@ -58,44 +58,44 @@ impl Config {
         Self::default()
     }
 
-    /// How many threads compile a module. By default, one for each processor that the process may
-    /// use. More threads are of use for large modules only.
+    /// Number of threads that compile a module. By default, one for each processor available to the
+    /// process. More than one thread helps with large modules only.
     pub fn compile_threads(&mut self, threads: NonZero<usize>) -> &mut Self {
         self.compile_threads = Some(threads);
         self
     }
 
-    /// How many bytes of the thread's stack WebAssembly may use before it traps; 1 MiB by default.
-    /// It gets less where the thread has less. A stack that is not the thread's own, of a coroutine
-    /// for example, must be this large and have 256 KiB more: how much of it there is cannot be
-    /// found out.
+    /// Bytes of the thread's stack that WebAssembly may use before it traps; 1 MiB by default. The
+    /// limit is lower if the thread's stack is smaller. A stack that is not the thread's own, of a
+    /// coroutine for example, must be 256 KiB larger than this: its size cannot be determined at
+    /// run time.
     pub fn max_wasm_stack(&mut self, bytes: usize) -> &mut Self {
         self.max_wasm_stack = bytes;
         self
     }
 
-    /// The signal by which a running program is interrupted: `SIGURG` by default, or one that the
-    /// process uses for nothing else. [`Engine::new`] refuses one that cannot be handled, or means
-    /// a trap.
+    /// The signal that interrupts a running program: `SIGURG` by default, or one that the process
+    /// uses for nothing else. [`Engine::new`] refuses a signal that cannot be handled, or that
+    /// reports traps.
     pub fn interrupt_signal(&mut self, signal: i32) -> &mut Self {
         self.interrupt_signal = signal;
         self
     }
 
-    /// How accesses beyond the end of a memory are found.
+    /// How accesses beyond the end of a memory are detected.
     pub fn bounds_checks(&mut self, checks: BoundsChecks) -> &mut Self {
         self.bounds_checks = checks;
         self
     }
 
-    /// Whether code is hardened against bounds checks that the processor bypasses by speculation
-    /// (Spectre, variant 1). By default it is not.
+    /// Whether code is hardened against speculative bypassing of bounds checks (Spectre, variant
+    /// 1). It is not by default.
     ///
     /// If so, an index beyond the end of a table, of the targets of a `br_table`, or of a memory
     /// whose accesses are checked by instructions, becomes 0 by a data dependency. A memory with a
-    /// reservation needs nothing: whatever an access names is inside. Nothing is done about the
-    /// types of callees, nor about branches of the program: programs that must not learn anything
-    /// of each other need processes of their own.
+    /// reservation needs no masking: every access is inside it. Types of callees and branches of
+    /// the program are not hardened: programs that must not learn anything about each other need
+    /// separate processes.
     pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
         self.harden_speculation = harden;
         self
@@ -113,26 +113,26 @@ struct EngineInner {
     types: Mutex<TypeRegistry>,
 }
 
-/// Function types in use. Their ids are what compiled code compares.
+/// Function types in use. Compiled code compares their ids.
 #[derive(Debug, Default)]
 struct TypeRegistry {
     ids: HashMap<FuncType, u32>,
     types: HashMap<u32, TypeEntry>,
-    /// Ids that have been used before, and are free again.
+    /// Ids that are no longer in use.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct TypeEntry {
     ty: FuncType,
-    /// How many [`TypeId`]s there are.
+    /// Number of [`TypeId`]s.
     users: usize,
-    /// Trampolines for functions that the host makes.
+    /// Trampolines for host functions.
     trampolines: Option<Arc<CodeImage>>,
 }
 
-/// The engine-wide id of a function type. It stays that of this type as long as there is one of
-/// these, in a module or in what the host has made for a store.
+/// The engine-wide id of a function type. It identifies this type as long as there is a `TypeId` of
+/// it, in a module or in a host object of a store.
 #[derive(Debug)]
 pub(crate) struct TypeId {
     engine: Engine,
@@ -140,7 +140,7 @@ pub(crate) struct TypeId {
 }
 
 impl TypeId {
-    /// What compiled code sees.
+    /// The number that compiled code uses.
     pub(crate) fn get(&self) -> u32 {
         self.id
     }
@@ -164,7 +164,7 @@ impl Drop for TypeId {
         let unused = registry.types.remove(&self.id);
         registry.ids.remove(&unused.as_ref().expect("just found").ty);
         registry.free.push(self.id);
-        // Code is freed without the lock.
+        // Code is freed without holding the lock.
         drop(registry);
         drop(unused);
     }
@@ -172,9 +172,9 @@ impl Drop for TypeId {
 
 impl TypeRegistry {
     /// # Panics
-    /// If nobody has a [`TypeId`] for this id.
+    /// If there is no [`TypeId`] for this id.
     fn entry(&mut self, id: u32) -> &mut TypeEntry {
-        self.types.get_mut(&id).expect("whoever knows an id keeps it in use")
+        self.types.get_mut(&id).expect("an id that is known is in use")
     }
 }
 
@@ -201,7 +201,7 @@ impl Engine {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether accesses beyond the end of a memory are found by instructions ([`BoundsChecks`]).
+    /// Whether accesses beyond the end of a memory are detected by instructions ([`BoundsChecks`]).
     pub fn checks_bounds(&self) -> bool {
         self.0.code_settings.checks_bounds
     }
@@ -234,7 +234,7 @@ impl Engine {
             Some(id) => *id,
             None => {
                 let used = registry.types.len();
-                let next = || u32::try_from(used).expect("fewer function types than 32 bits can count");
+                let next = || u32::try_from(used).expect("fewer than 2^32 function types");
                 let id = registry.free.pop().unwrap_or_else(next);
                 registry.types.insert(id, TypeEntry { ty: ty.clone(), users: 0, trampolines: None });
                 registry.ids.insert(ty.clone(), id);
@@ -250,7 +250,7 @@ impl Engine {
         self.types().entry(id).ty.clone()
     }
 
-    /// Code that has the trampolines of this type, as its type 0.
+    /// Code with the trampolines of this type, as its type 0.
     pub(crate) fn trampolines(&self, id: &TypeId) -> Result<Arc<CodeImage>, Error> {
         let mut registry = self.types();
         let TypeEntry { ty, trampolines, .. } = registry.entry(id.get());
@@ -264,7 +264,7 @@ impl Engine {
 
 impl Default for Engine {
     /// # Panics
-    /// On a processor that lacks a part of x86-64-v3; [`Engine::new`] tells instead.
+    /// On a processor that lacks a part of x86-64-v3; [`Engine::new`] returns an error instead.
     fn default() -> Self {
         match Self::new(&Config::new()) {
             Ok(engine) => engine,
@@ -273,7 +273,7 @@ impl Default for Engine {
     }
 }
 
-/// Compiled code uses these extensions without asking.
+/// Compiled code uses these extensions unconditionally.
 fn check_processor() -> Result<(), Error> {
     let extensions = [
         ("AVX2", is_x86_feature_detected!("avx2")),
@@ -287,8 +287,8 @@ fn check_processor() -> Result<(), Error> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 
-/// Traps and patches have their signals, two cannot be handled, and the C library keeps two for
-/// itself.
+/// Refuses the signals of traps and patches, the two that cannot be handled, and the two that the C
+/// library reserves.
 fn check_signal(signal: i32) -> Result<(), Error> {
     use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
     let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];
@@ -331,21 +331,21 @@ mod tests {
                     (import "host" "f" (func $f (param {params} i64))) (export "f" (func $f)))"#
             );
             let module = Module::new(&engine, text)?;
-            assert_eq!(count(), (3, 3), "those of the module before are gone");
+            assert_eq!(count(), (3, 3), "those of the previous module are freed");
             let mut store = Store::new(&engine, ());
             let ty = module.imports().next().expect("one import").ty().clone();
             let ExternType::Func(ty) = ty else { panic!("{ty}") };
             let host = Func::new(&mut store, ty.clone(), |_, _, _| Ok(()))?;
             let instance = Instance::new(&mut store, &module, &[host.into()])?;
             drop(module);
-            assert_eq!(count(), (3, 3), "the instance has its module");
+            assert_eq!(count(), (3, 3), "the instance keeps its module alive");
             assert_eq!(instance.get_func(&store, "f").expect("exported").ty(&store), ty);
             let other = Tag::new(&mut store, &TagType::new(types::FuncType::new([], [])))?;
             assert_eq!(count(), (4, 4));
             assert_eq!(other.ty(&store).ty().params().len(), 0);
         }
         assert_eq!(count(), (0, 0));
-        assert!(engine.types().free.len() <= 4, "ids are used again");
+        assert!(engine.types().free.len() <= 4, "ids are reused");
         Ok(())
     }
 }

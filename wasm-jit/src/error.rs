@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,12 +12,12 @@ use crate::runtime::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
 use crate::types::{ExternType, FuncType, ValType};
 
-/// The type of something, expected and found.
+/// A type mismatch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch<T> {
-    /// What was asked for.
+    /// The expected type.
     pub expected: T,
-    /// What there is.
+    /// The actual type.
     pub found: T,
 }
 
@@ -25,49 +25,49 @@ pub struct Mismatch<T> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The processor lacks instructions that compiled code is made of.
+    /// The processor lacks instructions that compiled code uses.
     #[error("this processor lacks {missing}: compiled code needs x86-64-v3")]
     Processor {
         /// Names of the missing extensions.
         missing: String,
     },
-    /// The signal that was chosen cannot interrupt programs.
+    /// The selected signal cannot interrupt programs.
     #[error("signal {signal} cannot be used for interrupts")]
     InterruptSignal {
         /// Its number.
         signal: i32,
     },
-    /// The module uses a feature of WebAssembly that this engine does not have.
+    /// The module uses an unsupported feature of WebAssembly.
     #[error("unsupported: {} (at offset {offset:#x})", printable_lines(message))]
     Unsupported {
-        /// Says which feature.
+        /// Names the feature.
         message: String,
-        /// Where in the module.
+        /// Offset in the module.
         offset: u64,
     },
     /// The module is malformed or invalid.
     #[error("invalid module: {} (at offset {offset:#x})", printable_lines(message))]
     Invalid {
-        /// What is wrong.
+        /// The problem.
         message: String,
-        /// Where in the module.
+        /// Offset in the module.
         offset: u64,
     },
-    /// The text of a module is wrong.
+    /// The text format of a module is invalid.
     #[error("{}", printable_lines(message))]
     Text {
-        /// What is wrong, and where.
+        /// The problem, and its position.
         message: String,
     },
-    /// The module is valid, but beyond a limit of the compiler.
+    /// The module is valid, but exceeds a limit of the compiler.
     #[error("function {function} cannot be compiled: {reason}")]
     Limit {
         /// Index of the function.
         function: u32,
-        /// Which limit.
+        /// The limit.
         reason: &'static str,
     },
-    /// The module is valid, but has more machine code than calls can reach over.
+    /// The module is valid, but has more machine code than the range of a call.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
     /// A file cannot be read.
@@ -75,24 +75,24 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The system refuses memory.
+    /// The system refused to allocate memory.
     #[error("no memory for {purpose}: {source}")]
     Memory {
-        /// What it was wanted for.
+        /// The purpose of the memory.
         purpose: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The limits that were set for the store refuse it.
+    /// The limits set for the store refuse it.
     #[error("the store's limit of {what} is reached")]
     StoreLimit {
-        /// What there would be too much of.
+        /// The limited resource.
         what: &'static str,
     },
-    /// Nothing is defined by the name of an import.
+    /// An import is not defined.
     #[error("unknown import: `{}` `{}`", printable(module), printable(name))]
     UnknownImport {
         /// The first name.
@@ -100,7 +100,7 @@ pub enum Error {
         /// The second name.
         name: String,
     },
-    /// An import is defined, and has another type.
+    /// An import is defined with another type.
     #[error(
         "incompatible import type for `{}` `{}`: expected {}, found {}",
         printable(module), printable(name), types.expected, types.found
@@ -110,18 +110,18 @@ pub enum Error {
         module: String,
         /// The second name.
         name: String,
-        /// The type of the import, and of what is defined.
+        /// The type of the import, and of the definition.
         types: Box<Mismatch<ExternType>>,
     },
-    /// The number of values given for imports is not the number of imports.
+    /// The number of values supplied for imports is not the number of imports.
     #[error("expected {expected} imports, found {found}")]
     ImportCount {
-        /// How many the module has.
+        /// Number of imports of the module.
         expected: usize,
-        /// How many were given.
+        /// Number of values supplied.
         found: usize,
     },
-    /// A linker has this name already.
+    /// The linker already has a definition of this name.
     #[error("`{}` `{}` is defined already", printable(module), printable(name))]
     DuplicateDefinition {
         /// The first name.
@@ -129,26 +129,25 @@ pub enum Error {
         /// The second name.
         name: String,
     },
-    /// The instance exports nothing of this name and kind.
+    /// The instance has no export of this name and kind.
     #[error("no {kind} is exported by the name `{}`", printable(name))]
     UnknownExport {
-        /// What was asked for: a function, a memory.
+        /// The requested kind: a function, a memory.
         kind: &'static str,
         /// The name.
         name: String,
     },
-    /// A function has another type than it is used by.
+    /// A function has another type than the one requested.
     #[error("function type mismatch: expected {}, found {}", .0.expected, .0.found)]
     FuncType(Box<Mismatch<FuncType>>),
-    /// A function was given too many arguments, or too few; or room for too many results, or too
-    /// few.
+    /// A call has the wrong number of arguments, or of slots for results.
     #[error("expected {expected} {what}, found {found}")]
     ValueCount {
         /// Arguments, or results.
         what: &'static str,
-        /// How many the function has.
+        /// Number that the function has.
         expected: usize,
-        /// How many were given.
+        /// Number supplied.
         found: usize,
     },
     /// A value has the wrong type.
@@ -157,53 +156,53 @@ pub enum Error {
     /// A value or definition belongs to another store.
     #[error("a {what} belongs to another store")]
     WrongStore {
-        /// What it is.
+        /// Its kind.
         what: &'static str,
     },
-    /// A global that is constant was assigned.
+    /// A constant global was assigned.
     #[error("the global is constant")]
     ConstantGlobal,
-    /// An access by the host beyond the end of a memory or a table.
+    /// An access by the host is beyond the end of a memory or a table.
     #[error("{length} at {offset} is out of the bounds of a {of} of size {size}")]
     OutOfBounds {
         /// A memory (in bytes), or a table (in elements).
         of: &'static str,
-        /// Where the access begins.
+        /// Start of the access.
         offset: u64,
         /// Its length.
         length: u64,
         /// The size of the memory or table.
         size: u64,
     },
-    /// A memory or table cannot grow by so much.
+    /// A memory or table cannot grow by this amount.
     #[error("a {of} of size {size} cannot grow by {by}")]
     Grow {
         /// A memory (in pages), or a table (in elements).
         of: &'static str,
         /// Its size.
         size: u64,
-        /// By how much it should have grown.
+        /// The requested growth.
         by: u64,
     },
-    /// A type contradicts itself, or is beyond the limits of WebAssembly.
+    /// A type is contradictory, or exceeds the limits of WebAssembly.
     #[error("the type of the {of} is invalid")]
     InvalidType {
         /// A function, a memory, a table or a tag.
         of: &'static str,
     },
-    /// Machine code cannot be put in its place.
+    /// Machine code cannot be allocated or made executable.
     #[error(transparent)]
     Code(wordpatch::Error),
     /// The program trapped.
     #[error("{trap}{}", after_trap(backtrace))]
     Trap {
-        /// Why.
+        /// The reason.
         trap: Trap,
-        /// Where: empty when it was not in WebAssembly.
+        /// The frames: empty if the trap was not in WebAssembly.
         backtrace: WasmBacktrace,
     },
-    /// The program threw an exception and did not catch it. A host function that returns this
-    /// throws it.
+    /// The program threw an exception that it did not catch. If a host function returns this error,
+    /// it throws the exception.
     #[error("uncaught exception")]
     Exception(ExnRef),
     /// A host function failed.
@@ -212,8 +211,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A host function's own error, which comes out of the call of WebAssembly that led to it as it
-    /// is.
+    /// A host function's own error, which the calls of WebAssembly that led to it return unchanged.
     pub fn host(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Host(error.into())
     }
@@ -243,7 +241,7 @@ impl Error {
     }
 }
 
-/// A host function may trap like WebAssembly.
+/// A host function can trap like WebAssembly code.
 impl From<Trap> for Error {
     fn from(trap: Trap) -> Self {
         Self::Trap { trap, backtrace: WasmBacktrace::default() }

@@ -1,10 +1,10 @@
-//! WebAssembly and machine code side by side: each instruction's text, and beneath it the machine
-//! code that it became.
+//! WebAssembly and machine code side by side: each instruction in text form, followed by its
+//! machine code.
 //!
-//! The text is wasmprinter's, whose lines come with their offsets in the binary module. The code of
-//! an instruction is known from compiling the function once more. Addresses are offsets from the
-//! start of the module's code, and what a call reaches is given by name, so the output does not
-//! depend on where the code lies.
+//! The text is wasmprinter's, whose lines have their offsets in the binary module. The code of an
+//! instruction is determined by compiling the function again. Addresses are offsets from the start
+//! of the module's code, and call targets are given by name, so the output does not depend on the
+//! address of the code.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ use crate::vmctx::TrapCode;
 /// Bytes of machine code in a line.
 const BYTES: usize = 10;
 
-/// Writes the functions for which `wanted` says so, by index and name in the name section.
+/// Writes the functions for which `wanted` returns true, given index and name in the name section.
 ///
 /// # Errors
 /// Those of `out`.
@@ -51,7 +51,7 @@ pub(crate) fn write(
     let printed = wasmprinter::Config::new().print(&image.bytes, &mut listing);
     listing.finish_line()?;
     listing.finish_function()?;
-    // What `out` has answered comes back as it was.
+    // Returns an error of `out` unchanged.
     printed.map_err(|error| error.downcast::<io::Error>().unwrap_or_else(io::Error::other))
 }
 
@@ -59,7 +59,7 @@ fn entry(image: &CodeImage, index: u32) -> u64 {
     image.function(index).entry.into()
 }
 
-/// What stands in one line, and does nothing to a terminal, whatever the name is.
+/// A name that fits on one line and contains no control characters, whatever the module's name is.
 fn name(sections: &Sections<'_>, index: u32) -> String {
     match sections.function_name(index) {
         Some(name) => printable(&name).into_owned(),
@@ -79,7 +79,7 @@ fn formatter(names: HashMap<u64, String>) -> NasmFormatter {
     formatter
 }
 
-/// The functions' names, by the offsets of their entries.
+/// The functions' names, by the offsets of their entry points.
 struct Names(HashMap<u64, String>);
 
 impl SymbolResolver for Names {
@@ -91,7 +91,7 @@ impl SymbolResolver for Names {
         address: u64,
         _: u32,
     ) -> Option<SymbolResult<'_>> {
-        // Displacements from registers are looked up too.
+        // Displacements from registers are also looked up.
         if instruction.op_kind(operand) != OpKind::NearBranch64 {
             return None;
         }
@@ -114,15 +114,15 @@ impl Disassembler {
             let instruction = decoder.decode();
             text.clear();
             self.formatter.format(&instruction, &mut text);
-            // Behind UD2 stands why it is there.
+            // The byte after UD2 has the reason.
             if instruction.mnemonic() == Mnemonic::Ud2
                 && let Some(trap) =
                     code.get(decoder.position()).and_then(|code| TrapCode::ALL.get(usize::from(*code)))
             {
                 text += &format!(" ; {trap:?}");
-                let behind = decoder.position() + 1;
-                decoder.set_position(behind).expect("inside the code");
-                decoder.set_ip(u64::from(range.start) + behind as u64);
+                let after = decoder.position() + 1;
+                decoder.set_position(after).expect("inside the code");
+                decoder.set_ip(u64::from(range.start) + after as u64);
             }
             let bytes = &code[start..decoder.position()];
             let address = range.start as usize + start;
@@ -148,26 +148,26 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x} ")).collect()
 }
 
-/// What is printed of a module, as its text comes.
+/// The listing of a module, written while its text is produced.
 struct Listing<'a> {
     image: &'a CodeImage,
-    /// Still to come, the next one last.
+    /// Functions still to be listed, the next one last.
     functions: Vec<u32>,
     current: Option<Current>,
     disassembler: Disassembler,
-    /// The line of text that has begun, and the offset in the module of what it tells.
+    /// The current line of text, and its offset in the module.
     line: String,
     offset: Option<u64>,
     sections: &'a Sections<'a>,
     out: &'a mut dyn Write,
 }
 
-/// The function whose text comes.
+/// The function being listed.
 struct Current {
     wasm: Range<u64>,
-    /// The first instruction, and the code in front of it.
+    /// The offset of the first instruction, and the code before it.
     prologue: Option<(u64, Range<u32>)>,
-    /// The code of the instruction at an offset in the module that was not written yet.
+    /// By offset of an instruction in the module: its code, if not yet written.
     code: HashMap<u64, Vec<Range<u32>>>,
 }
 
@@ -185,18 +185,18 @@ impl Print for Listing<'_> {
         self.offset = offset;
     }
 
-    /// Names and DWARF are no text of a function.
+    /// Names and DWARF are not part of any function.
     fn print_custom_section(&mut self, _: &str, _: u64, _: &[u8]) -> io::Result<bool> {
         Ok(true)
     }
 }
 
 impl Listing<'_> {
-    /// Writes the line if it is of a wanted function, with the code that it became.
+    /// Writes the line if it belongs to a wanted function, followed by its code.
     fn finish_line(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         let Some(offset) = self.offset.take() else {
-            // Goes on from the line before.
+            // Continues the previous line.
             return match &self.current {
                 Some(_) if !line.trim().is_empty() => writeln!(self.out, "{line}"),
                 _ => Ok(()),
@@ -249,8 +249,8 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Writes what belongs to no line: jump tables and constants, and code of instructions that are
-    /// not printed.
+    /// Writes the code that belongs to no line: jump tables and constants, and code of instructions
+    /// that are not printed.
     fn finish_function(&mut self) -> io::Result<()> {
         let Some(current) = self.current.take() else { return Ok(()) };
         let is_data = |wasm: u64| wasm == u64::from(Position::DATA);
@@ -313,7 +313,7 @@ mod tests {
         assert!(!text.contains('\x1b'), "{text}");
     }
 
-    /// Takes so many bytes, then breaks.
+    /// Accepts this many bytes, then fails.
     struct Pipe(usize);
 
     impl Write for Pipe {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_pipe_is_told_as_such_wherever_it_breaks() {
+    fn a_broken_pipe_is_reported_wherever_it_breaks() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
         let mut whole = Vec::new();
         super::write(&image, |_, _| true, &mut whole).unwrap();
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// The bytes in a line of machine code, with the first one's address if it is told.
+    /// The bytes in a line of machine code, with the address of the first one if there is one.
     fn bytes_in(line: &str) -> Option<(Option<usize>, usize)> {
         let fields: Vec<&str> = line.get(14..)?.split_whitespace().collect();
         let count =
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn code_stands_beneath_its_instruction() {
+    fn code_follows_its_instruction() {
         let text = listing(|_, name| name == Some("fib"));
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let at = |wanted: &str| {

@@ -1,4 +1,4 @@
-//! Types of values, functions and of everything else that modules import and export.
+//! Types of values, functions and all other items that modules import and export.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl ValType {
     /// An exception, or null.
     pub const EXNREF: Self = Self::Ref(RefType::Exn);
 
-    /// `None` for a type that this engine does not have.
+    /// `None` for an unsupported type.
     pub(crate) fn from_wasm(ty: wp::ValType) -> Option<Self> {
         Some(match ty {
             wp::ValType::I32 => Self::I32,
@@ -50,7 +50,7 @@ impl ValType {
         })
     }
 
-    /// Of a module that was accepted, which has no other types.
+    /// The type in an accepted module, which has no unsupported types.
     pub(crate) fn of(ty: wp::ValType) -> Self {
         Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
     }
@@ -71,7 +71,7 @@ impl RefType {
         [Self::Func, Self::Extern, Self::Exn].into_iter().find(|known| known.to_wasm() == ty)
     }
 
-    /// Of a module that was accepted, which has no other types.
+    /// The type in an accepted module, which has no unsupported types.
     pub(crate) fn of(ty: wp::RefType) -> Self {
         Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
     }
@@ -147,12 +147,12 @@ impl fmt::Display for FuncType {
     }
 }
 
-/// Whether a global may change.
+/// Whether a global is mutable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutability {
-    /// It has one value for ever.
+    /// It is constant.
     Const,
-    /// It may be assigned.
+    /// It can be assigned.
     Var,
 }
 
@@ -174,7 +174,7 @@ impl GlobalType {
         self.content
     }
 
-    /// Whether it may change.
+    /// Whether it is mutable.
     pub fn mutability(&self) -> Mutability {
         self.mutability
     }
@@ -209,17 +209,17 @@ impl TableType {
         Self { element, minimum, maximum }
     }
 
-    /// What its elements are.
+    /// The type of its elements.
     pub fn element(&self) -> RefType {
         self.element
     }
 
-    /// How many elements it has at first.
+    /// Its initial number of elements.
     pub fn minimum(&self) -> u32 {
         self.minimum
     }
 
-    /// How many elements it may grow to.
+    /// Its maximum number of elements.
     pub fn maximum(&self) -> Option<u32> {
         self.maximum
     }
@@ -260,12 +260,12 @@ impl MemoryType {
         Self { minimum, maximum: Some(maximum), shared: true }
     }
 
-    /// How many pages it has at first.
+    /// Its initial number of pages.
     pub fn minimum(&self) -> u32 {
         self.minimum
     }
 
-    /// How many pages it may grow to.
+    /// Its maximum number of pages.
     pub fn maximum(&self) -> Option<u32> {
         self.maximum
     }
@@ -295,7 +295,7 @@ fn limits(f: &mut fmt::Formatter<'_>, minimum: u32, maximum: Option<u32>) -> fmt
     }
 }
 
-/// The type of a tag: what its exceptions carry.
+/// The type of a tag: the types of the values in its exceptions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TagType(FuncType);
 
@@ -311,7 +311,7 @@ impl TagType {
     }
 }
 
-/// The type of what is imported or exported.
+/// The type of an imported or exported item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ExternType {
     /// A function.
@@ -347,7 +347,7 @@ pub struct ImportType<'m> {
 }
 
 impl<'m> ImportType<'m> {
-    /// The first of the two names it is imported by.
+    /// The first of its two names.
     pub fn module(&self) -> &'m str {
         self.module
     }
@@ -357,7 +357,7 @@ impl<'m> ImportType<'m> {
         self.name
     }
 
-    /// What is imported.
+    /// The type of the import.
     pub fn ty(&self) -> &ExternType {
         &self.ty
     }
@@ -371,12 +371,12 @@ pub struct ExportType<'m> {
 }
 
 impl<'m> ExportType<'m> {
-    /// The name it is exported by.
+    /// Its name.
     pub fn name(&self) -> &'m str {
         self.name
     }
 
-    /// What is exported.
+    /// The type of the export.
     pub fn ty(&self) -> &ExternType {
         &self.ty
     }

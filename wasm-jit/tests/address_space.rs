@@ -1,4 +1,4 @@
-//! Memories without a reservation of addresses, and bounds checks by instructions.
+//! Memories without reserved addresses, and explicit bounds checks.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -26,8 +26,8 @@ fn engine(checks: BoundsChecks, harden: bool) -> Engine {
 
 #[test]
 fn accesses_are_checked_to_the_byte() {
-    // Loads and stores at an index in a register, at a constant one, with offsets of all sizes, of
-    // all widths.
+    // Loads and stores of all widths at an index in a register or a constant index, with offsets of
+    // all sizes.
     let mut text = String::from("(module (memory (export \"memory\") 1 2)\n");
     let accesses = [
         ("i32.load8_u", 1_u64),
@@ -65,7 +65,7 @@ fn accesses_are_checked_to_the_byte() {
             }
             for back in [0_u64, 1] {
                 let index = (131_072 + back).checked_sub(offset + width).filter(|index| *index < 1 << 32);
-                // Atomic accesses are aligned.
+                // Atomic accesses must be aligned.
                 if let Some(index) = index.filter(|index| !access.contains("atomic") || index % width == 0) {
                     cases.push((name.clone(), index, offset + index + width));
                 }
@@ -99,8 +99,8 @@ const SHARED: &str = r#"(module
 
 #[test]
 fn code_without_checks_uses_no_memory_without_a_reservation() {
-    // The process may have as many addresses as it wants: so the memory has a reservation, and any
-    // code can use it.
+    // The process has an unlimited address space: so the memory has a reservation, and any code can
+    // use it.
     let shared = SharedMemory::new(MemoryType::shared(1, 2)).unwrap();
     for checks in [BoundsChecks::Reservation, BoundsChecks::Instructions] {
         let engine = engine(checks, false);
@@ -111,8 +111,8 @@ fn code_without_checks_uses_no_memory_without_a_reservation() {
         assert_eq!(load.call(&mut store, 65_532).unwrap(), 0);
         assert_eq!(load.call(&mut store, 65_533).unwrap_err().trap(), Some(Trap::MemoryOutOfBounds));
     }
-    // With few addresses the memory has none, and code without checks is refused: in a process of
-    // its own.
+    // In a small address space the memory has no reservation, and code without checks is refused:
+    // tested in a separate process.
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "with_few_addresses_code_without_checks_is_refused"]);
     limit_addresses(&mut command, 4 << 30);
@@ -122,7 +122,7 @@ fn code_without_checks_uses_no_memory_without_a_reservation() {
 }
 
 #[test]
-#[ignore = "run by the test above, in a process that has few addresses"]
+#[ignore = "run by the test above, in a process with a small address space"]
 fn with_few_addresses_code_without_checks_is_refused() {
     let memory = SharedMemory::new(MemoryType::shared(1, 2)).unwrap();
     let instantiate = |checks| {

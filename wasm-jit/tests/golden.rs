@@ -1,8 +1,8 @@
-//! Golden tests: small programs in `golden/*.wat`, with the machine code that they become beside
-//! them in `.golden` files.
+//! Golden tests: small programs in `golden/*.wat`, with their machine code in `.golden` files next
+//! to them.
 //!
-//! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` writes the files
-//! anew; what has changed is then read in the difference.
+//! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` rewrites the
+//! files; review the difference.
 
 use std::fs;
 use std::num::NonZero;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use wasm_jit::{BoundsChecks, Config, Engine, Error, Module};
 
-/// The whole module's code as text, compiled by so many threads. A first line such as
+/// The code of a module as text, compiled by this number of threads. A first line such as
 /// `;; --bounds-checks` names settings of the engine.
 fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
     let first = String::from_utf8_lossy(module.as_ref()).lines().next().unwrap_or_default().to_owned();
@@ -27,7 +27,7 @@ fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The files in the folder that have, or have not, this extension.
+/// The files in the folder with this extension, or without it.
 fn files(extension: &str, has: bool) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -36,7 +36,7 @@ fn files(extension: &str, has: bool) -> Vec<PathBuf> {
     paths
 }
 
-/// Where two texts part, with a few lines around it.
+/// The first difference of two texts, with a few lines of context.
 fn difference(expected: &str, found: &str) -> String {
     let (expected, found): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), found.lines().collect());
     let at = expected.iter().zip(&found).take_while(|(expected, found)| expected == found).count();
@@ -66,11 +66,10 @@ fn code_is_as_recorded() {
     }
     let of_programs: Vec<PathBuf> = programs.iter().map(|path| path.with_extension("golden")).collect();
     assert_eq!(files("wat", false), of_programs, "every listing has its program");
-    assert!(changed.is_empty(), "bless with BLESS=1 if this is meant:\n{}", changed.join("\n\n"));
+    assert!(changed.is_empty(), "run with BLESS=1 if this is intended:\n{}", changed.join("\n\n"));
 }
 
-/// Enough functions, which call each other forwards and back, that every thread gets several shares
-/// of them.
+/// Enough functions, with calls in both directions, that every thread gets several jobs.
 #[test]
 fn code_is_the_same_whatever_the_number_of_threads() {
     let functions = 8000;
@@ -88,7 +87,7 @@ fn code_is_the_same_whatever_the_number_of_threads() {
     }
     text.push(')');
     let module = wat::parse_str(&text).unwrap();
-    assert!(module.len() > 4 * (128 << 10), "{} bytes are no four shares", module.len());
+    assert!(module.len() > 4 * (128 << 10), "{} bytes are less than four jobs", module.len());
     let one = listing(&module, 1).unwrap();
     for threads in [2, 3] {
         let other = listing(&module, threads).unwrap();

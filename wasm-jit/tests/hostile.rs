@@ -1,9 +1,9 @@
-//! Modules made to hurt: whatever a valid module contains, compiling it takes time in proportion to
-//! its size, and it then runs as it should, or is refused with a limit that is told.
+//! Adversarial modules: whatever a valid module contains, compiling it takes time proportional to
+//! its size, and it then runs correctly, or it is refused with a reported limit.
 //!
-//! Times are never compared with a clock's: a module is compiled and one four times as large, and
-//! the ratio must not be that of a quadratic pass, 16, in every one of several turns. Processor
-//! time of one thread is taken.
+//! Times are not compared with a fixed bound: a module and one four times as large are compiled,
+//! and the ratio must not be that of a quadratic pass, 16, in every one of several rounds. Times
+//! are processor time of one thread.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use wasm_encoder::{
 use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Trap, Val};
 
 const I32: ValType = ValType::I32;
-/// How much longer a module four times as large may take.
-const MOST: f64 = 10.0;
+/// Maximum ratio of the times for a module that is four times as large.
+const MAX_RATIO: f64 = 10.0;
 
-/// A module in the making: function 0 is exported as `f`. It has a memory of one page and a table.
+/// A module being built: function 0 is exported as `f`. It has a memory of one page and a table.
 #[derive(Default)]
 struct Program {
     types: TypeSection,
@@ -80,8 +80,8 @@ impl Program {
     }
 }
 
-/// A module of one function from `params` to `results`, of type 0. Type 1 and function 1 take and
-/// give nothing.
+/// A module of one function from `params` to `results`, of type 0. Type 1 and function 1 have no
+/// parameters or results.
 fn one(
     params: &[ValType],
     results: &[ValType],
@@ -107,7 +107,7 @@ fn compile(wasm: &[u8]) -> Result<Module, Error> {
     Module::new(&Engine::new(&config).unwrap(), wasm)
 }
 
-/// How long it takes to write the module's listing.
+/// The time to write the module's listing.
 fn listing_time(wasm: &[u8]) -> Duration {
     let module = compile(wasm).unwrap();
     let start = processor_time();
@@ -115,7 +115,7 @@ fn listing_time(wasm: &[u8]) -> Duration {
     processor_time() - start
 }
 
-/// Calls the export `f` of a module that may not be refused.
+/// Calls the export `f` of a module that must be accepted.
 #[track_caller]
 fn run(wasm: &[u8], params: &[i32]) -> Result<Vec<i32>, Error> {
     let module = compile(wasm).unwrap();
@@ -133,7 +133,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// How long the module takes to be compiled, or refused.
+/// The time until the module is compiled or refused.
 fn time(wasm: &[u8], runs: usize) -> Duration {
     let one = || {
         let start = processor_time();
@@ -143,15 +143,15 @@ fn time(wasm: &[u8], runs: usize) -> Duration {
     (0..runs).map(|_| one()).min().unwrap()
 }
 
-/// Compiling a module four times as large takes about four times as long.
+/// Checks that compiling a module four times as large takes about four times as long.
 #[track_caller]
 fn check_linear(size: u32, build: impl Fn(u32) -> Vec<u8>) {
     let (small, large) = (build(size), build(4 * size));
-    check_ratio(MOST, || (time(&small, 3), time(&large, 1)));
+    check_ratio(MAX_RATIO, || (time(&small, 3), time(&large, 1)));
 }
 
-/// The second of two times is less than so many times the first. A pass that takes too long does so
-/// whenever it is measured; what else the machine does comes and goes.
+/// Checks that the ratio of two times is below a limit, at least once. A pass that takes too long
+/// does so in every measurement; disturbances by other processes do not.
 #[track_caller]
 fn check_ratio(most: f64, measure: impl Fn() -> (Duration, Duration)) {
     let mut seen = Vec::new();
@@ -176,7 +176,7 @@ fn check_limit(wasm: &[u8]) {
     }
 }
 
-/// All locals that a function may have, each used again and again, with calls.
+/// A function with the maximum number of locals, each used repeatedly, with calls.
 fn locals_with_calls(accesses: u32) -> Vec<u8> {
     one(&[I32], &[I32], &[(49_999, I32)], |sink| {
         for access in 0..accesses {
@@ -215,7 +215,7 @@ fn fifty_thousand_locals_in_a_loop() {
     check_linear(50_000, build);
 }
 
-/// Blocks in each other, with a branch out of all of them, and one out of each.
+/// Nested blocks, with a branch out of all of them, and one out of each.
 fn nested_blocks(depth: u32) -> Vec<u8> {
     one(&[I32], &[I32], &[], |sink| {
         for _ in 0..depth {
@@ -292,7 +292,7 @@ fn a_thousand_loops_in_each_other_with_many_locals() {
     check_linear(500, build);
 }
 
-/// Operands that wait on the stack, while something else happens between them.
+/// Operands that stay on the stack, with other operators between them.
 fn operands(count: u32, between: impl Fn(&mut InstructionSink<'_>)) -> Vec<u8> {
     one(&[I32], &[I32], &[(2, I32)], |sink| {
         for _ in 0..count {
@@ -336,7 +336,7 @@ fn a_hundred_thousand_operands_of_a_local_that_is_written_between_them() {
     };
     assert_eq!(run(&build(1000), &[0]).unwrap(), [999 * 1000 / 2]);
     check_linear(25_000, build);
-    // Many that are another name for the same local, and one write after each.
+    // Many aliases of the same local, and one write after each.
     check_linear(25_000, |count| {
         one(&[I32], &[I32], &[(1, I32)], |sink| {
             (0..count).for_each(|_| {
@@ -363,7 +363,7 @@ fn a_hundred_thousand_operands_between_loops() {
     check_linear(25_000, build);
 }
 
-/// As many blocks with a value, and a jump table to each of them, innermost last.
+/// Nested blocks with a value, and a jump table to each of them, innermost last.
 fn table_of_blocks(targets: u32, order: impl Fn(u32) -> u32) -> Vec<u8> {
     one(&[I32], &[I32], &[], |sink| {
         for _ in 0..targets {
@@ -407,7 +407,7 @@ fn many_jump_tables_to_the_same_blocks() {
     });
 }
 
-/// As many calls from a thousand values to a thousand.
+/// Calls from a thousand values to a thousand.
 fn wide_calls(calls: u32) -> Vec<u8> {
     let mut program = Program::default();
     let many = vec![I32; 1000];
@@ -436,7 +436,7 @@ fn wide_calls(calls: u32) -> Vec<u8> {
 fn a_thousand_parameters_and_results() {
     assert_eq!(run(&wide_calls(3), &[1]).unwrap(), [999 * 1000 / 2 + 1000]);
     check_linear(10, wide_calls);
-    // Each takes two bytes of Wasm, and thousands of machine code.
+    // Each takes two bytes of Wasm, and thousands of bytes of machine code.
     check_limit(&wide_calls(50_000));
 }
 
@@ -499,7 +499,7 @@ fn jump_tables_with_a_thousand_values_for_each_target() {
         let values = program.ty(&[], &many);
         program.function(outer, &[], |sink| {
             for _ in 0..targets {
-                // Each label has its values elsewhere.
+                // Each label has its values in different slots.
                 sink.i32_const(0).block(BlockType::FunctionType(values));
             }
             sink.i32_const(9).call(1).local_get(0).br_table(0..targets, 0);
@@ -523,7 +523,7 @@ fn jump_tables_with_a_thousand_values_for_each_target() {
     check_limit(&build(20_000));
 }
 
-/// Nearly the most code that one function may have, of all kinds.
+/// Close to the maximum code size of one function, with operators of all kinds.
 fn long_function(steps: u32) -> Vec<u8> {
     one(&[I32], &[I32], &[(4, I32), (2, ValType::F64)], |sink| {
         for step in 0..steps {
@@ -551,7 +551,7 @@ fn a_function_of_five_megabytes() {
     check_linear(10_000, long_function);
 }
 
-/// The backtrace asks for the place in the function of each of its frames.
+/// The backtrace looks up the instruction in the function of each of its frames.
 #[test]
 fn a_trap_below_many_frames_of_a_long_function() {
     let build = |steps| {
@@ -570,15 +570,15 @@ fn a_trap_below_many_frames_of_a_long_function() {
         processor_time() - start
     };
     let wasm = build(50_000);
-    // The 256 frames that are kept would take 64 times as long, were each of them asked for by
-    // itself.
+    // The 256 frames that are kept would take 64 times as long if each of them were looked up
+    // separately.
     check_ratio(24.0, || (run_time(&wasm, 3), run_time(&wasm, 3000)));
 }
 
 #[test]
 fn listings_of_deep_and_of_long_functions() {
     for (build, size) in [(nested_blocks as fn(u32) -> Vec<u8>, 10_000), (long_function, 2500)] {
-        check_ratio(MOST, || (listing_time(&build(size)), listing_time(&build(4 * size))));
+        check_ratio(MAX_RATIO, || (listing_time(&build(size)), listing_time(&build(4 * size))));
     }
 }
 
@@ -588,7 +588,7 @@ fn many_try_regions_in_each_other_and_one_after_the_other() {
         one(&[I32], &[I32], &[], |sink| {
             sink.block(BlockType::Empty);
             for level in 0..depth {
-                // Only the outermost one catches what is thrown.
+                // Only the outermost one catches the exception.
                 let catch = (level == 0).then_some(Catch::One { tag: 0, label: 0 });
                 sink.try_table(BlockType::Empty, catch);
             }
@@ -715,7 +715,7 @@ fn constants_that_are_all_different() {
     });
 }
 
-/// Each declares in a few bytes all locals that it may have.
+/// Each declares, in a few bytes, the maximum number of locals.
 #[test]
 fn many_functions_with_fifty_thousand_unused_locals() {
     check_linear(2000, |functions| {
@@ -776,7 +776,7 @@ fn many_declarations() {
     });
 }
 
-/// Something of everything that a program may have.
+/// A program with a part of every kind.
 const PROGRAM: &str = r#"(module $program
     (type $binary (func (param i32 i64) (result i64)))
     (import "host" "f" (func $host (param i32) (result f64)))
@@ -819,7 +819,7 @@ fn below(random: &mut SmallRng, end: usize) -> usize {
     random.random_range(..end)
 }
 
-/// The same with a few small changes, or cut off.
+/// The module with a few small changes, or truncated.
 fn changed(module: &[u8], random: &mut SmallRng) -> Vec<u8> {
     let mut bytes = module.to_vec();
     for _ in 0..=below(random, 3) {
@@ -842,8 +842,8 @@ fn changed(module: &[u8], random: &mut SmallRng) -> Vec<u8> {
     bytes
 }
 
-/// What can be loaded is asked for names and listings, too, which are read when somebody asks. By
-/// hand, for longer:
+/// If the module loads, names and listings, which are read on demand, are read too. Manually, for
+/// longer:
 /// `HOSTILE_MODULE=file.wasm HOSTILE_ROUNDS=100000 HOSTILE_SEED=7 cargo test --release -p wasm-jit --test hostile changed`.
 #[test]
 fn modules_that_were_changed_are_loaded_or_refused() {

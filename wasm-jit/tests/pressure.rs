@@ -1,6 +1,6 @@
-//! Every operator where registers are short: all homes are taken, operands wait below, and those of
-//! the operator come from wherever an operand can be. The result is that of the same operator alone
-//! in a function.
+//! Every operator under register pressure: all cache registers are taken, more operands wait on the
+//! stack, and the operator's own operands come from every place that an operand can be in. The
+//! result must be that of the same operator alone in a function.
 
 use std::fmt::Write as _;
 
@@ -8,39 +8,39 @@ use wasm_jit::{BoundsChecks, Config, Engine, Instance, Module, Store, Val};
 
 /// An operator with its immediates, the types of its operands, and of its result if it has one.
 struct Operator {
-    /// A constant in front of the operands.
+    /// A constant before the operands.
     constant: &'static str,
     text: String,
     operands: Vec<&'static str>,
     result: Option<&'static str>,
 }
 
-/// Where an operand comes from, and what it is then.
+/// The location of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     /// A register of its own.
     Own,
-    /// A local without a home, of which a register has a copy.
+    /// A local that is not register-cached, of which a register has a copy.
     Copy,
     /// A local that is in its slot only.
     Slot,
-    /// A local at home.
-    Home,
-    /// Memory, of which base and address take a register each.
+    /// A register-cached local.
+    Cached,
+    /// Memory; base and address take a register each.
     Memory,
 }
 
-const FROM: [From; 5] = [From::Own, From::Copy, From::Slot, From::Home, From::Memory];
+const FROM: [From; 5] = [From::Own, From::Copy, From::Slot, From::Cached, From::Memory];
 
-/// What comes after the operator, which changes the code for it.
+/// The instruction after the operator, which changes the code for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
     Nothing,
-    /// A local at home is set, whose old value is still an operand.
-    SetHome,
-    /// An addition takes the result.
+    /// Sets a register-cached local whose old value is still an operand.
+    SetCached,
+    /// Adds to the result.
     Add,
-    /// A condition.
+    /// Uses the result as a condition.
     Condition,
 }
 
@@ -132,20 +132,20 @@ fn operators() -> Vec<Operator> {
     for what in "add sub mul and or xor eq lt_s ge_u".split(' ') {
         let result = if what.contains(['e', 't']) { "i32" } else { "i64" };
         let (text, operands) = (format!("i64.{what}"), vec!["i64"]);
-        // One that needs a register.
+        // A constant that needs a register.
         all.push(Operator { constant: "(i64.const 0x1_0000_0007)", text, operands, result: Some(result) });
     }
     all
 }
 
-/// An operand called `$a` to `$c`.
+/// An operand named `$a` to `$c`.
 fn operand(name: char, ty: &str, from: From) -> String {
     match from {
         From::Own if ty.starts_with('f') => format!("({ty}.neg ({ty}.neg (local.get ${name})))"),
         From::Own => format!("({ty}.sub (local.get ${name}) ({ty}.const 0))"),
         From::Copy => format!("(local.get $copy-{name})"),
         From::Slot => format!("(local.get $slot-{name})"),
-        From::Home => format!("(local.get $home-{name})"),
+        From::Cached => format!("(local.get $cached-{name})"),
         From::Memory => format!("({ty}.load $operands offset={} {ADDRESS})", place(name)),
     }
 }
@@ -153,22 +153,22 @@ fn operand(name: char, ty: &str, from: From) -> String {
 /// 0, in a register of its own.
 const ADDRESS: &str = "(i32.wrap_i64 (i64.sub (local.get $int-1) (i64.const 0)))";
 
-/// Where an operand is in memory.
+/// The address of an operand in memory.
 fn place(name: char) -> u32 {
     8 * (u32::from(name) - u32::from('a'))
 }
 
 const NAMES: [char; 3] = ['a', 'b', 'c'];
 
-/// The operator where registers are short.
+/// The operator under register pressure.
 fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> String {
     let Operator { constant, text, operands, result } = operator;
     let result_ty = result.unwrap_or("i32");
     let mut params = String::new();
-    let mut locals = format!("(local $home-result {result_ty}) (local $result {result_ty})");
+    let mut locals = format!("(local $cached-result {result_ty}) (local $result {result_ty})");
     let mut first = String::new();
     let mut copies = String::new();
-    // Accesses that make no code, in a loop: those locals have the homes.
+    // Accesses in a loop that emit no code: they make these locals register-cached.
     let mut uses = String::new();
     let mut use_often = |name: &str| {
         let _ = write!(uses, "(local.set {name} (local.get {name}))");
@@ -176,16 +176,16 @@ fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> St
     for (name, ty) in NAMES.iter().zip(operands) {
         let _ = write!(params, "(param ${name} {ty})");
         let _ =
-            write!(locals, "(local $copy-{name} {ty}) (local $slot-{name} {ty}) (local $home-{name} {ty})");
+            write!(locals, "(local $copy-{name} {ty}) (local $slot-{name} {ty}) (local $cached-{name} {ty})");
         let _ = write!(first, "(local.set $slot-{name} (local.get ${name}))");
-        let _ = write!(first, "(local.set $home-{name} (local.get ${name}))");
+        let _ = write!(first, "(local.set $cached-{name} (local.get ${name}))");
         let at = place(*name);
         let _ = write!(first, "({ty}.store $operands offset={at} (i32.const 0) (local.get ${name}))");
         let own = operand(*name, ty, From::Own);
         let _ = write!(copies, "(local.set $copy-{name} {own})");
-        use_often(&format!("$home-{name}"));
+        use_often(&format!("$cached-{name}"));
     }
-    use_often("$home-result");
+    use_often("$cached-result");
     for at in 0..8 {
         let _ = write!(locals, "(local $int-{at} i64) (local $float-{at} f64)");
         use_often(&format!("$int-{at}"));
@@ -214,17 +214,17 @@ fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> St
     let (before, behind) = match (after, result) {
         (_, None) => (String::new(), String::new()),
         (After::Nothing, Some(_)) => (String::new(), "(local.set $result)".to_owned()),
-        (After::SetHome, Some(ty)) => (
-            "(local.get $home-result)".to_owned(),
+        (After::SetCached, Some(ty)) => (
+            "(local.get $cached-result)".to_owned(),
             format!(
-                "(local.set $home-result) (if ({ty}.ne ({ty}.const 0)) {fail}) (local.set $result (local.get $home-result))"
+                "(local.set $cached-result) (if ({ty}.ne ({ty}.const 0)) {fail}) (local.set $result (local.get $cached-result))"
             ),
         ),
         (After::Add, Some(ty)) if ty.starts_with('f') => {
             (format!("({ty}.neg ({ty}.const 0))"), format!("{ty}.add (local.set $result)"))
         }
         (After::Add, Some(ty)) => (
-            format!("({ty}.sub (local.get $home-result) ({ty}.const 0))"),
+            format!("({ty}.sub (local.get $cached-result) ({ty}.const 0))"),
             format!("{ty}.add (local.set $result)"),
         ),
         (After::Condition, Some(_)) => {
@@ -262,7 +262,7 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
             "
         );
     }
-    // Imports come first.
+    // Imports must come first.
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_by_key(|line| !line.contains("(import"));
     let head = lines.iter().position(|line| line.contains("(module")).expect("it is there");
@@ -286,10 +286,10 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     for combination in 0..FROM.len().pow(count as u32) {
         let from: Vec<From> =
             (0..count).map(|at| FROM[combination / FROM.len().pow(at as u32) % FROM.len()]).collect();
-        for after in [After::Nothing, After::SetHome, After::Add, After::Condition] {
+        for after in [After::Nothing, After::SetCached, After::Add, After::Condition] {
             let fits = match after {
                 After::Nothing => true,
-                After::SetHome | After::Add => operator.result.is_some(),
+                After::SetCached | After::Add => operator.result.is_some(),
                 After::Condition => operator.result == Some("i32"),
             };
             if fits {
@@ -302,7 +302,7 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     (out, cases)
 }
 
-/// Arguments, most of which do not trap anywhere.
+/// Arguments, most of which never trap.
 fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
     let of = |ty: &str, number: i64, bits: f64| match ty {
         "i32" => Val::I32(number as i32),
@@ -324,7 +324,7 @@ fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
         .collect()
 }
 
-/// What is seen of a value; all NaNs are the same.
+/// A value as text; all NaNs are equal.
 fn shown(value: &Val) -> String {
     match value {
         Val::F32(bits) if f32::from_bits(*bits).is_nan() => "nan".to_owned(),

@@ -1,7 +1,7 @@
-//! Signals, alarms and forks, each in a child process that may die of it.
+//! Signals, alarms and forks, each in a child process that they may kill.
 //!
-//! The only test of its process: a child of a process whose other threads are at work may find a
-//! lock that nobody will give back.
+//! The only test of its process: a child of a process with other active threads could find a lock
+//! that is never released.
 
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PROGRAM: &str = r#"(module
             (memory.fill (i32.const 0) (i32.const 1) (i32.const 0x10000000))
             (br $again))))"#;
 
-/// How a child ends.
+/// The way in which a child ends.
 #[derive(Debug, PartialEq)]
 enum End {
     Exit(i32),
@@ -24,9 +24,9 @@ enum End {
 }
 use End::{Exit, Signal};
 
-/// What happens to a child that does so; what it gives is its exit code.
+/// The way in which a child that calls `act` ends; the result of `act` is its exit code.
 fn end_of(act: &mut dyn FnMut() -> bool) -> End {
-    // SAFETY: this process has no other thread that is at work. The child is ended if it hangs.
+    // SAFETY: this process has no other active thread. The child is killed if it hangs.
     let status = unsafe {
         match libc::fork() {
             0 => {
@@ -44,7 +44,7 @@ fn end_of(act: &mut dyn FnMut() -> bool) -> End {
     if libc::WIFSIGNALED(status) { Signal(libc::WTERMSIG(status)) } else { Exit(libc::WEXITSTATUS(status)) }
 }
 
-/// A program, and how it is interrupted.
+/// A program, and a handle to interrupt it.
 fn program(signal: i32) -> (Store<()>, Instance, InterruptHandle) {
     let engine = Engine::new(Config::new().interrupt_signal(signal)).unwrap();
     let module = Module::new(&engine, PROGRAM).unwrap();
@@ -54,7 +54,7 @@ fn program(signal: i32) -> (Store<()>, Instance, InterruptHandle) {
     (store, instance, handle)
 }
 
-/// Whether a program that does not end is stopped by a timeout.
+/// Whether a timeout stops an endless program.
 fn is_stopped(name: &str, signal: i32) -> bool {
     is_stopped_in_time(name, signal, Duration::from_millis(50))
 }
@@ -68,7 +68,7 @@ fn is_stopped_in_time(name: &str, signal: i32, time: Duration) -> bool {
 
 /// Sends this thread a signal while it runs an endless loop.
 fn send_into_loop(signal: i32) -> bool {
-    // SAFETY: the thread lives until it is ended by the signal.
+    // SAFETY: the thread lives until the signal ends it.
     let this = unsafe { libc::pthread_self() };
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(100));
@@ -78,7 +78,7 @@ fn send_into_loop(signal: i32) -> bool {
     is_stopped_in_time("endless", libc::SIGURG, Duration::from_secs(1))
 }
 
-/// Lets the kernel send SIGALRM in a moment, and waits until it has come.
+/// Makes the kernel send SIGALRM shortly, and waits until it has arrived.
 fn alarm() {
     let soon = libc::timeval { tv_sec: 0, tv_usec: 10_000 };
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
@@ -86,8 +86,8 @@ fn alarm() {
     // SAFETY: reads the timer.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
     let mut left = timer;
-    // It stands at zero when the signal was sent; this thread takes it at the end of the call that
-    // sees that.
+    // The timer is zero when the signal was sent; this thread takes it at the end of the system
+    // call that observes that.
     while (left.it_value.tv_sec, left.it_value.tv_usec) != (0, 0) {
         thread::yield_now();
         // SAFETY: writes the timer's state.
@@ -105,21 +105,20 @@ fn signals_and_forks() {
         }
     };
 
-    // A signal that was sent is no trap, whatever the thread executes. (Rust's own handler takes
+    // A signal that was sent is not a trap, whatever the thread executes. (Rust's own handler takes
     // SIGSEGV and SIGBUS for faults.)
     for signal in [libc::SIGFPE, libc::SIGILL, libc::SIGTERM] {
         check("sent", Signal(signal), &mut || send_into_loop(signal));
     }
 
-    // A signal by which threads are interrupted has the effect that it had when somebody else sends
-    // it.
+    // If another process sends the signal of interrupts, it has its previous effect.
     check("default", Signal(libc::SIGALRM), &mut || {
         let _program = program(libc::SIGALRM);
         alarm();
         true
     });
     check("ignored", Exit(0), &mut || {
-        // SAFETY: nothing else is about this signal.
+        // SAFETY: nothing else uses this signal.
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
         let _program = program(libc::SIGALRM);
         (0..3).for_each(|_| alarm());
@@ -127,7 +126,7 @@ fn signals_and_forks() {
     });
     check("ignored by default", Exit(0), &mut || {
         let _program = program(libc::SIGWINCH);
-        // SAFETY: by default nothing happens.
+        // SAFETY: ignored by default.
         unsafe { libc::kill(libc::getpid(), libc::SIGWINCH) };
         is_stopped("endless", libc::SIGWINCH)
     });
@@ -137,7 +136,7 @@ fn signals_and_forks() {
 
     check("hardly ever in its own code", Exit(0), &mut || is_stopped("filling", libc::SIGURG));
 
-    // The thread that watches the time is not copied into a child.
+    // The timer thread is not copied into a child.
     assert!(is_stopped("endless", libc::SIGURG));
     let (_store, _instance, handle) = program(libc::SIGURG);
     let mut timeout = Some(handle.interrupt_after(Duration::from_secs(1000)).unwrap());

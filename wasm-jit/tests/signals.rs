@@ -1,4 +1,4 @@
-//! Signals that come while another one is being handled, on the signal stack of a thread.
+//! Signals that arrive while another one is handled, on a thread's signal stack.
 //!
 //! The only test of its process: it installs handlers.
 
@@ -21,7 +21,7 @@ extern "C" fn handle(signal: i32) {
     SEEN.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
-/// The others come when this one has been handled.
+/// The other signals arrive when this one has been handled.
 extern "C" fn send_others(signal: i32) {
     [libc::SIGUSR1, libc::SIGUSR2, libc::SIGURG].into_iter().for_each(send);
     assert_eq!(SEEN.load(Ordering::SeqCst), 0, "handlers nest");
@@ -29,7 +29,7 @@ extern "C" fn send_others(signal: i32) {
 }
 
 fn install(signal: i32, handler: extern "C" fn(i32)) {
-    // SAFETY: all zero is a valid action; the handler obeys signal context.
+    // SAFETY: all zero is a valid action; the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handler as *const () as usize;
@@ -38,14 +38,14 @@ fn install(signal: i32, handler: extern "C" fn(i32)) {
     }
 }
 
-/// Sends this thread a signal that does not look like one of the engine's.
+/// Sends this thread a signal that cannot be taken for one of the engine's.
 fn send(signal: i32) {
     let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
     // SAFETY: to the thread itself; there is a handler for the signal.
     assert_eq!(unsafe { libc::pthread_sigqueue(libc::pthread_self(), signal, value) }, 0);
 }
 
-/// Lets the signals come at once.
+/// Sends several signals at the same time.
 fn send_together(signals: &[i32]) {
     // SAFETY: changes this thread's mask, and restores it.
     unsafe {
@@ -58,7 +58,7 @@ fn send_together(signals: &[i32]) {
     }
 }
 
-/// Gives this thread a signal stack, larger than any that it needs.
+/// Gives this thread a signal stack larger than any that it needs.
 fn use_signal_stack() {
     const SIZE: usize = 64 << 10;
     let stack = Vec::leak(vec![0_u128; SIZE / 16]).as_mut_ptr();
@@ -68,7 +68,7 @@ fn use_signal_stack() {
     TOP.store(stack.ss_sp.addr() + SIZE, Ordering::SeqCst);
 }
 
-/// A trap in an engine that is interrupted by this signal.
+/// Causes a trap in an engine whose interrupt signal is this one.
 fn trap_in_engine(signal: i32) {
     let engine = Engine::new(Config::new().interrupt_signal(signal)).unwrap();
     let mut store = Store::new(&engine, ());
@@ -89,12 +89,12 @@ fn handlers_of_the_engine_do_not_nest() {
     trap_in_engine(libc::SIGURG);
     trap_in_engine(libc::SIGUSR2);
 
-    // One frame of the kernel and one of each handler.
+    // One signal frame, and one of each handler.
     send(libc::SIGUSR2);
     assert_eq!(SEEN.swap(0, Ordering::SeqCst), 1 << libc::SIGUSR2);
     let one = USED.swap(0, Ordering::SeqCst);
 
-    // SIGUSR1 is not the engine's: it comes first, and another one on top of it. The third waits.
+    // SIGUSR1 is not the engine's: it comes first, and another one nests. The third waits.
     let together = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGURG];
     let all = together.iter().fold(0, |all, signal| all | 1 << signal);
     send_together(&together);
@@ -102,7 +102,7 @@ fn handlers_of_the_engine_do_not_nest() {
     let used = USED.swap(0, Ordering::SeqCst);
     assert!(2 * used < 5 * one, "{used} bytes of the signal stack, {one} for one signal");
 
-    // Those that come while the signal of a trap is handled.
+    // Signals that arrive while the signal of a trap is handled.
     send(libc::SIGFPE);
     assert_eq!(SEEN.swap(0, Ordering::SeqCst), all | 1 << libc::SIGFPE);
     let used = USED.swap(0, Ordering::SeqCst);

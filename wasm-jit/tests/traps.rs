@@ -1,4 +1,4 @@
-//! Programs that trap, throw or do not end, by the public API: what the caller learns.
+//! Programs that trap, throw or do not end: the errors of the public API.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Program {
 }
 
 #[test]
-fn every_trap_is_told_apart() {
+fn every_trap_has_its_own_error() {
     let mut program = program(
         r#"(module
         (memory 1)
@@ -98,7 +98,7 @@ fn every_trap_is_told_apart() {
     }
 }
 
-/// Function names, and the text of the instruction that each frame is at.
+/// Function names, and the text of each frame's current instruction.
 fn frames(text: &str, backtrace: &WasmBacktrace) -> Vec<(String, String)> {
     let binary = wat::parse_str(text).unwrap();
     let mut printed = String::new();
@@ -113,7 +113,7 @@ fn frames(text: &str, backtrace: &WasmBacktrace) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_backtrace_tells_functions_and_instructions() {
+fn a_backtrace_has_functions_and_instructions() {
     let text = r#"(module $shop
         (memory 1)
         (func $load (param i32) (result i32)
@@ -155,7 +155,7 @@ fn a_stack_overflow_keeps_the_inner_frames_only() {
 }
 
 #[test]
-fn frames_on_both_sides_of_a_host_function_are_told() {
+fn frames_on_both_sides_of_a_host_function_are_reported() {
     let text = r#"(module
         (import "host" "call" (func $host (param i32)))
         (func $a (export "a") (call $host (i32.const 1)))

@@ -1,12 +1,10 @@
 //! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid
 //! once. One patch is a batch of one.
 //!
-//! 1. Every patch is checked; those that may be, are taken: the straddlers' sites are locked in the
-//!    table.
-//! 2. All of them make their stores up to their next wait: the single stores are done, the
-//!    straddlers have INT3.
-//! 3. One wait, from the last of these stores.
-//! 4. On with 2, until none has to wait.
+//! 1. Every patch is checked, and the sites of those that may be made are acquired: the straddlers'
+//!    sites are locked in the table.
+//! 2. They are made step by step, with one wait for all after each step (`stepwise`): after the
+//!    first step, the single stores are done, and the straddlers have INT3.
 //!
 //! A patch that is refused or fails drops out, as if it had not been in the batch.
 
@@ -14,8 +12,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::in_flight::InFlightPatch;
-use crate::text::atfork;
-use crate::{Error, Patch, serialize, trap, tsc};
+use crate::stepwise::{self, Stepwise as _};
+use crate::{Error, Patch, serialize, trap};
 
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
 /// that executes it runs the old or the new instruction, never a mixture.
@@ -61,11 +59,11 @@ use crate::{Error, Patch, serialize, trap, tsc};
 pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<(), Error> {
     let patch = Patch { address, expected, replacement };
     // SAFETY: the caller's obligations.
-    let mut way = [unsafe { InFlightPatch::check(&patch) }];
+    let mut results = [unsafe { InFlightPatch::check(&patch) }];
     // SAFETY: as above.
-    unsafe { finish_all(std::slice::from_ref(&patch), &mut way) };
-    let [way] = way;
-    way.map(drop)
+    unsafe { finish_all(std::slice::from_ref(&patch), &mut results) };
+    let [result] = results;
+    result.map(drop)
 }
 
 /// Makes many patches, of any kind, and pays each of the two waits once for all of them. Returns
@@ -81,16 +79,16 @@ pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Resu
 /// The obligations of [`patch`], for each.
 pub unsafe fn patch_all(patches: &[Patch<'_>]) -> Vec<Result<(), Error>> {
     // SAFETY: the caller's obligations.
-    let mut ways = unsafe { check_all(patches) };
+    let mut results = unsafe { check_all(patches) };
     // SAFETY: as above.
-    unsafe { finish_all(patches, &mut ways) };
-    ways.into_iter().map(|way| way.map(drop)).collect()
+    unsafe { finish_all(patches, &mut results) };
+    results.into_iter().map(|result| result.map(drop)).collect()
 }
 
 /// Step 1, first half: checks each patch, and refuses the later of those that overlap.
 ///
 /// # Safety
-/// The obligations of [`patch`], for each, until its way's end.
+/// The obligations of [`patch`], for each, until the patch's end.
 pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<InFlightPatch, Error>> {
     let mut ends_by_start: BTreeMap<usize, usize> = BTreeMap::new();
     let mut overlaps = |bytes: Range<usize>| {
@@ -113,88 +111,45 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<InFlightPatc
     patches.iter().map(check).collect()
 }
 
-/// Steps 1, second half, to 4; and once more for text that was mapped anew.
+/// Steps 1, second half, and 2; and once more for text that was mapped anew.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
-unsafe fn finish_all(patches: &[Patch<'_>], ways: &mut [Result<InFlightPatch, Error>]) {
+unsafe fn finish_all(patches: &[Patch<'_>], results: &mut [Result<InFlightPatch, Error>]) {
     // SAFETY: the caller's obligations, which hold until both are finished.
-    let stay = |ways: &mut [Result<InFlightPatch, Error>]| unsafe {
-        ways.iter_mut().flatten().for_each(|way| way.stay_mapped());
+    let stay = |results: &mut [Result<InFlightPatch, Error>]| unsafe {
+        results.iter_mut().flatten().for_each(|in_flight| in_flight.stay_mapped());
     };
-    stay(ways);
-    take_all(ways);
-    run(ways);
+    stay(results);
+    acquire_all(results);
+    stepwise::finish_all(results);
     // SAFETY: the caller's obligations.
-    if unsafe { renew_stale(patches, ways) } {
-        stay(ways);
-        take_all(ways);
-        run(ways);
+    if unsafe { renew_stale(patches, results) } {
+        stay(results);
+        acquire_all(results);
+        stepwise::finish_all(results);
     }
 }
 
-/// Takes every site that must be taken.
-pub(crate) fn take_all(ways: &mut [Result<InFlightPatch, Error>]) {
-    let any =
-        |has: fn(&InFlightPatch) -> bool| ways.iter().flatten().any(|way| has(way) && !way.is_finished());
+/// Acquires every site that must be acquired.
+pub(crate) fn acquire_all(results: &mut [Result<InFlightPatch, Error>]) {
+    let any = |has: fn(&InFlightPatch) -> bool| {
+        results.iter().flatten().any(|in_flight| has(in_flight) && !in_flight.is_finished())
+    };
     let no_trap = if any(InFlightPatch::uses_int3) { trap::own_sigtrap().err() } else { None };
     let no_wait = if any(InFlightPatch::waits) { serialize::may_wait().err() } else { None };
-    for way in ways {
-        let taken = match way {
-            Ok(way) if way.is_finished() => continue,
-            Ok(way) => match (&no_trap, &no_wait) {
-                (Some(refusal), _) if way.uses_int3() => Err(Error::of_refusal(refusal)),
-                (_, Some(refusal)) if way.waits() => Err(Error::of_refusal(refusal)),
-                _ => way.take(),
+    for result in results {
+        let acquired = match result {
+            Ok(in_flight) if in_flight.is_finished() => continue,
+            Ok(in_flight) => match (&no_trap, &no_wait) {
+                (Some(refusal), _) if in_flight.uses_int3() => Err(Error::of_refusal(refusal)),
+                (_, Some(refusal)) if in_flight.waits() => Err(Error::of_refusal(refusal)),
+                _ => in_flight.acquire(),
             },
             Err(_) => continue,
         };
-        if let Err(error) = taken {
-            *way = Err(error);
-        }
-    }
-}
-
-/// Step 2. Returns a time after the last of these stores, if any patch has to wait now.
-pub(crate) fn store_all(ways: &mut [Result<InFlightPatch, Error>]) -> Option<u64> {
-    let mut waiting = false;
-    let _step = ways.iter().flatten().any(InFlightPatch::uses_int3).then(atfork::step);
-    for way in ways {
-        if let Ok(going) = way {
-            match going.store() {
-                Ok(()) => waiting |= going.is_waiting(),
-                Err(error) => *way = Err(error),
-            }
-        }
-    }
-    waiting.then(tsc::now_after_all)
-}
-
-/// Step 3 is over.
-pub(crate) fn have_waited(ways: &mut [Result<InFlightPatch, Error>]) {
-    ways.iter_mut().flatten().filter(|way| way.is_waiting()).for_each(InFlightPatch::has_waited);
-}
-
-/// Step 3 is refused: those that have to wait are given up, unless they only had to keep others
-/// from following.
-pub(crate) fn give_up(ways: &mut [Result<InFlightPatch, Error>], refusal: &Error) {
-    let _step = atfork::step();
-    for way in ways {
-        if let Ok(waiting) = way
-            && waiting.is_waiting()
-            && !waiting.give_up()
-        {
-            *way = Err(Error::of_refusal(refusal));
-        }
-    }
-}
-
-/// Steps 2 to 4.
-fn run(ways: &mut [Result<InFlightPatch, Error>]) {
-    while let Some(stored_at) = store_all(ways) {
-        match serialize::wait_since(stored_at) {
-            Ok(()) => have_waited(ways),
-            Err(refusal) => give_up(ways, &refusal),
+        if let Err(error) = acquired {
+            *result = Err(error);
         }
     }
 }
@@ -204,16 +159,20 @@ fn run(ways: &mut [Result<InFlightPatch, Error>]) {
 ///
 /// # Safety
 /// The obligations of [`patch`], for each patch that is finished.
-pub(crate) unsafe fn renew_stale(patches: &[Patch<'_>], ways: &mut [Result<InFlightPatch, Error>]) -> bool {
+pub(crate) unsafe fn renew_stale(
+    patches: &[Patch<'_>],
+    results: &mut [Result<InFlightPatch, Error>],
+) -> bool {
     let mut any = false;
-    for (patch, way) in patches.iter().zip(ways) {
-        // SAFETY: the caller's obligations.
-        if way.as_ref().is_ok_and(|way| way.is_finished() && unsafe { way.is_stale() }) {
-            if let Ok(way) = way {
-                way.forget_text();
-            }
+    for (patch, result) in patches.iter().zip(results) {
+        if let Ok(in_flight) = result
+            && in_flight.is_finished()
+            // SAFETY: the caller's obligations.
+            && unsafe { in_flight.is_stale() }
+        {
+            in_flight.forget_text();
             // SAFETY: as above.
-            *way = unsafe { InFlightPatch::check(patch) };
+            *result = unsafe { InFlightPatch::check(patch) };
             any = true;
         }
     }

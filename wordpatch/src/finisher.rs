@@ -104,18 +104,14 @@ fn run(queue: &Queue) {
     }
 }
 
-/// One wait for all, and a step of each.
+/// One wait for all that are not finished, and a step of each.
 pub(crate) fn further_all(patches: &[Arc<Shared>]) {
     let mut locked: Vec<(&Shared, MutexGuard<'_, Flight>)> =
         patches.iter().map(|patch| (&**patch, patch.lock())).collect();
-    // Others may have finished it before.
-    locked.retain(|(patch, _)| patch.state() != State::Finished);
-    let Some(stored_at) = locked.iter().map(|(_, flight)| flight.stored_at()).max() else { return };
+    let stored_at = locked.iter().filter_map(|(_, flight)| flight.stored_at()).max();
+    let Some(stored_at) = stored_at else { return };
     let waited = serialize::wait_since(stored_at);
     for (patch, flight) in &mut locked {
-        match &waited {
-            Ok(()) => patch.step(flight),
-            Err(refusal) => patch.refuse(flight, refusal),
-        }
+        patch.step(flight, &waited);
     }
 }

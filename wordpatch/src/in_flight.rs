@@ -1,16 +1,17 @@
 //! One patch on its way through its protocol.
 //!
-//! Checked, then *taken* (the site is its own, and locked in the table), then stored step by step:
-//! by the drivers, which make the waits between. A patch that fails has changed nothing: before its
-//! second store, the lock is taken back.
+//! Checked, then the site is acquired (it is this patch's alone, and locked in the table), then
+//! stored step by step: by the drivers, which make the waits between. A patch that fails has
+//! changed nothing: before its second store, the lock is taken back.
 
 use iced_x86::{Decoder, DecoderOptions};
 
 use crate::copies::{self, MAX_INSTRUCTION};
 use crate::fault::{self, Point};
 use crate::layout::{self, Change, MAX_CODE};
-use crate::protocol::{INT3, Protocol, Step};
+use crate::protocol::{INT3, Protocol, Step, Stored};
 use crate::site_table::{self, Int3, OwnedSite};
+use crate::stepwise::Stepwise;
 use crate::text::{self, TextRef};
 use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
@@ -26,6 +27,7 @@ pub(crate) struct InFlightPatch {
     protocol: Protocol,
     /// How many steps are made.
     made: usize,
+    /// The site, while it is this patch's alone.
     owned: Option<OwnedSite>,
 }
 
@@ -75,10 +77,6 @@ impl InFlightPatch {
         self.place.address()
     }
 
-    pub(crate) fn uses_int3(&self) -> bool {
-        self.protocol.uses_int3()
-    }
-
     pub(crate) fn waits(&self) -> bool {
         self.protocol.waits()
     }
@@ -92,13 +90,13 @@ impl InFlightPatch {
         self.place = unsafe { self.place.staying_mapped() };
     }
 
-    /// Takes the site, if the protocol needs it, and locks it in the table if INT3 will stand
+    /// Acquires the site, if the protocol needs it, and locks it in the table if INT3 will stand
     /// there.
     ///
     /// # Errors
     /// [`Error::Contended`], or a way that [`InFlightPatch::check`] can fail too: another patch may
     /// have been finished since.
-    pub(crate) fn take(&mut self) -> Result<(), Error> {
+    pub(crate) fn acquire(&mut self) -> Result<(), Error> {
         let Some(change) = self.change.filter(|_| self.protocol.needs_site() && self.owned.is_none()) else {
             return Ok(());
         };
@@ -121,32 +119,6 @@ impl InFlightPatch {
         }
         self.owned = Some(owned);
         fault::reached(self.address(), Point::Taken);
-        Ok(())
-    }
-
-    /// Makes the stores up to the next wait, or the end, where the site is given back. The caller
-    /// keeps forks out ([`atfork::step`](crate::text::atfork::step)).
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
-    /// back.
-    pub(crate) fn store(&mut self) -> Result<(), Error> {
-        while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
-            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
-            // window, and mixtures behind INT3.
-            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
-            if let Err(error) = stored {
-                // SAFETY: obligation 1 of `check`.
-                let error = unsafe { self.explain(*offset, old, error) };
-                self.take_lock_back();
-                return Err(error);
-            }
-            self.made += 1;
-            fault::reached(self.address(), Point::Made(self.made));
-        }
-        if self.is_finished() && self.owned.take().is_some() {
-            fault::reached(self.address(), Point::Released);
-        }
         Ok(())
     }
 
@@ -175,33 +147,6 @@ impl InFlightPatch {
         }
     }
 
-    /// Whether a wait comes next.
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.protocol.steps().get(self.made), Some(Step::Wait))
-    }
-
-    /// Says that the wait that comes next is over.
-    pub(crate) fn has_waited(&mut self) {
-        assert!(self.is_waiting());
-        self.made += 1;
-        fault::reached(self.address(), Point::Made(self.made));
-    }
-
-    /// Gives the patch up because its next wait is refused; says whether it stands all the same.
-    /// Before the back part was stored, the site is as it was. After that there is no way back, nor
-    /// on: the site stays locked, and its threads go on in the copy. Where only the wait behind the
-    /// last store is missing, the patch is made, and the site is kept from every other for good.
-    /// The caller keeps forks out.
-    pub(crate) fn give_up(&mut self) -> bool {
-        if !self.uses_int3() {
-            std::mem::forget(self.owned.take());
-            self.made = self.protocol.steps().len();
-            return true;
-        }
-        self.take_lock_back();
-        false
-    }
-
     pub(crate) fn is_finished(&self) -> bool {
         self.made == self.protocol.steps().len()
     }
@@ -209,19 +154,23 @@ impl InFlightPatch {
     /// Puts the first byte back, if it is all that was stored, and releases the site; but never
     /// while INT3 stands there.
     fn take_lock_back(&mut self) {
-        let steps = self.protocol.steps();
-        if let (true, Some(Step::Store { old, new, .. })) = (self.uses_int3() && self.made > 0, steps.first())
-        {
-            if self.made <= 2 {
-                // SAFETY: as in `store`. A refusal shows in what is read next.
-                let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
-            }
-            // SAFETY: obligation 1 of `check`.
-            if unsafe { self.place.read(0, 1) }[0] == INT3 {
-                std::mem::forget(self.owned.take());
-            }
+        let stored = self.protocol.stored(self.made);
+        if let (Stored::Lock, Some(Step::Store { old, new, .. })) = (stored, self.protocol.steps().first()) {
+            // SAFETY: as in `store`. A refusal shows in what is read next.
+            let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
+        }
+        // SAFETY: obligation 1 of `check`.
+        if stored != Stored::Nothing && unsafe { self.place.read(0, 1) }[0] == INT3 {
+            self.abandon_site();
         }
         self.owned = None;
+    }
+
+    /// Keeps the site, if it is this patch's, from every other patch for good.
+    fn abandon_site(&mut self) {
+        if let Some(owned) = self.owned.take() {
+            owned.abandon();
+        }
     }
 
     /// Whether something else was mapped there since the patch was checked, so that its stores
@@ -248,12 +197,76 @@ impl InFlightPatch {
     }
 }
 
+impl Stepwise for InFlightPatch {
+    type Error = Error;
+
+    /// At the end, the site is given back.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
+    /// back.
+    fn store(&mut self) -> Result<(), Error> {
+        while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
+            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
+            // window, and mixtures behind INT3.
+            let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
+            if let Err(error) = stored {
+                // SAFETY: obligation 1 of `check`.
+                let error = unsafe { self.explain(*offset, old, error) };
+                self.take_lock_back();
+                return Err(error);
+            }
+            self.made += 1;
+            fault::reached(self.address(), Point::Made(self.made));
+        }
+        if self.is_finished() && self.owned.take().is_some() {
+            fault::reached(self.address(), Point::Released);
+        }
+        Ok(())
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.protocol.steps().get(self.made), Some(Step::Wait))
+    }
+
+    fn end_wait(&mut self) {
+        assert!(self.is_waiting());
+        self.made += 1;
+        fault::reached(self.address(), Point::Made(self.made));
+    }
+
+    /// Where only the wait after the last store is missing, the patch stands, and its site is kept
+    /// from every other patch.
+    ///
+    /// # Errors
+    /// The refusal, else. If the back part was not stored yet, the site is as it was. After that
+    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy.
+    fn give_up(&mut self, refusal: Error) -> Result<(), Error> {
+        assert!(self.is_waiting());
+        match self.protocol.stored(self.made) {
+            Stored::All => {
+                self.abandon_site();
+                self.made = self.protocol.steps().len();
+                Ok(())
+            }
+            Stored::Nothing | Stored::Lock | Stored::LockAndBack => {
+                self.take_lock_back();
+                Err(refusal)
+            }
+        }
+    }
+
+    fn uses_int3(&self) -> bool {
+        self.protocol.uses_int3()
+    }
+}
+
 impl Drop for InFlightPatch {
     fn drop(&mut self) {
         // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child
         // that drops what its parent has begun comes this way too.
-        if self.made > 0 && !self.is_finished() {
-            std::mem::forget(self.owned.take());
+        if !self.is_finished() && self.protocol.stored(self.made) != Stored::Nothing {
+            self.abandon_site();
         }
     }
 }
@@ -380,19 +393,19 @@ mod tests {
         let mut front = check(site, &OLD[..3], &FRONT[..3]).unwrap();
         assert!(front.protocol.needs_site() && front.waits() && !front.uses_int3());
         assert_eq!(steps(&front), [(0, OLD[..3].to_vec(), FRONT[..3].to_vec())]);
-        front.take().unwrap();
+        front.acquire().unwrap();
         front.store().unwrap();
         assert!(front.is_waiting());
         // Whoever patches another part has to wait for the end of this one.
         let mut back = check(site, &FRONT, &BOTH).unwrap();
         assert_eq!(steps(&back), [(3, OLD[3..].to_vec(), BACK[3..].to_vec())]);
-        assert!(matches!(back.take(), Err(Error::Contended { address }) if address == site));
-        front.has_waited();
+        assert!(matches!(back.acquire(), Err(Error::Contended { address }) if address == site));
+        front.end_wait();
         front.store().unwrap();
-        back.take().unwrap();
+        back.acquire().unwrap();
         back.store().unwrap();
         assert_eq!(read(site, 5), BOTH);
-        back.has_waited();
+        back.end_wait();
         back.store().unwrap();
     }
 
@@ -402,16 +415,17 @@ mod tests {
         let mut front = check(site, &OLD[..2], &FRONT[..2]).unwrap();
         assert_eq!(steps(&front), [(0, OLD.to_vec(), FRONT.to_vec())]);
         let mut back = check(site, &OLD, &BACK).unwrap();
-        back.take().unwrap();
+        back.acquire().unwrap();
         back.store().unwrap();
         assert!(back.is_finished());
         // The bytes that the caller has named stand there all the same: not a mismatch.
-        front.take().unwrap();
+        front.acquire().unwrap();
         assert!(matches!(front.store(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 5), BACK);
     }
 
-    /// Between the check and the moment in which the site is taken, another patch comes and goes.
+    /// Between the check and the moment in which the site is acquired, another patch comes and
+    /// goes.
     #[test]
     fn what_another_patch_has_made_of_the_site_since_the_check_is_noticed() {
         for (late, expected) in [
@@ -425,7 +439,7 @@ mod tests {
             assert!(early.uses_int3());
             // SAFETY: as in `check`.
             unsafe { crate::patch(site, &OLD, late) }.unwrap();
-            let error = format!("{:?}", early.take().unwrap_err());
+            let error = format!("{:?}", early.acquire().unwrap_err());
             assert!(error.starts_with(expected), "{late:02x?}: {error}");
             assert_eq!(read(site, 5), *late);
             // The site is free.
@@ -437,7 +451,7 @@ mod tests {
         let mut early = check(site, &OLD[..3], &FRONT[..3]).unwrap();
         // SAFETY: as in `check`.
         unsafe { crate::patch(site, &OLD, &BACK) }.unwrap();
-        assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
+        assert!(matches!(early.acquire(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 5), BACK);
     }
 
@@ -454,7 +468,7 @@ mod tests {
             let place = TextRef::resolve(site, old.len()).unwrap();
             place.compare_exchange(FetchWindow::Bytes8, 9, &bytes(&[8]), &bytes(&[9])).unwrap();
         }
-        assert!(matches!(early.take(), Err(Error::Contended { address }) if address == site));
+        assert!(matches!(early.acquire(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 8), old[..8]);
         check(site, &old[..8], &old[..8]).unwrap();
     }

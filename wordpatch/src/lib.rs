@@ -137,6 +137,7 @@ mod processors_in_tests;
 pub mod protocol;
 mod serialize;
 mod site_table;
+pub mod stepwise;
 mod store;
 pub mod text;
 mod trap;

@@ -21,9 +21,10 @@ use std::collections::HashMap;
 use std::sync::TryLockError;
 use std::time::Instant;
 
-use crate::batch::{check_all, give_up, have_waited, renew_stale, store_all, take_all};
+use crate::batch::{acquire_all, check_all, renew_stale};
 use crate::in_flight::InFlightPatch;
 use crate::primitive::{Arc, AtomicBool, AtomicU8, Mutex, MutexGuard, Ordering, global, thread};
+use crate::stepwise::{Stepwise as _, end_wait, store_all};
 use crate::text::fork::Generation;
 use crate::{Error, Patch, serialize};
 
@@ -64,18 +65,34 @@ pub(crate) struct Shared {
 
 /// The patches of a batch, under the lock.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    ways: Vec<Result<InFlightPatch, Error>>,
-    /// Numbers of the patches whose error `finish_patch` has told, and taken.
-    told: Vec<usize>,
-    /// After the last store.
-    stored_at: u64,
+pub(crate) enum Flight {
+    /// Some of them wait.
+    Waiting {
+        /// Those that are in flight or finished, and the errors of the others.
+        patches: Vec<Result<InFlightPatch, Error>>,
+        /// After the last store.
+        stored_at: u64,
+    },
+    /// Nothing is left to be done.
+    Finished(Vec<Outcome>),
+}
+
+/// What became of a patch.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It is made.
+    Made,
+    /// It has failed; nobody was told the error yet.
+    Failed(Error),
+    /// It has failed, and the error was reported.
+    Reported,
 }
 
 type Table = Option<HashMap<usize, Arc<Shared>>>;
 
 global! {
-    /// Batches that are not finished, or have an error to tell, by the addresses of their patches.
+    /// Batches that are not finished, or have an error to report, by the addresses of their
+    /// patches.
     static TABLE: Mutex<Table> = Mutex::new(None);
 }
 
@@ -104,15 +121,8 @@ pub(crate) fn hold() -> Hold {
 pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Outstanding, Error> {
     // SAFETY: the caller's obligations.
     let outstanding = unsafe { start_patch_all(&[Patch { address, expected, replacement }]) };
-    let refused = {
-        let mut flight = outstanding.shared.lock();
-        let refused = flight.ways[0].is_err();
-        refused.then(|| flight.ways.pop().expect("one patch"))
-    };
-    match refused {
-        Some(Err(error)) => Err(error),
-        _ => Ok(outstanding),
-    }
+    let refused = outstanding.shared.lock().report(0);
+    refused.map(|()| outstanding)
 }
 
 /// Begins what [`patch_all`](crate::patch_all) does, as [`start_patch`]. Patches that are refused
@@ -122,29 +132,32 @@ pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -
 /// The obligations of [`start_patch`], for each.
 pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     // SAFETY: the caller's obligations.
-    let mut ways = unsafe { check_all(patches) };
-    take_all(&mut ways);
-    let mut stored_at = store_all(&mut ways);
+    let mut results = unsafe { check_all(patches) };
+    acquire_all(&mut results);
+    let mut stored_at = store_all(&mut results);
     // SAFETY: as above.
-    if unsafe { renew_stale(patches, &mut ways) } {
-        take_all(&mut ways);
+    if unsafe { renew_stale(patches, &mut results) } {
+        acquire_all(&mut results);
         // What waited before waits still.
-        stored_at = store_all(&mut ways).or(stored_at);
+        stored_at = store_all(&mut results).or(stored_at);
     }
-    let is_waiting = |way: &Result<InFlightPatch, Error>| way.as_ref().is_ok_and(InFlightPatch::is_waiting);
+    let is_waiting = |result: &Result<InFlightPatch, Error>| result.as_ref().is_ok_and(|it| it.is_waiting());
     let waiting: Vec<usize> = patches
         .iter()
-        .zip(&ways)
-        .filter(|(_, way)| is_waiting(way))
+        .zip(&results)
+        .filter(|(_, result)| is_waiting(result))
         .map(|(patch, _)| patch.address)
         .collect();
-    let state = if waiting.is_empty() { State::Finished } else { State::FirstWait };
+    let (state, flight) = match stored_at.filter(|_| !waiting.is_empty()) {
+        Some(stored_at) => (State::FirstWait, Flight::Waiting { patches: results, stored_at }),
+        None => (State::Finished, Flight::finished(results)),
+    };
     let shared = Arc::new(Shared {
         process: Generation::now(),
         state: AtomicU8::new(state as u8),
         is_left: AtomicBool::new(false),
         addresses: patches.iter().map(|patch| patch.address).collect(),
-        flight: Mutex::new(Flight { ways, told: Vec::new(), stored_at: stored_at.unwrap_or(0) }),
+        flight: Mutex::new(flight),
     });
     if !waiting.is_empty() {
         let mut table = hold();
@@ -160,7 +173,7 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
 /// `membarrier`. A batch is furthered as a whole.
 ///
 /// # Errors
-/// What [`Outstanding::finish_all`] says of this patch, told once.
+/// What [`Outstanding::finish_all`] says of this patch, reported once.
 pub fn finish_patch(address: usize) -> Result<bool, Error> {
     let Some(shared) = hold().as_ref().and_then(|table| table.get(&address)).map(Arc::clone) else {
         return Ok(true);
@@ -177,15 +190,12 @@ pub fn finish_patch(address: usize) -> Result<bool, Error> {
         return Ok(false);
     }
     let number = shared.addresses.iter().position(|of| *of == address).expect("it is in the table");
-    let place = number - flight.told.iter().filter(|told| **told < number).count();
-    if flight.told.contains(&number) || flight.ways.get(place).is_none_or(Result::is_ok) {
-        return Ok(true);
-    }
-    flight.told.push(number);
-    let error = flight.ways.remove(place);
+    let reported = flight.report(number);
     drop(flight);
-    shared.forget(&[address]);
-    error.map(|_| true)
+    if reported.is_err() {
+        shared.forget(&[address]);
+    }
+    reported.map(|()| true)
 }
 
 impl Outstanding {
@@ -239,7 +249,7 @@ impl Outstanding {
     ///
     /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`]
     /// for the patches that were not finished when this process was forked from the one that began
-    /// them. An error that [`finish_patch`] has told is left out.
+    /// them. An error that [`finish_patch`] has reported is left out.
     pub fn finish_all(self) -> Vec<Result<(), Error>> {
         if !self.shared.process.is_current() {
             // The lock may be held for ever by a thread of the parent.
@@ -252,10 +262,10 @@ impl Outstanding {
         }
         let mut flight = self.shared.lock();
         self.shared.finish(&mut flight);
-        let ways = std::mem::take(&mut flight.ways);
+        let outcomes = flight.take_outcomes();
         drop(flight);
         self.shared.forget(&self.shared.addresses);
-        ways.into_iter().map(|way| way.map(drop)).collect()
+        outcomes.into_iter().filter_map(Outcome::result).collect()
     }
 
     /// Leaves it to [`finish_patch`]: dropping it does nothing any more.
@@ -320,76 +330,118 @@ impl Shared {
 
     /// Makes the next step if its wait is over.
     fn further(&self, flight: &mut Flight) -> State {
-        if self.state() == State::Finished {
-            return State::Finished;
-        }
-        match serialize::is_visible_since(flight.stored_at) {
-            Ok(false) => {}
-            Ok(true) => self.step(flight),
-            Err(refusal) => self.refuse(flight, &refusal),
+        if let Flight::Waiting { stored_at, .. } = flight {
+            match serialize::is_visible_since(*stored_at) {
+                Ok(false) => {}
+                Ok(true) => self.step(flight, &Ok(())),
+                Err(refusal) => self.step(flight, &Err(refusal)),
+            }
         }
         self.state()
     }
 
-    /// The wait is over: the next stores.
-    pub(crate) fn step(&self, flight: &mut Flight) {
-        have_waited(&mut flight.ways);
-        self.settle(flight);
-    }
-
-    /// The wait is refused.
-    pub(crate) fn refuse(&self, flight: &mut Flight, refusal: &Error) {
-        give_up(&mut flight.ways, refusal);
-        self.settle(flight);
-    }
-
-    /// Makes the stores up to the next wait, and takes note of where that is.
-    fn settle(&self, flight: &mut Flight) {
-        let state = match store_all(&mut flight.ways) {
-            Some(stored_at) => {
-                flight.stored_at = stored_at;
+    /// The next stores, after a wait that has ended like this. Does nothing when there are none.
+    pub(crate) fn step(&self, flight: &mut Flight, waited: &Result<(), Error>) {
+        let Flight::Waiting { patches, stored_at } = flight else { return };
+        end_wait(patches, waited);
+        let state = match store_all(patches) {
+            Some(now) => {
+                *stored_at = now;
                 State::SecondWait
             }
-            None => State::Finished,
-        };
-        if state == State::Finished {
-            // The others were finished, and looked at, when the batch was started.
-            let waited = |way: &&InFlightPatch| way.waits();
-            if !InFlightPatch::are_there(flight.ways.iter().flatten().filter(waited)) {
-                for way in &mut flight.ways {
-                    if let Ok(done) = way
-                        && waited(&&*done)
-                        && !InFlightPatch::are_there(std::iter::once(&*done))
-                    {
-                        *way = Err(Error::TextGone { address: done.address() });
-                    }
-                }
+            None => {
+                let mut patches = std::mem::take(patches);
+                fail_those_gone(&mut patches);
+                let numbered = self.addresses.iter().zip(&patches);
+                let done: Vec<usize> =
+                    numbered.filter(|(_, result)| result.is_ok()).map(|(address, _)| *address).collect();
+                self.forget(&done);
+                *flight = Flight::finished(patches);
+                State::Finished
             }
-            let done: Vec<usize> = self
-                .addresses
-                .iter()
-                .zip(&flight.ways)
-                .filter(|(_, way)| way.is_ok())
-                .map(|(at, _)| *at)
-                .collect();
-            self.forget(&done);
-        }
+        };
         self.state.store(state as u8, Ordering::Release);
     }
 
     /// Finishes it, with its waits.
     fn finish(&self, flight: &mut Flight) {
-        while self.state() != State::Finished {
-            match serialize::wait_since(flight.stored_at) {
-                Ok(()) => self.step(flight),
-                Err(refusal) => self.refuse(flight, &refusal),
-            }
+        while let Flight::Waiting { stored_at, .. } = flight {
+            let waited = serialize::wait_since(*stored_at);
+            self.step(flight, &waited);
+        }
+    }
+}
+
+/// Has those patches fail whose text is gone. Those without a wait were finished, and looked at,
+/// when the batch was started.
+fn fail_those_gone(patches: &mut [Result<InFlightPatch, Error>]) {
+    let has_waited = |patch: &&InFlightPatch| patch.waits();
+    if InFlightPatch::are_there(patches.iter().flatten().filter(has_waited)) {
+        return;
+    }
+    for result in patches {
+        if let Ok(patch) = result
+            && patch.waits()
+            && !InFlightPatch::are_there(std::iter::once(&*patch))
+        {
+            *result = Err(Error::TextGone { address: patch.address() });
         }
     }
 }
 
 impl Flight {
-    pub(crate) fn stored_at(&self) -> u64 {
-        self.stored_at
+    /// When no patch has to wait any more.
+    fn finished(patches: Vec<Result<InFlightPatch, Error>>) -> Self {
+        let outcome = |result: Result<InFlightPatch, Error>| match result {
+            Ok(_) => Outcome::Made,
+            Err(error) => Outcome::Failed(error),
+        };
+        Self::Finished(patches.into_iter().map(outcome).collect())
+    }
+
+    /// When the last store was made, if any patch waits.
+    pub(crate) fn stored_at(&self) -> Option<u64> {
+        match self {
+            Self::Waiting { stored_at, .. } => Some(*stored_at),
+            Self::Finished(_) => None,
+        }
+    }
+
+    /// The error of a finished patch, the first time that it is asked for.
+    fn report(&mut self, number: usize) -> Result<(), Error> {
+        match self {
+            Self::Finished(outcomes) => outcomes.get_mut(number).map_or(Ok(()), Outcome::report),
+            Self::Waiting { .. } => Ok(()),
+        }
+    }
+
+    /// What became of each patch, for the last time.
+    fn take_outcomes(&mut self) -> Vec<Outcome> {
+        match self {
+            Self::Finished(outcomes) => std::mem::take(outcomes),
+            Self::Waiting { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Outcome {
+    /// The error, if it was not reported yet.
+    fn report(&mut self) -> Result<(), Error> {
+        match std::mem::replace(self, Self::Reported) {
+            Self::Failed(error) => Err(error),
+            before => {
+                *self = before;
+                Ok(())
+            }
+        }
+    }
+
+    /// As the caller gets it; none if it was reported before.
+    fn result(self) -> Option<Result<(), Error>> {
+        match self {
+            Self::Made => Some(Ok(())),
+            Self::Failed(error) => Some(Err(error)),
+            Self::Reported => None,
+        }
     }
 }

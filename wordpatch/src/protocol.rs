@@ -91,7 +91,33 @@ const MAX_STEPS: usize = 5;
 pub struct Protocol {
     steps: [Step; MAX_STEPS],
     length: usize,
-    crosses: bool,
+    kind: Kind,
+}
+
+/// Which steps a protocol has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// None: the bytes are equal.
+    Empty,
+    /// One store, inside a window.
+    OneStore,
+    /// One store on one side of a border, and a wait.
+    OneSide,
+    /// The site is locked, and both sides are stored.
+    Locking,
+}
+
+/// How much of a patch stands in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// None of it.
+    Nothing,
+    /// INT3, and the old instruction after it: the old first byte can be put back.
+    Lock,
+    /// INT3, and the new back part: the front is needed, and nothing can be undone.
+    LockAndBack,
+    /// The new instruction.
+    All,
 }
 
 impl Protocol {
@@ -104,18 +130,18 @@ impl Protocol {
         assert_eq!(old.len(), new.len());
         let differs = |range: Range<usize>| old[range.clone()] != new[range];
         if !differs(0..old.len()) {
-            return Self::of(&[], false);
+            return Self::of(&[], Kind::Empty);
         }
         let part = |bytes: &[u8]| Bytes::new(bytes).expect("parts of 1 to 8 bytes");
         let store =
             |offset: usize, old: &[u8], new: &[u8]| Step::Store { offset, old: part(old), new: part(new) };
         match window.split(address, old.len()) {
-            Split::Inside => Self::of(&[store(0, old, new)], false),
+            Split::Inside => Self::of(&[store(0, old, new)], Kind::OneStore),
             Split::Crossing { front } if !differs(front..old.len()) => {
-                Self::of(&[store(0, &old[..front], &new[..front]), Step::Wait], true)
+                Self::of(&[store(0, &old[..front], &new[..front]), Step::Wait], Kind::OneSide)
             }
             Split::Crossing { front } if !differs(0..front) => {
-                Self::of(&[store(front, &old[front..], &new[front..]), Step::Wait], true)
+                Self::of(&[store(front, &old[front..], &new[front..]), Step::Wait], Kind::OneSide)
             }
             Split::Crossing { front } => {
                 let mut locked = [0; MAX_PATCH];
@@ -129,15 +155,15 @@ impl Protocol {
                     Step::Wait,
                     store(0, locked, &new[..front]),
                 ];
-                Self::of(&steps, true)
+                Self::of(&steps, Kind::Locking)
             }
         }
     }
 
-    fn of(steps: &[Step], crosses: bool) -> Self {
+    fn of(steps: &[Step], kind: Kind) -> Self {
         let mut all = [Step::Wait; MAX_STEPS];
         all[..steps.len()].copy_from_slice(steps);
-        Self { steps: all, length: steps.len(), crosses }
+        Self { steps: all, length: steps.len(), kind }
     }
 
     /// The steps in order.
@@ -147,18 +173,29 @@ impl Protocol {
 
     /// Whether the site is locked with INT3 on the way.
     pub fn uses_int3(&self) -> bool {
-        self.length == MAX_STEPS
+        self.kind == Kind::Locking
     }
 
     /// Whether it has to wait, if only at its end.
     pub fn waits(&self) -> bool {
-        self.crosses
+        matches!(self.kind, Kind::OneSide | Kind::Locking)
     }
 
     /// Whether no other patch of the site may proceed meanwhile: when its stores do not compare the
     /// whole instruction.
     pub fn needs_site(&self) -> bool {
-        self.crosses
+        self.waits()
+    }
+
+    /// How much of the patch stands in the text after its first `made` steps.
+    pub(crate) fn stored(&self, made: usize) -> Stored {
+        let is_store = |step: &&Step| matches!(step, Step::Store { .. });
+        match (self.kind, self.steps()[..made].iter().filter(is_store).count()) {
+            (_, 0) => Stored::Nothing,
+            (Kind::Locking, 1) => Stored::Lock,
+            (Kind::Locking, 2) => Stored::LockAndBack,
+            _ => Stored::All,
+        }
     }
 }
 
@@ -205,5 +242,22 @@ mod tests {
             store(0, &[INT3, 0x11, 0x22], &NOP[..3]),
         ];
         assert_eq!(protocol(0x101d, &CALL, &NOP), expected);
+    }
+
+    #[test]
+    fn what_stands_in_the_text_changes_with_the_stores() {
+        #[track_caller]
+        fn check(address: usize, new: &[u8], expected: &[Stored]) {
+            let bytes = |b| Bytes::new(b).unwrap();
+            let protocol = Protocol::new(FetchWindow::Bytes32, address, &bytes(&CALL), &bytes(new));
+            let stored: Vec<Stored> =
+                (0..=protocol.steps().len()).map(|made| protocol.stored(made)).collect();
+            assert_eq!(stored, expected);
+        }
+        use Stored::{All, Lock, LockAndBack, Nothing};
+        check(0x1000, &CALL, &[Nothing]);
+        check(0x1000, &NOP, &[Nothing, All]);
+        check(0x101f, &[0xe8, 0x99, 0x22, 0x33, 0x44], &[Nothing, All, All]);
+        check(0x101d, &NOP, &[Nothing, Lock, Lock, LockAndBack, LockAndBack, All]);
     }
 }

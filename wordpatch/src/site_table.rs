@@ -326,6 +326,12 @@ impl OwnedSite {
         // old bytes.
         self.record.state.store(locked.0, Ordering::Release);
     }
+
+    /// Leaves the site as it is, for good: no other patch gets it. If it is locked, threads go on
+    /// in the copy.
+    pub(crate) fn abandon(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for OwnedSite {

@@ -13,7 +13,7 @@ use common::generated::{PAGE, mappings};
 use common::{A, B, INSIDE, RET, STRADDLING, call, functions, mov_eax, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::wait::{WaitStatus, waitpid};
-use wordpatch::text::{self, TogglePair};
+use wordpatch::text::{self, Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, finish_patch, patch, start_patch};
 
 const INT3: u8 = 0xcc;
@@ -42,7 +42,7 @@ fn toggled(site: usize) -> (TextRef, TogglePair) {
     (place, TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]))
 }
 
-fn exchange(forms: &TogglePair, to: usize) -> Result<bool, Error> {
+fn exchange(forms: &TogglePair, to: Form) -> Result<bool, Error> {
     // SAFETY: both forms are one instruction, in text that stays mapped.
     unsafe { forms.exchange(to) }
 }
@@ -60,10 +60,10 @@ fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
     let sites = functions(4, INSIDE);
     let (place, forms) = toggled(sites[0]);
     let [a, b] = self::forms();
-    exchange(&forms, 1).unwrap();
+    exchange(&forms, Form::Second).unwrap();
     assert_eq!(call(sites[0]), B);
     poke(sites[3], INT3);
-    for (to, value) in [(0, A), (1, B), (1, B), (0, A)] {
+    for (to, value) in [(Form::First, A), (Form::Second, B), (Form::Second, B), (Form::First, A)] {
         exchange(&forms, to).unwrap();
         assert_eq!((call(sites[0]), shown(sites[3])), (value, INT3));
     }
@@ -75,7 +75,7 @@ fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
         .unwrap();
     assert_eq!(call(sites[0]), A);
     poke(sites[3], mov_eax(A)[0]);
-    exchange(&forms, 1).unwrap();
+    exchange(&forms, Form::Second).unwrap();
     assert_eq!((call(sites[0]), call(sites[3])), (B, A));
     assert_nothing_is_writable_and_executable(sites[0]);
 }
@@ -123,7 +123,7 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
             let [a, b] = forms();
             // SAFETY: as above. Forms that differ in their first byte, where the breakpoint is.
             let place = unsafe { TextRef::resolve(site, 5).unwrap().staying_mapped() };
-            let refused = exchange(&TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]), 0);
+            let refused = exchange(&TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]), Form::First);
             let Err(Error::Mismatch { address, found, .. }) = refused else { panic!("{refused:?}") };
             assert_eq!((address, found[0], shown(site)), (site, INT3, INT3));
         }
@@ -151,7 +151,7 @@ fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
     assert_eq!(text::copied_pages(&around), []);
     poke(sites[3], INT3);
     assert_eq!(text::copied_pages(&around), [page]);
-    exchange(&forms, 1).unwrap();
+    exchange(&forms, Form::Second).unwrap();
     assert_eq!(call(sites[0]), A, "nobody has looked");
     // SAFETY: as above.
     assert!(!unsafe { place.is_stale(5) }, "a copied page is no other text");
@@ -175,7 +175,7 @@ fn threads_that_toggle_neighbours_on_a_copied_page_lose_nothing() {
             let (site, forms) = (sites[number / 2], all[number / 2]);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    exchange(&forms, (round + number) % 2).unwrap();
+                    exchange(&forms, [Form::First, Form::Second][(round + number) % 2]).unwrap();
                     let value = call(site);
                     assert!(value == A || value == B, "{value:#x}");
                 }
@@ -183,7 +183,7 @@ fn threads_that_toggle_neighbours_on_a_copied_page_lose_nothing() {
         }
     });
     for (site, forms) in sites.iter().zip(&all) {
-        for (to, value) in [(1, B), (0, A)] {
+        for (to, value) in [(Form::Second, B), (Form::First, A)] {
             exchange(forms, to).unwrap();
             assert_eq!(call(*site), value);
         }
@@ -220,11 +220,11 @@ fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again(
     // SAFETY: the text is mapped.
     let decoded = unsafe { TextRef::resolve(other, 5).unwrap().read(0, 5) };
     assert_eq!(*decoded, mov_eax(A), "the breakpoint is taken for code");
-    exchange(&forms, 1).unwrap();
+    exchange(&forms, Form::Second).unwrap();
     assert_eq!((call(site), shown(other)), (B, INT3));
     poke(other, mov_eax(A)[0]);
     assert_eq!((call(site), call(other)), (B, A));
-    exchange(&forms, 0).unwrap();
+    exchange(&forms, Form::First).unwrap();
     assert_eq!(call(site), A);
     assert_nothing_is_writable_and_executable(start);
 }
@@ -246,7 +246,7 @@ fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
             // SAFETY: the child has one thread; also below: it ends the child.
             let unshared = unsafe { text::unshare() }.is_ok();
             let kept = shown(sites[3]) == INT3 && shown(sites[2]) != INT3;
-            let works = exchange(&forms, 1).is_ok() && call(sites[0]) == B && call(sites[2]) == A;
+            let works = exchange(&forms, Form::Second).is_ok() && call(sites[0]) == B && call(sites[2]) == A;
             // SAFETY: as above.
             unsafe { libc::_exit(i32::from(!unshared) | i32::from(!kept) << 1 | i32::from(!works) << 2) }
         }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once};
 use common::generated::{PAGE, map_pages, pages};
 use common::{A, B, INSIDE, STRADDLING, call, functions, mov_eax, with_window};
 use wordpatch::fault::{Point, set_hook};
-use wordpatch::text::{TogglePair, follow_forks, unshare};
+use wordpatch::text::{Form, TogglePair, follow_forks, unshare};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
 /// One test at a time: hook and handlers are global.
@@ -138,11 +138,11 @@ fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
     let status = fork(|| {
         // SAFETY: as above; the child has one thread.
         unsafe {
-            matches!(forms.exchange(1), Err(Error::SharedWithParent { address }) if address == site)
+            matches!(forms.exchange(Form::Second), Err(Error::SharedWithParent { address }) if address == site)
                 && call(site) == A
                 && unshare().is_ok()
-                && matches!(forms.exchange(1), Ok(true))
-                && matches!(forms.exchange(1), Ok(false))
+                && matches!(forms.exchange(Form::Second), Ok(true))
+                && matches!(forms.exchange(Form::Second), Ok(false))
                 && call(site) == B
         }
     });

@@ -115,6 +115,28 @@ fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instr
     });
 }
 
+/// The patch is made, but a patch of the other side could meet its old bytes in a core.
+#[test]
+fn a_refusal_that_comes_in_the_last_wait_keeps_the_site_from_other_patches() {
+    alone("a_refusal_that_comes_in_the_last_wait_keeps_the_site_from_other_patches", || {
+        let _model = with_window(FetchWindow::Bytes8);
+        let site = functions(1, STRADDLING)[0];
+        let (old, mut front) = (mov_eax(A), mov_eax(A));
+        front[0] += 1;
+        // SAFETY: nobody executes the text.
+        let outstanding = unsafe { start_patch(site, &old, &front) }.unwrap();
+        assert_eq!(outstanding.state(), State::FirstWait);
+        refuse_membarrier();
+        outstanding.finish().unwrap();
+        let mut back = front;
+        back[4] += 1;
+        // SAFETY: as above.
+        let next = unsafe { start_patch(site, &front, &back) };
+        assert!(matches!(next, Err(Error::Contended { .. })), "{next:?}");
+        assert_eq!(first_byte(site), front[0]);
+    });
+}
+
 /// Registering for the command is not executing it.
 #[test]
 fn a_process_that_may_register_but_not_synchronize_is_refused() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::generated::{PAGE, mappings, pages};
 use common::{A, B, INSIDE, call, functions, mov_eax, with_window};
 use nix::sys::mman::munmap;
-use wordpatch::text::{self, TogglePair};
+use wordpatch::text::{self, Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
 
 /// Where the text at the address is written.
@@ -101,7 +101,7 @@ fn text_that_is_toggled_is_not_stale() {
         scope.spawn(|| {
             for round in 1.. {
                 // SAFETY: as above.
-                unsafe { forms.exchange(round % 2) }.unwrap();
+                unsafe { forms.exchange([Form::First, Form::Second][round % 2]) }.unwrap();
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! What the profiler and the oracle say of a run.
+//! The reports of the profiler and of the oracle on a run.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ pub struct Estimate {
     pub value: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end; none when the report only says "at least `low`".
+    /// The upper end; `None` if the report only says "at least `low`".
     pub high: Option<f64>,
 }
 
@@ -26,30 +26,30 @@ impl Estimate {
         })
     }
 
-    /// Whether nothing was estimated.
+    /// Whether the figure is exact.
     pub fn is_exact(&self) -> bool {
         self.high == Some(self.low)
     }
 
-    /// Whether the interval meets `truth`, whose own uncertainty is a range.
+    /// Whether the interval overlaps `truth`, which has a range of its own.
     pub fn covers(&self, truth: Range) -> bool {
         // The report rounds.
         let slack = 0.5_f64.min(1e-3 * truth.high.abs());
         self.low <= truth.high + slack && self.high.is_none_or(|high| high + slack >= truth.low)
     }
 
-    /// Half the interval over the value; none without an upper end.
+    /// Half the interval divided by the value; `None` without an upper end.
     pub fn stated_error(&self) -> Option<f64> {
         Some((self.high? - self.low) / 2.0 / self.value.max(f64::MIN_POSITIVE))
     }
 
-    /// Whether the value is more than twice or less than half of any truth in the range.
+    /// Whether the value is off by a factor of more than 2 from every truth in the range.
     pub fn is_off_by_2(&self, truth: Range) -> bool {
         self.value > 2.0 * truth.high || self.value < truth.low / 2.0
     }
 }
 
-/// What is known of a true figure: the least and the most that runs of the oracle found.
+/// The range of a true figure: minimum and maximum of several runs of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     /// The least.
@@ -59,7 +59,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Of figures of equal standing.
+    /// The range of equivalent figures.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let none = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
         values
@@ -67,7 +67,7 @@ impl Range {
             .fold(none, |range, value| Self { low: range.low.min(value), high: range.high.max(value) })
     }
 
-    /// The range with so much more at each end, as a share of its figures.
+    /// The range, extended at each end by this share.
     pub fn widened(self, share: f64) -> Self {
         Self { low: self.low * (1.0 - share), high: self.high * (1.0 + share) }
     }
@@ -89,7 +89,7 @@ pub struct Latency {
     pub p90: Option<Estimate>,
     /// One in a hundred is longer.
     pub p99: Option<Estimate>,
-    /// The function is too short for the clock.
+    /// The function is too short for the clock's resolution.
     pub below_resolution: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Latency {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: Estimate,
     /// The time of its calls, callees included.
     pub total_ns: Option<Estimate>,
@@ -113,10 +113,10 @@ pub struct Report {
     pub rows: HashMap<u64, Row>,
     /// The time of all threads.
     pub thread_time_ns: f64,
-    /// What the report says that the profiler took, as a share of the program's processor time, and
-    /// the error of that.
+    /// The stated cost of the profiler, as a share of the program's processor time, and the error
+    /// of that.
     pub stated_cost: Option<f64>,
-    /// What it took at start.
+    /// The cost of start-up.
     pub startup_ns: Option<f64>,
     /// Its memory.
     pub memory_bytes: Option<f64>,
@@ -125,7 +125,7 @@ pub struct Report {
 }
 
 fn address_of(value: &Value) -> Result<u64, String> {
-    let text = value.as_str().ok_or_else(|| format!("{value} is no address"))?;
+    let text = value.as_str().ok_or_else(|| format!("{value} is not an address"))?;
     u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|error| format!("{text}: {error}"))
 }
 
@@ -164,7 +164,7 @@ impl Report {
         Self::of(&value).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Understands the JSON of a report.
+    /// Parses the JSON of a report.
     pub fn of(value: &Value) -> Result<Self, String> {
         if value["version"] != 2 {
             return Err(format!("a report of version {}, not 2", value["version"]));
@@ -183,7 +183,7 @@ impl Report {
     }
 }
 
-/// What was spent, over what the program itself took.
+/// The cost of profiling as a share of the program's own time.
 fn cost_share(cost: &Value) -> Option<f64> {
     let of = |key: &str| cost[key].as_f64();
     let spent = of("probes_ns")? + of("service_ns")? + of("toggles_ns").unwrap_or(0.0) + of("startup_ns")?;
@@ -191,14 +191,14 @@ fn cost_share(cost: &Value) -> Option<f64> {
     (own > 0.0).then_some(spent / own)
 }
 
-/// What the oracle knows of a function; times in nanoseconds.
+/// The oracle's figures of a function; times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Truth {
     /// Entries.
     pub calls: f64,
     /// Time of outermost activations, callees included.
     pub total: f64,
-    /// Calls with an exit, which the rest is of.
+    /// Calls with an exit, on which the following figures are based.
     pub timed: f64,
     /// Percentiles.
     pub p50: f64,
@@ -206,23 +206,23 @@ pub struct Truth {
     pub p90: f64,
     /// One in a hundred is longer.
     pub p99: f64,
-    /// Time of all activations over their number.
+    /// Total time of all activations divided by their number.
     pub mean: f64,
 }
 
 /// One run under the oracle.
 #[derive(Clone, Debug)]
 pub struct Oracle {
-    /// Where the executable was loaded.
+    /// The load address of the executable.
     pub base: u64,
     /// Time without callees, of all functions: the time of all threads in instrumented code.
     pub time: f64,
-    /// By place in the executable.
+    /// By offset in the executable.
     pub functions: HashMap<u64, Truth>,
 }
 
 impl Oracle {
-    /// Reads what the oracle has written.
+    /// Reads the oracle's output.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let value: Value =

@@ -1,15 +1,15 @@
-//! Statistics of estimates against truths.
+//! Statistics of estimates compared with the truth.
 
 use std::collections::HashMap;
 
 use super::report::{Estimate, Oracle, Range, Report};
 
-/// A number of things out of others.
+/// A share of a number of things.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share {
-    /// How many.
+    /// Number of hits.
     pub hits: usize,
-    /// Out of.
+    /// Total number.
     pub of: usize,
 }
 
@@ -20,38 +20,38 @@ impl Share {
         self.hits += usize::from(hit);
     }
 
-    /// Counts what another one has counted.
+    /// Adds the counts of another share.
     pub fn merge(&mut self, other: Share) {
         self.hits += other.hits;
         self.of += other.of;
     }
 
-    /// In percent; none of nothing.
+    /// In percent; `None` if the total is 0.
     pub fn percent(self) -> Option<f64> {
         (self.of > 0).then(|| 100.0 * self.hits as f64 / self.of as f64)
     }
 }
 
-/// How the numbers of calls compare.
+/// Comparison of the numbers of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Calls {
     /// Functions of both the report and the oracle whose true number is known.
     pub rows: usize,
-    /// Intervals that hold the truth, of all rows with both ends.
+    /// Intervals that contain the truth, of all rows with both bounds.
     pub coverage: Share,
-    /// The same of rows that were estimated, not counted.
+    /// The same, of rows that were estimated rather than counted.
     pub estimated: Share,
-    /// Rows that say that they are exact, and are not.
+    /// Rows that claim to be exact, and are not.
     pub exact_wrong: usize,
-    /// Rows that only say "at least", and those of them that are right.
+    /// Rows that only say "at least", and those that are right.
     pub at_least: Share,
-    /// Rows with an interval that are off by more than 2.
+    /// Rows with an interval that are off by a factor of more than 2.
     pub off: usize,
-    /// Those of them that state an error below 50 %.
+    /// Those that state an error below 50 %.
     pub confident: usize,
-    /// Functions that were called and are not in the report.
+    /// Functions that were called and are missing in the report.
     pub missing: usize,
-    /// Rows whose total is more than the time of all threads.
+    /// Rows whose total exceeds the time of all threads.
     pub over: usize,
 }
 
@@ -106,7 +106,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Spearman's rank correlation of pairs; 1 where both sides are one group.
+/// Spearman's rank correlation of pairs; 1 if all ranks on both sides are tied.
 pub fn rank_correlation(pairs: &[(f64, f64)]) -> f64 {
     let (left, right): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     let (left, right) = (ranks(&left), ranks(&right));
@@ -128,8 +128,7 @@ pub fn top_by_total(report: &Report, oracle: &Oracle, number: usize) -> f64 {
     rank_correlation(&pairs)
 }
 
-/// How an estimate compares with what was measured; nothing is counted where the report states
-/// none.
+/// Compares an estimate with the measured value; not counted if the report states none.
 pub fn check(share: &mut Share, estimate: Option<Estimate>, truth: Range) {
     if let Some(estimate) = estimate.filter(|estimate| estimate.high.is_some()) {
         share.add(estimate.covers(truth));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_covers_what_lies_in_it() {
+    fn interval_covers_values_inside_it() {
         assert!(figure(10.0, 8.0, 12.0).covers(exactly(12.0)));
         assert!(!figure(10.0, 8.0, 12.0).covers(exactly(13.0)));
         assert!(figure(10.0, 8.0, 12.0).covers(Range::of([13.0, 11.0])));
@@ -173,7 +172,7 @@ mod tests {
         let down = [(1.0, 30.0), (2.0, 20.0), (3.0, 10.0)];
         assert!((rank_correlation(&up) - 1.0).abs() < 1e-9);
         assert!((rank_correlation(&down) + 1.0).abs() < 1e-9);
-        // The first two are the same within 2 %, whichever is larger.
+        // The first two are equal within 2 %.
         let tied = [(100.0, 99.0), (99.0, 100.0), (50.0, 49.0), (0.0, 0.0)];
         assert!((rank_correlation(&tied) - 1.0).abs() < 1e-9);
         assert!(rank_correlation(&[(100.0, 0.0), (50.0, 50.0), (10.0, 10.0)]) < 0.0);

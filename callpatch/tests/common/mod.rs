@@ -1,6 +1,6 @@
-//! Call sites of the tests' own: a function with one site, and two callees that count.
+//! Call sites for the tests: a function with one site, and two callees that count.
 
-// Each test binary uses a part.
+// Each test binary uses only a part.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub extern "C" fn callee<const N: usize>() {
     CALLS[N].fetch_add(1, Ordering::Relaxed);
 }
 
-/// The fetch model and the callees' counters are global: one test at a time.
+/// The fetch model and the callees' counters are global: serializes the tests.
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
     static TEST: Mutex<()> = Mutex::new(());
     let guard = TEST.lock().unwrap_or_else(|e| e.into_inner());
@@ -26,7 +26,7 @@ pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) ->
     guard
 }
 
-/// For the holder of the guard.
+/// Requires the guard.
 pub fn force(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) {
     // SAFETY: in these tests, no thread executes what another patches.
     unsafe { FetchModel::force(window, t_max, wait) };
@@ -39,19 +39,19 @@ pub fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
 /// A function that makes one call and returns, or ends with a tail call.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// Where the call's instruction starts.
+    /// The address of the call instruction.
     pub site: usize,
     pub shape: Shape,
     entry: usize,
-    /// What the operand of the site leads to, for each callee.
+    /// Targets of the site's operand, for each callee.
     pub targets: [usize; 2],
 }
 
 /// Distance between two functions.
 const FUNCTION: usize = 128;
 
-/// Functions with a site each, of the shape and at the offset from a line's start that are given;
-/// they call `callee::<0>`.
+/// Functions with one site each, of the given shape and at the given offset in a line; they call
+/// `callee::<0>`.
 pub fn functions(sites: &[(Shape, usize)]) -> Vec<Function> {
     let anchor = callee::<0> as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), (sites.len() + 1) * FUNCTION, 16).unwrap();
@@ -98,7 +98,7 @@ pub fn function(shape: Shape, offset: usize) -> Function {
 }
 
 impl Function {
-    /// Runs it, and gives how often each callee was called.
+    /// Runs it, and returns the number of calls of each callee.
     pub fn run(&self) -> [u64; 2] {
         CALLS.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
         // SAFETY: the function takes and returns nothing.
@@ -107,15 +107,15 @@ impl Function {
         CALLS.each_ref().map(|calls| calls.load(Ordering::Relaxed))
     }
 
-    /// The site's bytes as they stand now.
+    /// The current bytes of the site.
     pub fn bytes(&self) -> Vec<u8> {
         // SAFETY: the text stays mapped.
         unsafe { TextRef::resolve(self.site, 6).unwrap().read(0, self.shape.len()) }.to_vec()
     }
 
-    /// Writes one of its bytes, whatever stands there; gives what did.
+    /// Overwrites one of its bytes; returns the previous value.
     pub fn write(&self, offset: usize, byte: u8) -> u8 {
-        // SAFETY: the text stays mapped, and nobody executes it meanwhile.
+        // SAFETY: the text stays mapped, and no thread executes it concurrently.
         unsafe {
             let text = TextRef::resolve(self.site, 6).unwrap();
             let old = text.read(offset, 1);

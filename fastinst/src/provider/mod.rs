@@ -1,4 +1,127 @@
-//! Providers: what knows where probes can be. A provider tells where sites are and what they look
-//! like; ids, switching and callbacks are the same for all.
+//! Providers: the sources of probes.
+//!
+//! A provider knows where sites are, what they look like and when they fire. Ids, callbacks and the
+//! functions that switch a probe are the same for all providers. There are two kinds of probes:
+//!
+//! * Probes that stay as long as the process, or come back when their library is loaded again. They
+//!   are in fastinst's own table; [`cyg_profile`] makes them.
+//! * Probes that come and go, such as those of code that is compiled at run time. An object of the
+//!   provider implements them: see [`group`](crate::group).
+//!
+//! A provider that searches for sites, or contributes notes to reports, is [registered](register).
+//! The service thread then calls it regularly.
 
 pub mod cyg_profile;
+
+use std::ffi::CStr;
+use std::time::Instant;
+
+use fastinst_sigsafe::Segments;
+
+use crate::discovery::Discovery;
+use crate::error::Error;
+
+/// Which sites a provider makes probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All sites: every probe is known when [`begin`] returns.
+    All,
+    /// Sites in code that has been executed: the cost depends on what the program runs, not on its
+    /// size.
+    Executed,
+    /// As `All` if the sites are in at most this many functions, else as `Executed`.
+    AllUpTo {
+        /// The maximum number of functions.
+        functions: usize,
+    },
+}
+
+/// A source of probes.
+///
+/// `begin` and `discover` are called by one thread at a time, which holds the right of
+/// [`Discovery`]. The other methods may be called at any time, without it.
+pub trait Provider: Sync {
+    /// Its name, which is part of the metadata of its probes. No two providers have the same name.
+    fn name(&self) -> &'static CStr;
+
+    /// Starts searching for sites and making probes of them. May be called again; a larger extent
+    /// stays in force.
+    fn begin(&self, discovery: &Discovery, extent: Extent);
+
+    /// Handles sites that have appeared or disappeared since the last call. The service thread
+    /// calls it regularly, and after [`service::notify`](crate::service::notify). Returns when it
+    /// must be called again, if that is before the next notification.
+    fn discover(&self, discovery: &Discovery) -> Option<Instant>;
+
+    /// A service thread is about to start, perhaps in a forked child: notifications by threads of
+    /// the parent may have been lost.
+    fn service_starts(&self) {}
+
+    /// What could not be made probes, one line for each reason and object.
+    fn notes(&self) -> Vec<String>;
+
+    /// How many bytes of memory its probes and its search for sites use. Callbacks may call it.
+    fn memory_bytes(&self) -> usize;
+
+    /// Takes the calls that were counted before the entry probes of their functions were known:
+    /// calls `take` with the address of a function and a number of calls, perhaps several times for
+    /// one function. Returns how many more calls there were, of functions that are not known.
+    /// Callbacks may call it.
+    fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
+        let _ = take;
+        0
+    }
+}
+
+/// The registered providers.
+static PROVIDERS: Segments<&'static dyn Provider, 8, 8> = Segments::new();
+
+/// Registers a provider. Does nothing if one of the same name is registered already.
+///
+/// # Errors
+/// [`Error::TooManyProviders`]; [`Error::CalledFromCallback`].
+pub fn register(provider: &'static dyn Provider) -> Result<(), Error> {
+    // Registrations exclude each other.
+    let _discovery = Discovery::begin()?;
+    if PROVIDERS.iter().any(|registered| registered.name() == provider.name()) {
+        return Ok(());
+    }
+    let limit = Segments::<&dyn Provider, 8, 8>::LIMIT;
+    PROVIDERS.push_with(|_| provider).map(drop).ok_or(Error::TooManyProviders { limit })
+}
+
+/// Has every registered provider search for sites, and blocks until all have done so. May be called
+/// again, for sites that have appeared since.
+///
+/// # Errors
+/// [`Error::CalledFromCallback`]. Objects that cannot be read are skipped, and listed by [`notes`].
+pub fn begin(extent: Extent) -> Result<(), Error> {
+    let discovery = Discovery::begin()?;
+    PROVIDERS.iter().for_each(|provider| provider.begin(&discovery, extent));
+    Ok(())
+}
+
+/// [`Provider::discover`] of every provider. Returns the earliest time at which to call it again.
+pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
+    PROVIDERS.iter().filter_map(|provider| provider.discover(discovery)).min()
+}
+
+/// [`Provider::service_starts`] of every provider.
+pub(crate) fn service_starts() {
+    PROVIDERS.iter().for_each(|provider| provider.service_starts());
+}
+
+/// What could not be made probes, one line for each reason and object, of all providers.
+pub fn notes() -> Vec<String> {
+    PROVIDERS.iter().flat_map(|provider| provider.notes()).collect()
+}
+
+/// How many bytes of memory all providers use: tables, names, stubs, indices.
+pub fn memory_bytes() -> usize {
+    PROVIDERS.iter().map(|provider| provider.memory_bytes()).sum()
+}
+
+/// [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call it.
+pub fn take_early_calls(mut take: impl FnMut(usize, u64)) -> u64 {
+    PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
+}

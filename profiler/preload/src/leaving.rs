@@ -1,13 +1,13 @@
-//! Functions of the C library through which a process ends or becomes another program: each writes
-//! the report first, then goes on to the real one with the same arguments.
+//! Functions of the C library that end the process or replace its program: each writes the report
+//! first, then continues to the real function with the same arguments.
 //!
-//! A forwarder does not know its function's arguments, which for `execl` and its like are variable
-//! in number:
+//! A forwarder does not know its function's arguments, whose number varies for `execl` and the
+//! like:
 //!
 //! 1. the argument registers are pushed: RDI, RSI, RDX, RCX, R8, R9, and RAX (AL counts vector
 //!    arguments). With the return address that is 64 bytes: the stack is aligned for a call;
 //! 2. `prepare` is called with the function's number; it returns the real function's address;
-//! 3. the registers are popped, and the real function is jumped to.
+//! 3. the registers are popped, followed by a jump to the real function.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
@@ -29,7 +29,7 @@ const NAMES: [&CStr; 11] = [
     c"fexecve",
 ];
 
-/// How many of [`NAMES`] end the process.
+/// Number of functions in [`NAMES`] that end the process.
 const ENDINGS: usize = 3;
 
 extern "C" fn prepare(number: usize) -> *mut c_void {

@@ -1,23 +1,24 @@
 //! `libfastinst.so`: the profiler for `LD_PRELOAD`, and the C interface.
 //!
-//! Only what a shared library must have stands here: its constructor and destructor, its allocator,
-//! and its exported symbols. These are, beside the C interface of `fastinst.h`: the functions that
-//! instrumented code calls ([`provider`]), and functions of the C library that end a process or
-//! change what its signals do ([`leaving`], [`signals`]).
+//! This crate has only the parts that must be in a shared library: its constructor and destructor,
+//! its allocator, and its exported symbols. Besides the C interface of `fastinst.h`, these are the
+//! functions that instrumented code calls ([`provider`]), and functions of the C library that end a
+//! process or change its signal actions ([`leaving`], [`signals`]).
 //!
-//! The library runs in somebody else's process: it has an allocator of its own, prints nothing but
-//! its report and single lines that begin with `fastinst:`, and reads one environment variable.
+//! The library runs in a foreign process: it has its own allocator, prints only its report and
+//! single lines that begin with `fastinst:`, and reads one environment variable.
 
 mod c_interface;
 mod leaving;
 mod provider;
 mod signals;
 
+use fastinst::provider::cyg_profile::CygProfile;
 use profiler::error::Error;
 use profiler::options::{Options, Output, RunId, Tool, VARIABLE};
 use profiler::{options, process, session};
 
-/// The program's `malloc` may be instrumented itself, or be the thing that crashed.
+/// The program's `malloc` may be instrumented, or may have crashed.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
@@ -32,7 +33,9 @@ static DESTRUCTOR: extern "C" fn() = destruct;
 extern "C" fn construct() {
     // SAFETY: called once, before the library allocates on a second thread.
     unsafe { dlmalloc::enable_alloc_after_fork() };
-    let options = Options::from_variable(std::env::var_os(VARIABLE).as_deref());
+    // Whatever else fails: the C interface can be used without the profiler.
+    let registered = fastinst::provider::register(&CygProfile).map_err(|source| Error::Start { source });
+    let options = registered.and_then(|()| Options::from_variable(std::env::var_os(VARIABLE).as_deref()));
     let started = options.and_then(|options| {
         if options.help {
             options::HELP.lines().for_each(session::say);
@@ -52,7 +55,7 @@ extern "C" fn construct() {
 }
 
 fn start(mut options: Options) -> Result<(), Error> {
-    // The command that records begins a run too, and becomes this process.
+    // `fastinst record` also begins a run, and then becomes this process.
     let is_own = options.run.is_none_or(|run| run.pid == std::process::id());
     let begins_the_run = is_own && !options.begun;
     if let Output::File { .. } = &options.output {
@@ -61,13 +64,12 @@ fn start(mut options: Options) -> Result<(), Error> {
             options.output = options.output.absolute(&directory)?;
         }
     }
-    // Programs that it starts must not take its report, or each other's, for one of an earlier run,
-    // and do not speak for the run.
+    // Programs that it starts must not take reports of this run for those of an earlier one, and do
+    // not report for the run.
     if begins_the_run {
         options.run.get_or_insert_with(RunId::begins_here);
         options.begun = true;
-        // SAFETY: in the constructor of a preloaded library, before the program's first thread is
-        // made.
+        // SAFETY: in the constructor of a preloaded library, before the program creates threads.
         unsafe { std::env::set_var(VARIABLE, options.to_options_string()) };
     }
     session::start(options)?;

@@ -1,25 +1,24 @@
-//! What instrumented code calls. A site that is a probe calls its stub instead; what arrives here
-//! is a site that is not a probe, or not yet.
+//! The functions that instrumented code calls. A site that is a probe calls its stub instead; calls
+//! that arrive here come from sites that are not probes, or not yet.
 //!
 //! May run at any time: in IFUNC resolvers before this library is relocated, before its
-//! constructor, in dying threads.
+//! constructor, in exiting threads.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use fastinst::ProbeType;
+use fastinst::ProbeKind;
 use fastinst::provider::cyg_profile::arrival;
 
-/// Goes on to [`entry`] with a third argument: the address that this returns to, which is on top of
-/// the stack.
+/// Continues to [`entry`] with a third argument: the return address, which is on top of the stack.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn __cyg_profile_func_enter(_this_fn: *mut c_void, _call_site: *mut c_void) {
     naked_asm!("mov rdx, qword ptr [rsp]", "jmp {entry}", entry = sym entry)
 }
 
-/// As above, to [`exit`].
+/// The same for [`exit`].
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: *mut c_void) {
@@ -27,19 +26,19 @@ unsafe extern "C" fn __cyg_profile_func_exit(_this_fn: *mut c_void, _call_site: 
 }
 
 extern "C" fn entry(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Entry, this_fn, return_address);
+    arrival(ProbeKind::ENTRY, this_fn, return_address);
 }
 
 extern "C" fn exit(this_fn: usize, _call_site: usize, return_address: usize) {
-    arrival(ProbeType::Exit, this_fn, return_address);
+    arrival(ProbeKind::EXIT, this_fn, return_address);
 }
 
-/// Whether the objects of this process call the functions above, and not functions of the same name
-/// that the program or another preloaded library defines: those are somebody else's
-/// instrumentation.
+/// Whether the objects of this process call the functions above, rather than functions of the same
+/// name that the program or another preloaded library defines for another purpose.
 pub(crate) fn is_in_charge() -> bool {
     static OWN: u8 = 0;
-    // By object: even here, the functions' names mean the first definition in the process.
+    // Compared by object, because the functions' addresses here are also those of the first
+    // definition in the process.
     let object_of = |address: *const c_void| {
         let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: writes into memory of the right type; all zero is valid too.

@@ -1,5 +1,5 @@
-//! `sigaction` and `signal` as the program sees them: where our handler stands in for a default,
-//! they show the default, and where the program sets a default, our handler is put in its place.
+//! `sigaction` and `signal` for the program: if our handler replaces a default, they report the
+//! default, and if the program sets a default, our handler is installed instead.
 
 use libc::{c_int, sighandler_t};
 use profiler::process::{__sigaction, FATAL, default_with_report, is_followed, is_ours};
@@ -13,11 +13,11 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: null or the caller's action, by the contract of sigaction(2).
     let wanted = unsafe { new.as_ref() };
-    let stand_in;
+    let replacement;
     let new = match wanted {
         Some(wanted) if wanted.sa_sigaction == libc::SIG_DFL && FATAL.contains(&signal) && is_followed() => {
-            stand_in = default_with_report();
-            &raw const stand_in
+            replacement = default_with_report();
+            &raw const replacement
         }
         _ => new,
     };
@@ -40,7 +40,7 @@ unsafe extern "C" fn sigaction(
     0
 }
 
-/// As in BSD and glibc: the handler stays, and interrupted system calls are restarted.
+/// As in BSD and glibc: the handler stays installed, and interrupted system calls are restarted.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: all zero is a valid action.
@@ -48,7 +48,7 @@ unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_
     new.sa_sigaction = handler;
     new.sa_flags = libc::SA_RESTART;
     let mut old = new;
-    // SAFETY: valid actions; the handler is the caller's affair.
+    // SAFETY: valid actions; the caller is responsible for the handler.
     unsafe {
         libc::sigaddset(&mut new.sa_mask, signal);
         if sigaction(signal, &new, &mut old) == 0 { old.sa_sigaction } else { libc::SIG_ERR }

@@ -1,23 +1,23 @@
-//! The name of a report file: `%p`, `%e`, `%h` and `%%` in what the user wrote.
+//! The name of a report file: expansion of `%p`, `%e`, `%h` and `%%`.
 
 use nix::sys::utsname;
 
 use super::Identity;
 use crate::error::Error;
 
-/// Checks a name before the run, so that a mistake in it does not cost the report.
+/// Checks a name before the run, so that an error in it does not lose the report.
 ///
 /// # Errors
-/// [`Error::TemplateSequence`] names the sequence that is not known.
+/// [`Error::TemplateSequence`] names the unknown sequence.
 pub fn check_template(template: &str) -> Result<(), Error> {
     expand_with(template, |key| "peh".contains(key).then(String::new)).map(drop)
 }
 
-/// The name with its sequences replaced: `%p` by the process id, `%e` by the base name of the
-/// executable, `%h` by the host name, `%%` by a percent sign. A slash in a value becomes `_`.
+/// The name with its sequences expanded: `%p` to the process id, `%e` to the base name of the
+/// executable, `%h` to the host name, `%%` to a percent sign. A slash in a value becomes `_`.
 ///
 /// # Errors
-/// [`Error::TemplateSequence`] as [`check_template`].
+/// Those of [`check_template`].
 pub fn expand(template: &str, identity: &Identity) -> Result<String, Error> {
     expand_with(template, |key| {
         let value = match key {
@@ -100,7 +100,7 @@ mod tests {
         #[track_caller]
         fn check(template: &str, sequence: &str) {
             let expected = format!(
-                "output={template}: `{sequence}` is no sequence; use %p (pid), %e (executable), %h (host) or %%"
+                "output={template}: `{sequence}` is not a valid sequence; use %p (pid), %e (executable), %h (host) or %%"
             );
             assert_eq!(check_template(template).unwrap_err().to_string(), expected);
         }

@@ -1,4 +1,4 @@
-//! Who calls a function, and whom it calls: the arcs of a report as a table.
+//! Callers and callees of a function: the arcs of a report as a table.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -12,12 +12,12 @@ use crate::error::Error;
 use crate::filter::Patterns;
 use crate::symbol::{short, without_parameters};
 
-/// Longest name in these tables.
+/// Maximum length of a name in these tables.
 const MAX_NAME_LENGTH: usize = 80;
-/// How many candidates an error names.
+/// Maximum number of candidates in an error.
 const CANDIDATES: usize = 10;
 
-/// Which end of the arcs is listed.
+/// The end of the arcs that is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The functions that call it.
@@ -26,11 +26,11 @@ pub enum Direction {
     Callees,
 }
 
-/// One way in which a function may be meant, by what it is and by the name that tables show.
+/// A way to match a function, by its properties and by its name in tables.
 type Tier<'a> = dyn Fn(&FunctionReport, &str) -> bool + 'a;
 
 impl Report {
-    /// The function that a user names: by the name that tables show, by its name with or without
+    /// The function that a user names: by its name in tables, by its name with or without
     /// parameters, or by a pattern that only one function matches.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Report {
     }
 }
 
-/// Names separated by commas, of which the last may stand for many.
+/// Names separated by commas, truncated to a maximum.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     let mut text = names[..names.len().min(CANDIDATES)].join(", ");

@@ -1,13 +1,13 @@
 //! The functions of a report as comma-separated values (RFC 4180, but with line feeds): a header,
 //! then a line for each.
 //!
-//! A figure that is not known is an empty field, so is the upper end of an interval that has none.
+//! An unknown figure is an empty field, as is a missing upper end of an interval.
 
 use super::{Estimate, FunctionReport, Latency, Report, View};
 
 type Field = fn(&FunctionReport) -> String;
 
-/// The columns that are not estimates, before and after those.
+/// The columns that are not estimates, before and after the estimates.
 const NAMES: [(&str, Field); 5] = [
     ("name", |function| quoted(&function.name)),
     ("object", |function| quoted(&function.object)),
@@ -38,7 +38,7 @@ const ESTIMATES: [(&str, Figure); 7] = [
     ("p99_ns", |function| Some(function.latency_ns?.p99)),
 ];
 
-/// The functions that `view` shows.
+/// The functions selected by `view`.
 #[must_use]
 pub fn render(report: &Report, view: &View) -> String {
     let mut header: Vec<String> = NAMES.map(|(name, _)| name.to_owned()).to_vec();

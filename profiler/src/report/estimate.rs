@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure that was estimated from samples, counted, or is only known to be at least so much.
+/// A figure that was estimated from samples, counted, or has only a lower bound.
 ///
-/// All values are finite, not negative, and ordered: `low <= value`, and `value <= high` where
-/// there is a `high`.
+/// All values are finite, not negative, and ordered: `low <= value`, and `value <= high` if there
+/// is a `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best guess. Equal to `low` where nothing better is known.
+    /// The best estimate. Equal to `low` if nothing better is known.
     pub value: f64,
     /// Lower end of the 95 % interval.
     pub low: f64,
-    /// Upper end of the 95 % interval; none if the samples give no upper bound.
+    /// Upper end of the 95 % interval; `None` if the samples give no upper bound.
     pub high: Option<f64>,
 }
 
@@ -31,8 +31,8 @@ impl Estimate {
         Estimate { value: low, low, high: None }
     }
 
-    /// A figure with a 95 % interval. An end that is not a number or infinite is no bound; ends on
-    /// the wrong side of `value` are moved to it.
+    /// A figure with a 95 % interval. An end that is infinite or not a number is no bound; ends on
+    /// the wrong side of `value` are set to it.
     #[must_use]
     pub fn within(value: f64, low: f64, high: f64) -> Estimate {
         let value = sane(value);
@@ -50,7 +50,7 @@ impl Estimate {
         }
     }
 
-    /// The figure, of which it is known that it is not above `limit`.
+    /// The figure with an additional upper limit.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Estimate {
         let limit = sane(limit);
@@ -61,8 +61,7 @@ impl Estimate {
         }
     }
 
-    /// The sum of two figures that were estimated independently of each other: half-widths add up
-    /// in quadrature.
+    /// The sum of two independently estimated figures: half-widths are added in quadrature.
     #[must_use]
     pub fn plus(&self, other: &Estimate) -> Estimate {
         let value = self.value + other.value;
@@ -77,14 +76,14 @@ impl Estimate {
         self.low == self.value && self.high == Some(self.value)
     }
 
-    /// The distance from `value` to the farther end of the interval; none without an upper end.
+    /// The distance from `value` to the farther end of the interval; `None` without an upper end.
     #[must_use]
     pub fn half_width(&self) -> Option<f64> {
         Some((self.value - self.low).max(self.high? - self.value))
     }
 
-    /// [`Estimate::half_width`] relative to the value: 0 if the figure is exact, none if it has no
-    /// upper end or is 0 and not exact.
+    /// [`Estimate::half_width`] relative to the value: 0 if the figure is exact, `None` if it has
+    /// no upper end or is 0 and not exact.
     #[must_use]
     pub fn relative_error(&self) -> Option<f64> {
         match self.half_width()? {
@@ -94,7 +93,7 @@ impl Estimate {
     }
 }
 
-/// 0 for what is negative or not finite.
+/// Replaces negative and non-finite values by 0.
 fn sane(value: f64) -> f64 {
     if value.is_finite() { value.max(0.0) } else { 0.0 }
 }

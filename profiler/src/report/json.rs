@@ -1,10 +1,10 @@
 //! The JSON form of a report, version 2.
 //!
-//! Writing is normal: functions in rank order, arcs sorted, addresses in hexadecimal, counts and
-//! totals as integers, latencies with one decimal, the ends of an interval rounded outwards; what
-//! was read and is written again is the same text. Arcs name their functions for readers such as
-//! jq; only object and address are read again. Reading looks at the version before anything else,
-//! so that a report of another version is named as such. Unknown fields are ignored.
+//! The output is canonical: functions in rank order, arcs sorted, addresses in hexadecimal, counts
+//! and totals as integers, latencies with one decimal, the ends of an interval rounded outwards;
+//! reading and writing a report again gives the same text. Arcs contain names for readers such as
+//! jq; only object and address are parsed. The version is checked before anything else, so that a
+//! report of another version is reported as such. Unknown fields are ignored.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub fn to_string(report: &Report) -> String {
 /// Reads a report from a file.
 ///
 /// # Errors
-/// [`Error::ReadReport`] if the file cannot be read, otherwise as [`parse`].
+/// [`Error::ReadReport`] if the file cannot be read, otherwise those of [`parse`].
 pub fn read(path: &Path) -> Result<Report, Error> {
     let bytes = fs::read(path).map_err(|source| Error::ReadReport { path: path.to_owned(), source })?;
     parse(&bytes, path)
@@ -39,8 +39,8 @@ pub fn read(path: &Path) -> Result<Report, Error> {
 /// Reads a report from the bytes of a file; `path` is for the error.
 ///
 /// # Errors
-/// [`Error::TruncatedReport`] if the bytes end too early, [`Error::ReportVersion`] if the version
-/// is another one than [`Report::VERSION`], [`Error::NotAReport`] for everything else.
+/// [`Error::TruncatedReport`] if the input ends too early, [`Error::ReportVersion`] if the version
+/// is not [`Report::VERSION`], [`Error::NotAReport`] for everything else.
 pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     let other = |found: String| Error::NotAReport { path: path.to_owned(), found };
     if bytes.is_empty() {
@@ -61,7 +61,7 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
     serde_json::from_value(value).map_err(|error| other(error.to_string()))
 }
 
-/// A report as it is written: sorted, and with names in the arcs.
+/// A report in its written form: sorted, and with names in the arcs.
 #[derive(Serialize)]
 struct Written<'a> {
     version: u32,
@@ -91,7 +91,7 @@ struct WrittenArc<'a> {
     total_ns: &'a Option<Estimate>,
 }
 
-/// One end of an arc. Code without probes has a name only.
+/// One end of an arc. Code without probes has only a name.
 #[derive(Serialize)]
 struct WrittenFunction<'a> {
     name: Cow<'a, str>,
@@ -130,7 +130,7 @@ impl Serialize for Report {
     }
 }
 
-/// The arcs by their callee, in the order of `functions`, then by calls, then by caller.
+/// The arcs by callee, in the order of `functions`, then by calls, then by caller.
 fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<WrittenArc<'a>> {
     let by_key: HashMap<(&str, u64), (usize, &'a str)> = functions
         .iter()
@@ -163,7 +163,7 @@ fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<Wr
     sorted.into_iter().map(arc).collect()
 }
 
-/// A caller as it is read: what names a function wins over a mere name.
+/// A caller in its written form: an identified function takes precedence over a name.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum ReadCaller {
@@ -185,8 +185,8 @@ impl From<ReadCaller> for Caller {
     }
 }
 
-/// An estimate as it is written: multiples of `1 / scale`. The interval only grows; what is exact
-/// stays so.
+/// An estimate in its written form: multiples of `1 / scale`. The interval is never narrowed; exact
+/// values stay exact.
 fn rounded<S: Serializer, N: Serialize>(
     estimate: &Estimate,
     serializer: S,
@@ -196,7 +196,7 @@ fn rounded<S: Serializer, N: Serialize>(
     let round = |value: f64, outwards: fn(f64) -> f64| {
         let scaled = value * scale;
         let nearest = scaled.round();
-        // What has been rounded before is not moved again by the error of the multiplication.
+        // A value that was rounded before is not changed by the error of the multiplication.
         let is_round = (scaled - nearest).abs() <= (scaled * 1e-15).max(1e-6);
         number(if is_round || estimate.is_exact() { nearest } else { outwards(scaled) } / scale)
     };
@@ -241,7 +241,7 @@ pub(super) fn four_decimals<S: Serializer>(value: &f64, serializer: S) -> Result
     serializer.serialize_f64((value * 1e4).round() / 1e4)
 }
 
-/// Addresses as `"0x401136"`: numbers would lose digits in readers that have only doubles.
+/// Addresses as `"0x401136"`: numbers would lose digits in readers that only support doubles.
 pub(super) mod hex {
     use serde::de::{Deserialize, Deserializer, Error, Unexpected};
     use serde::ser::Serializer;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_written_the_same() {
+    fn a_report_round_trips() {
         let mut report = example();
         report.lost_samples = 7;
         report.cost.error = 1.0 / 3.0;
@@ -511,7 +511,7 @@ mod tests {
             middle,
             "r.json is truncated: it ends at line 84, in the middle of a report; copy or record it again",
         );
-        check(b"", &format!("r.json is no fastinst report (an empty file); {NO}"));
+        check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(
             br#"{"version": 1, "functions": {}}"#,
             "r.json is a report of version 1, this fastinst reads version 2; use the fastinst that recorded it",
@@ -520,21 +520,24 @@ mod tests {
             br#"{"version": "2"}"#,
             "r.json is a report of version \"2\", this fastinst reads version 2; use the fastinst that recorded it",
         );
-        check(b"{}", &format!("r.json is no fastinst report (JSON without a version); {NO}"));
-        check(b"[1, 2]", &format!("r.json is no fastinst report (JSON without a version); {NO}"));
+        check(b"{}", &format!("r.json is not a fastinst report (JSON without a version); {NO}"));
+        check(b"[1, 2]", &format!("r.json is not a fastinst report (JSON without a version); {NO}"));
         check(
             b"fastinst: ./app",
-            &format!("r.json is no fastinst report (not JSON: expected ident at line 1 column 3); {NO}"),
+            &format!("r.json is not a fastinst report (not JSON: expected ident at line 1 column 3); {NO}"),
         );
         check(
             b"\x7fELF\x02",
-            &format!("r.json is no fastinst report (not JSON: expected value at line 1 column 1); {NO}"),
+            &format!("r.json is not a fastinst report (not JSON: expected value at line 1 column 1); {NO}"),
         );
-        check(br#"{"version": 2}"#, &format!("r.json is no fastinst report (missing field `command`); {NO}"));
+        check(
+            br#"{"version": 2}"#,
+            &format!("r.json is not a fastinst report (missing field `command`); {NO}"),
+        );
         check(
             EXAMPLE.replace("0x401200", "401200").as_bytes(),
             &format!(
-                "r.json is no fastinst report (invalid value: string \"401200\", expected an address such as \"0x401136\"); {NO}"
+                "r.json is not a fastinst report (invalid value: string \"401200\", expected an address such as \"0x401136\"); {NO}"
             ),
         );
     }

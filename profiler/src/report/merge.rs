@@ -1,9 +1,9 @@
-//! Several reports as one: of the processes of a run, or of several runs.
+//! Merging of reports: of the processes of a run, or of several runs.
 //!
-//! Processes are measured independently of each other. So values add up, and the half-widths of
-//! their intervals add up in quadrature. A percentile of all calls lies between the smallest and
+//! Processes are measured independently of each other. So values are added, and the half-widths of
+//! their intervals are added in quadrature. A percentile of all calls is between the smallest and
 //! the largest of those of the parts; that is its interval, and its value is their mean, weighted
-//! with the calls.
+//! by the calls.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,9 +11,8 @@ use std::hash::Hash;
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Latency, OffCpu, Report};
 
 impl Report {
-    /// Adds what was measured in other processes. Command and process id become those of the
-    /// process that the run began with, if the other report has it; the run stays that of this
-    /// report.
+    /// Adds the measurements of other processes. Command and process id become those of the first
+    /// process of the run, if the other report has it; the run stays that of this report.
     pub fn merge(&mut self, other: Report) {
         if other.run == self.run && other.run.ends_with(&format!(".{}", other.pid)) {
             (self.pid, self.command) = (other.pid, other.command);
@@ -79,7 +78,7 @@ impl FunctionReport {
     }
 }
 
-/// The sum, of which one part may not be known.
+/// The sum, of which one part may be unknown.
 fn plus(one: Option<Estimate>, two: Option<Estimate>) -> Option<Estimate> {
     match (one, two) {
         (Some(one), Some(two)) => Some(one.plus(&two)),
@@ -98,7 +97,7 @@ impl Latency {
             Estimate::within(value, one.low.min(two.low), high)
         };
         let value = weight * self.mean.value + (1.0 - weight) * other.mean.value;
-        // What the means do not know, and what the error of the weights does to the distance
+        // The errors of the means, and the effect of the error of the weights on the difference
         // between them.
         let uncertain_weight = match (calls.half_width(), other_calls.half_width()) {
             (Some(one), Some(two)) if sum > 0.0 => {
@@ -134,7 +133,7 @@ impl Cost {
         let [one, two] = [self, other].map(|cost| cost.total_ns() as f64);
         let error = (self.error * one).hypot(other.error * two) / (one + two);
         Cost {
-            // The larger; none is without limit.
+            // The larger one; `None` is without limit.
             budget: self.budget.zip(other.budget).map(|(one, two)| one.max(two)),
             cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns),
             probes_ns: self.probes_ns.saturating_add(other.probes_ns),
@@ -228,8 +227,8 @@ mod tests {
         assert!((latency.p50.value - 167.5).abs() < 1e-6, "{latency:?}");
         assert!(latency.p50.low < 92.5 && latency.p50.high == Some(192.5), "{latency:?}");
         assert!((latency.mean.value - 171.04).abs() < 1e-6, "{latency:?}");
-        // A quarter of the first mean's error; and the first's calls are known to 9 %, which moves
-        // the weight by 2 %.
+        // A quarter of the first mean's error; and the first's calls are known to 9 %, which
+        // changes the weight by 2 %.
         let error = latency.mean.half_width().unwrap();
         assert!((1.5..2.5).contains(&error), "{error}");
     }

@@ -1,9 +1,9 @@
-//! The report of one profiled process, or of several: what it holds, and its written forms.
+//! The report of one profiled process, or of several: its contents and its formats.
 //!
-//! [`Report`] is filled once; what was estimated in it is an [`Estimate`]. [`text`] makes the table
-//! that people read, [`json`] the form that programs read and that `fastinst report` turns into the
-//! table again, or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the
-//! functions in the order of [`Report::ranked`] unless another [`SortKey`] is asked for.
+//! [`Report`] is filled once; its estimated figures are [`Estimate`]s. [`text`] renders the table
+//! for users, [`json`] the format for programs, which `fastinst report` turns into the table again,
+//! or into [`csv`], callers and callees ([`arcs`]) and a call [`tree`]. Both list the functions in
+//! the order of [`Report::ranked`] unless another [`SortKey`] is requested.
 
 pub mod arcs;
 pub mod csv;
@@ -25,7 +25,7 @@ pub use names::names;
 pub use sort::SortKey;
 pub use text::View;
 
-/// The written form of a report.
+/// A format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// The table, `.txt`.
@@ -35,7 +35,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file name asks for by its extension; none if that is neither `.txt` nor
+    /// The format selected by the extension of a file name; `None` if that is neither `.txt` nor
     /// `.json`.
     pub fn of_file_name(name: &str) -> Option<Format> {
         if name.ends_with('/') {

@@ -1,6 +1,6 @@
-//! What a report holds. The field names are those of the JSON form, version 2.
+//! The contents of a report. The field names are those of the JSON format, version 2.
 //!
-//! Whatever is estimated is an [`Estimate`], with its 95 % interval. The rest was counted or
+//! Estimated figures are [`Estimate`]s, with their 95 % interval. The others were counted or
 //! measured.
 
 use serde::{Deserialize, Serialize};
@@ -8,41 +8,40 @@ use serde::{Deserialize, Serialize};
 use super::Estimate;
 use super::json;
 
-/// What was measured in one process, from its start to the report; or in several, merged.
+/// The measurements of one process, from its start to the report; or of several, merged.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Report {
     /// Version of the format, [`Report::VERSION`].
     pub version: u32,
-    /// Names the run: all processes that descend from one process have the same. Empty if it is not
+    /// Names the run: the same for all processes that descend from one process. Empty if it is not
     /// known.
     #[serde(default)]
     pub run: String,
-    /// The program and its arguments. Of a merged report, those of the process that the run began
-    /// with, or of any.
+    /// The program and its arguments. Of a merged report, those of the first process of the run, or
+    /// of any.
     pub command: Vec<String>,
     /// Process id. Of a merged report, that of the same process.
     pub pid: u32,
-    /// How many processes the report is about: 1, more if reports were merged.
+    /// Number of processes: 1, or more if reports were merged.
     pub processes: u32,
-    /// Wall-clock time that was observed, in nanoseconds. Of a merged report, that of the process
-    /// that took longest.
+    /// Observed wall-clock time, in nanoseconds. Of a merged report, that of the process that took
+    /// longest.
     pub duration_ns: u64,
-    /// Wall-clock time that the program's threads lived, of all of them together, in nanoseconds:
-    /// what shares are shares of.
+    /// Total wall-clock lifetime of the program's threads, in nanoseconds: the reference of shares.
     pub thread_time_ns: u64,
-    /// Probes that were discovered, entry and exit counted apart. Of a merged report, in the
+    /// Discovered probes; entries and exits are counted separately. Of a merged report, in the
     /// process that had most.
     pub probes: u64,
-    /// How often a probe was turned on or off.
+    /// Number of times that a probe was switched on or off.
     pub toggles: u64,
-    /// Calls that were timed, of all functions.
+    /// Timed calls of all functions.
     pub samples: u64,
     /// Timed calls that were dropped because a buffer was full.
     #[serde(default)]
     pub lost_samples: u64,
-    /// What profiling cost the program.
+    /// The cost of profiling.
     pub cost: Cost,
-    /// What the reader should know about this measurement, one sentence each.
+    /// Notes for the reader about this measurement, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
     /// The functions that were called, in any order; JSON has them in the order of
@@ -53,11 +52,11 @@ pub struct Report {
     pub arcs: Vec<Arc>,
 }
 
-/// What profiling cost in processor time and memory, measured while it ran.
+/// The cost of profiling in processor time and memory, measured during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// The most that it should cost, as a fraction of the program's processor time: 0.01 is 1 %.
-    /// None if there was no limit.
+    /// The maximum cost, as a fraction of the program's processor time: 0.01 is 1 %. `None` if
+    /// there was no limit.
     pub budget: Option<f64>,
     /// Processor time of the process, user and system, profiling included.
     pub cpu_ns: u64,
@@ -65,9 +64,10 @@ pub struct Cost {
     pub probes_ns: u64,
     /// Processor time of the service thread, without the toggles.
     pub service_ns: u64,
-    /// Processor time for turning probes on and off, on any thread.
+    /// Processor time for switching probes on and off, on any thread.
     pub toggles_ns: u64,
-    /// Processor time before the program's own start: finding probes, calibrating the clock.
+    /// Processor time before the program's own start: discovery of probes, calibration of the
+    /// clock.
     pub startup_ns: u64,
     /// Half the width of the 95 % interval of the sum of the four, relative to it.
     #[serde(serialize_with = "json::four_decimals")]
@@ -76,44 +76,44 @@ pub struct Cost {
     pub memory_bytes: u64,
 }
 
-/// What was measured of one function.
+/// The measurements of one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// Readable name.
+    /// Demangled name.
     pub name: String,
-    /// Path of the executable or shared library that holds it.
+    /// Path of its executable or shared library.
     pub object: String,
-    /// Where it starts, from the lowest address of `object` on, so that it is the same in every
-    /// run: of a library or a position-independent executable what `nm` and `addr2line` have. In
-    /// JSON a string of hexadecimal digits, `"0x1136"`.
+    /// Its start, relative to the lowest address of `object`, so that it is the same in every run:
+    /// for a library or a position-independent executable the address shown by `nm` and
+    /// `addr2line`. In JSON a string of hexadecimal digits, `"0x1136"`.
     #[serde(with = "json::hex")]
     pub address: u64,
-    /// Where it is defined, as `file:line`; none without debugging information.
+    /// Its definition, as `file:line`; `None` without debugging information.
     #[serde(default)]
     pub location: Option<String>,
-    /// Calls that were timed. 0 is possible for a function that was called.
+    /// Timed calls. May be 0 for a function that was called.
     pub samples: u64,
     /// How often it was called.
     #[serde(serialize_with = "json::whole")]
     pub calls: Estimate,
-    /// Time spent in its calls, callees included, in nanoseconds. Of a call inside another call of
-    /// the same function, the time counts once. None if nothing is known of it.
+    /// Time spent in its calls, callees included, in nanoseconds. Nested calls of the same function
+    /// count once. `None` if nothing is known of it.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub total_ns: Option<Estimate>,
     /// Time spent in the function itself, without what it spent in other instrumented functions, in
     /// nanoseconds.
     #[serde(default, serialize_with = "json::whole_or_null")]
     pub self_ns: Option<Estimate>,
-    /// Whether it was seen to be called inside a call of itself.
+    /// Whether a call was observed inside a call of the same function.
     pub recursive: bool,
     /// Calls that had not returned when the report was made. Their time so far is part of
     /// `total_ns`.
     #[serde(default)]
     pub open_calls: u64,
-    /// How long its calls took; none if no call was timed.
+    /// The latencies of its calls; `None` if no call was timed.
     #[serde(default)]
     pub latency_ns: Option<Latency>,
-    /// Timed calls during which the thread was preempted; none if that was not observed.
+    /// Timed calls during which the thread was preempted; `None` if that was not observed.
     #[serde(default)]
     pub off_cpu: Option<OffCpu>,
 }
@@ -122,7 +122,7 @@ pub struct FunctionReport {
 /// Time that a preempted thread waited for a processor is not part of it. JSON keeps one decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Shortest that was timed.
+    /// The shortest timed one.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub min: f64,
     /// Arithmetic mean.
@@ -137,35 +137,35 @@ pub struct Latency {
     /// 99 % are shorter.
     #[serde(serialize_with = "json::tenths")]
     pub p99: Estimate,
-    /// Longest that was timed.
+    /// The longest timed one.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub max: f64,
-    /// Whether a typical call is shorter than `resolution`, so that its latency says no more than
-    /// that.
+    /// Whether a typical call is shorter than `resolution`, so that its latency is only known to be
+    /// below that.
     pub below_resolution: bool,
     /// The shortest latency that the clock can resolve on this machine.
     #[serde(serialize_with = "json::tenths_of_number")]
     pub resolution: f64,
 }
 
-/// Timed calls during which the thread lost its processor to another one.
+/// Timed calls during which the thread was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffCpu {
-    /// How many.
+    /// Number of such calls.
     pub samples: u64,
-    /// How long the thread waited for a processor in them, in nanoseconds: measured, not
-    /// extrapolated to other calls.
+    /// Total time for which the thread waited for a processor in them, in nanoseconds: measured,
+    /// not extrapolated to other calls.
     pub ns: u64,
 }
 
 /// Calls of one function by another. In JSON, callers and callees have their names too.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Arc {
-    /// The function that the calls came from.
+    /// The calling function.
     pub caller: Caller,
-    /// The function that was called.
+    /// The called function.
     pub callee: FunctionRef,
-    /// How often.
+    /// Number of calls.
     pub calls: Estimate,
     /// Time spent in these calls, in nanoseconds, as [`FunctionReport::total_ns`]; none if nothing
     /// is known of it.
@@ -179,12 +179,12 @@ pub struct Arc {
 pub struct FunctionRef {
     /// Path of the executable or shared library.
     pub object: String,
-    /// Where the function starts.
+    /// The start of the function.
     #[serde(with = "json::hex")]
     pub address: u64,
 }
 
-/// Where calls come from.
+/// The origin of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(from = "json::ReadCaller")]
 pub enum Caller {
@@ -200,14 +200,14 @@ impl Report {
 }
 
 impl Cost {
-    /// Processor time that profiling took in all, in nanoseconds.
+    /// Total processor time of profiling, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.probes_ns + self.service_ns + self.toggles_ns + self.startup_ns
     }
 
-    /// What profiling cost as a fraction of the program's own processor time; none if the program
-    /// took none.
+    /// The cost of profiling as a fraction of the program's own processor time; `None` if the
+    /// program used none.
     #[must_use]
     pub fn fraction(&self) -> Option<f64> {
         let own = self.cpu_ns.saturating_sub(self.total_ns());
@@ -216,7 +216,7 @@ impl Cost {
 }
 
 impl FunctionReport {
-    /// What names the function in arcs.
+    /// The identity of the function in arcs.
     #[must_use]
     pub fn key(&self) -> FunctionRef {
         FunctionRef { object: self.object.clone(), address: self.address }
@@ -227,8 +227,8 @@ impl FunctionReport {
 pub(super) mod tests {
     use super::*;
 
-    /// A report with one function of every kind: sampled, timed in every call and still running, of
-    /// which little is known, below the resolution of the clock, never timed.
+    /// A report with one function of every kind: sampled, timed in every call and still running,
+    /// little known, below the resolution of the clock, never timed.
     pub(in crate::report) fn example() -> Report {
         const APP: &str = "/opt/app/bin/app";
         let function = |name: &str, object: &str, address, samples, calls| FunctionReport {

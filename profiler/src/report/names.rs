@@ -1,9 +1,9 @@
-//! Names for tables: as short as they can be while no two functions have the same one.
+//! Names for tables: as short as possible while unique.
 //!
 //! 1. Without return type and parameters, template arguments as `<…>`: `std::vector<…>::push_back`.
-//! 2. Where functions would have the same name, with template arguments; where that is not enough,
-//!    as it was demangled.
-//! 3. Where that is the same too, with the file and line of the definition; without debugging
+//! 2. If functions would have the same name, with template arguments; if that is not enough, as it
+//!    was demangled.
+//! 3. If that is the same too, with the file and line of the definition; without debugging
 //!    information, with the object or the address.
 
 use std::collections::{HashMap, HashSet};
@@ -22,15 +22,15 @@ pub fn names(functions: &[&FunctionReport]) -> Vec<String> {
     let mut names = vec![String::new(); functions.len()];
     for (name, indices) in groups {
         let group: Vec<&FunctionReport> = indices.iter().map(|index| functions[*index]).collect();
-        for (index, name) in indices.into_iter().zip(told_apart(&name, &group)) {
+        for (index, name) in indices.into_iter().zip(disambiguated(&name, &group)) {
             names[index] = printable(&name);
         }
     }
     names
 }
 
-/// Names for functions that are all called `name` at first.
-fn told_apart(name: &str, group: &[&FunctionReport]) -> Vec<String> {
+/// Names for functions that initially have the same name.
+fn disambiguated(name: &str, group: &[&FunctionReport]) -> Vec<String> {
     let file = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let forms: [&dyn Fn(&FunctionReport) -> String; 6] = [
         &|_| name.to_owned(),

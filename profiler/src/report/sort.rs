@@ -6,9 +6,9 @@ use std::str::FromStr;
 use super::{Estimate, FunctionReport, Latency, Report};
 use crate::error::Error;
 
-/// What functions are sorted by, largest first. Of an estimate it is the lower bound: what is
-/// little known is not ranked by a guess. Functions without the figure come last; equal ones are in
-/// the order of their names, then addresses.
+/// The sort key of functions, in descending order. For an estimate it is the lower bound, so that
+/// uncertain figures are not ranked by a guess. Functions without the figure come last; ties are
+/// ordered by name, then address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortKey {
     /// Time in all calls, callees included.
@@ -35,7 +35,7 @@ pub enum SortKey {
 }
 
 impl SortKey {
-    /// The names that are parsed.
+    /// The names accepted by the parser.
     pub const NAMES: [(&'static str, SortKey); 10] = [
         ("total", SortKey::Total),
         ("self", SortKey::SelfTime),
@@ -49,7 +49,7 @@ impl SortKey {
         ("name", SortKey::Name),
     ];
 
-    /// What a function is ranked by.
+    /// The value by which a function is ranked.
     fn rank(self, function: &FunctionReport) -> f64 {
         let certain = |estimate: Option<Estimate>| estimate.map(|estimate| estimate.low);
         let latency = |pick: fn(&Latency) -> f64| function.latency_ns.as_ref().map(pick);

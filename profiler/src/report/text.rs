@@ -1,12 +1,12 @@
-//! The table that people read: a heading, the notes, and a line per function.
+//! The table for users: a heading, the notes, and a line per function.
 //!
-//! No colour: the text is the same on a terminal, in a file and in a pipe, but for the number of
-//! rows that the caller asks for. The numbers take the width they need, the names what is left of
-//! 132 columns; a longer name loses its middle.
+//! There are no colours: the text is the same on a terminal, in a file and in a pipe, except for
+//! the number of rows that the caller requests. Numbers take the width they need, names the rest of
+//! 132 columns; a longer name is shortened in the middle.
 //!
-//! What is not certain looks so: `12.3k ±4%` is an estimate with half the width of its 95 %
-//! interval, `>=10` a lower and `<=10` an upper bound, where the interval is wider than the value.
-//! Latencies that the clock cannot resolve are `<20ns`.
+//! Uncertainty is shown: `12.3k ±4%` is an estimate with half the width of its 95 % interval;
+//! `>=10` is a lower and `<=10` an upper bound, used if the interval is wider than the value.
+//! Latencies below the clock's resolution are `<20ns`.
 
 use std::fmt::Write;
 
@@ -17,30 +17,30 @@ use super::units::Certainty;
 use super::{Cost, Estimate, FunctionReport, Latency, Report, SortKey, names, units};
 use crate::filter::Patterns;
 
-/// Columns that the table should fill at most.
+/// Maximum width of the table.
 const WIDTH: usize = 132;
-/// A name is never made shorter than this, even if the table becomes wider than [`WIDTH`].
+/// Minimum length to which a name is shortened, even if the table becomes wider than [`WIDTH`].
 const MIN_NAME_LENGTH: usize = 28;
-/// Longest file name in the column `object`.
+/// Maximum length of a file name in the column `object`.
 const MAX_OBJECT_LENGTH: usize = 20;
 /// Spaces between two columns: one from the table's style, the rest as padding.
 const GAP: usize = 2;
 
-/// Rows on a terminal, unless the user asks for more.
+/// Rows on a terminal, unless the user requests more.
 pub const ROWS_ON_A_TERMINAL: usize = 30;
 
 const LINE_UNDER_HEADER: TableStyle = NOTHING.header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// What is shown of a report.
+/// The selection of a report to show.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// The order of the functions.
     pub sort: SortKey,
     /// Only functions that match; all if there are no patterns.
     pub filter: Patterns,
-    /// At most so many functions; all if there is none.
+    /// Maximum number of functions; all if `None`.
     pub limit: Option<usize>,
-    /// What the reader can do to see the others.
+    /// How the reader can see the others.
     pub hint: &'static str,
 }
 
@@ -80,7 +80,7 @@ pub fn render(report: &Report, view: &View) -> String {
     text
 }
 
-/// What the report is about, in a few lines.
+/// A summary of the run, in a few lines.
 pub(super) fn heading(report: &Report) -> String {
     let Report { pid, probes, samples, .. } = report;
     let command = shortened(&printable(&report.command.join(" ")), WIDTH - 40);
@@ -107,7 +107,7 @@ pub(super) fn heading(report: &Report) -> String {
     text
 }
 
-/// What profiling cost; nothing if that was not measured.
+/// The cost of profiling; empty if it was not measured.
 fn cost(cost: &Cost) -> String {
     let Some(fraction) = cost.fraction().filter(|_| cost.total_ns() > 0) else {
         return String::new();
@@ -143,7 +143,7 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     text + "\n"
 }
 
-/// A column: its header, where its cells stand, and what is in them.
+/// A column: its header, alignment, and cells.
 struct Column {
     header: &'static str,
     alignment: CellAlignment,
@@ -152,8 +152,7 @@ struct Column {
 
 const OFF_CPU: &str = "off-cpu";
 
-/// The columns after the name. A cell has a part that is aligned to the right, and behind it one
-/// that is aligned to the left.
+/// The columns after the name. A cell has a right-aligned part, followed by a left-aligned one.
 fn columns(functions: &[(&FunctionReport, String)]) -> Vec<Column> {
     let right = |header, cell| Column { header, alignment: CellAlignment::Right, cell };
     let object = Column {
@@ -221,7 +220,7 @@ fn table(functions: &[(&FunctionReport, String)], thread_time_ns: u64) -> String
     aligned([&["function"], &headers[..]].concat(), alignments, rows.collect())
 }
 
-/// A table whose first column is aligned to the left, and the others as given.
+/// A table whose first column is left-aligned, with the given alignments of the others.
 pub(super) fn aligned(header: Vec<&str>, alignments: Vec<CellAlignment>, rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(LINE_UNDER_HEADER).set_header(header).add_rows(rows);
@@ -253,7 +252,7 @@ pub(super) fn share(estimate: Option<&Estimate>, whole: u64) -> [String; 2] {
     [shown.unwrap_or("-".to_owned()), String::new()]
 }
 
-/// One figure of the latency. JSON has its interval.
+/// A figure of the latency, without its interval, which is in the JSON report.
 fn latency(function: &FunctionReport, pick: fn(&Latency) -> Estimate) -> [String; 2] {
     let shown = function.latency_ns.as_ref().map(|latency| match Certainty::of(&pick(latency)) {
         Certainty::Exact(value) | Certainty::About(value, _) | Certainty::AtMost(value)
@@ -275,8 +274,7 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Arguments and symbols are foreign text: what would move the cursor or colour the terminal
-/// becomes `?`.
+/// Arguments and symbols are untrusted text: control characters are replaced by `?`.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
@@ -285,7 +283,7 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// At most `most` characters, with `…` in place of the middle.
+/// At most `most` characters, with `…` in the middle.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let length = width(text);
     if length <= most {
@@ -459,7 +457,7 @@ std::vector<…>::push_back     >=5000      <=20.0ms       <=0.9%  >=12.0us     
     }
 
     #[test]
-    fn what_the_clock_cannot_resolve_is_said_so() {
+    fn times_below_the_resolution_are_marked() {
         let of = |estimate: Estimate| {
             let mut function = example().functions.swap_remove(0);
             function.latency_ns.as_mut().unwrap().mean = estimate;

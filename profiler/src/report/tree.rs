@@ -1,23 +1,23 @@
-//! The call tree that the arcs of a report stand for.
+//! The call tree computed from the arcs of a report.
 //!
-//! Arcs say which function called which, not on which path. So the tree is *context-insensitive*:
-//! of the time of a function, each of its callers gets the part that its arc has, and passes it on
-//! to its own callers in the same proportion, as gprof does. A function that takes long only when
-//! it is called on one path looks the same on all.
+//! Arcs record callers and callees, not call paths. So the tree is *context-insensitive*: each
+//! caller of a function gets the share of its time that the arc has, and passes it on to its own
+//! callers in the same proportion, as in gprof. A function that takes long only on one call path
+//! looks the same on all of them.
 //!
 //! 1. Functions that call each other in a cycle are one node (a strongly connected component of the
-//!    arcs; Tarjan 1972). Arcs inside it are left out.
-//! 2. A node's time is its function's total; of a cycle, or where the total is not known, the time
-//!    of the arcs that lead into it; where that is not known either, the time of the arcs that lead
-//!    out of it.
-//! 3. Each arc between nodes gets the part of the callee's time that its own time has in that of
-//!    all arcs to the callee. Where the time of some arc is not known, numbers of calls take its
-//!    place.
-//! 4. The tree begins at nodes that are called from code without probes, with that part of their
-//!    time, and at those that nothing calls, with all of it. Below a node that is shown with a part
-//!    of its time, every arc has the same part of its own.
-//! 5. What has less than 0.5 % of the time of all roots is left out: the tree stays small, also
-//!    where paths are many.
+//!    arcs; Tarjan 1972). Arcs inside it are omitted.
+//! 2. A node's time is its function's total; for a cycle, or if the total is not known, the time of
+//!    the arcs that lead into it; if that is not known either, the time of the arcs that lead out
+//!    of it.
+//! 3. Each arc between nodes gets a share of the callee's time in proportion to its own time among
+//!    all arcs to the callee. If the time of some arc is not known, numbers of calls are used
+//!    instead.
+//! 4. The roots are nodes that are called from code without probes, with that share of their time,
+//!    and those that nothing calls, with all of it. Below a node that is shown with a share of its
+//!    time, every arc has the same share of its own.
+//! 5. Nodes with less than 0.5 % of the time of all roots are omitted: the tree stays small even if
+//!    there are many paths.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -25,11 +25,11 @@ use std::fmt::Write;
 use super::text::{View, shortened};
 use super::{Arc, Caller, FunctionRef, Report, names, units};
 
-/// The smallest part of the whole that is shown.
+/// The smallest share of the whole that is shown.
 const SMALLEST: f64 = 0.005;
-/// Levels that are indented further than the ones above.
+/// Maximum number of levels of indentation.
 const DEEPEST: usize = 40;
-/// Longest name of a node.
+/// Maximum length of a node's name.
 const MAX_NAME_LENGTH: usize = 100;
 
 /// The tree as text, longest times first; ends with a newline.
@@ -46,7 +46,7 @@ pub fn render(report: &Report, view: &View) -> String {
     let roots = graph.roots();
     let whole: f64 = roots.iter().map(|(_, time)| time).sum();
     let mut lines = Vec::new();
-    // Nodes to be shown, with time and depth; the next one is the last.
+    // Nodes to be shown, with time and depth, in reverse order.
     let mut open: Vec<(usize, f64, usize)> = Vec::new();
     let push = |open: &mut Vec<(usize, f64, usize)>, mut nodes: Vec<(usize, f64)>, depth| {
         nodes.retain(|(_, time)| *time > 0.0 && *time >= SMALLEST * whole);
@@ -80,9 +80,9 @@ pub fn render(report: &Report, view: &View) -> String {
 struct Node {
     name: String,
     time: f64,
-    /// The part of its time that is of calls from code without probes, or from nowhere.
+    /// The share of its time in calls from code without probes, or without callers.
     as_root: f64,
-    /// Nodes that it calls, and the part of their time.
+    /// Nodes that it calls, with the share of their time.
     callees: Vec<(usize, f64)>,
 }
 
@@ -96,7 +96,7 @@ impl Graph {
         let shown = names(&functions);
         let indices: HashMap<FunctionRef, usize> =
             functions.iter().enumerate().map(|(index, function)| (function.key(), index)).collect();
-        // Arcs between functions that are known.
+        // Arcs between known functions.
         let ends = |arc: &Arc| {
             let caller = match &arc.caller {
                 Caller::Function(key) => Some(*indices.get(key)?),
@@ -160,7 +160,7 @@ impl Graph {
                 nodes[to].as_root = time;
                 continue;
             }
-            // Several arcs may be between the members of two cycles.
+            // Several arcs may connect the members of two cycles.
             let mut from_nodes: HashMap<usize, f64> = HashMap::new();
             for (from, arc) in arcs {
                 let part = time * weight(arc) / all;
@@ -179,8 +179,8 @@ impl Graph {
     }
 }
 
-/// Tarjan's strongly connected components, without recursion: the component of each node, and how
-/// many there are.
+/// Tarjan's strongly connected components, without recursion: the component of each node, and their
+/// number.
 fn components(successors: &[Vec<usize>]) -> (Vec<usize>, usize) {
     const NONE: usize = usize::MAX;
     let nodes = successors.len();
@@ -192,7 +192,7 @@ fn components(successors: &[Vec<usize>]) -> (Vec<usize>, usize) {
         if number[start] != NONE {
             continue;
         }
-        // A node, and how many of its successors have been looked at.
+        // A node, and the number of its successors that were visited.
         let mut path = vec![(start, 0)];
         while let Some((node, looked_at)) = path.pop() {
             if looked_at == 0 {
@@ -232,7 +232,7 @@ mod tests {
     use super::super::{Estimate, FunctionReport};
     use super::*;
 
-    /// A report of functions with total times, and arcs with times; a caller that is no function
+    /// A report of functions with total times, and arcs with times; a caller that is not a function
     /// has no probes.
     fn report(functions: &[(&str, f64)], arcs: &[(&str, &str, f64)]) -> Report {
         let address = |name: &str| functions.iter().position(|(known, _)| *known == name).map(|at| at as u64);

@@ -1,4 +1,4 @@
-//! Numbers as people read them: three significant digits and a unit.
+//! Numbers for users: three significant digits and a unit.
 
 use super::Estimate;
 
@@ -18,7 +18,7 @@ pub(super) fn count(count: u64) -> String {
     scaled(count as f64, &["", "k", "M", "G", "T", "P", "E"])
 }
 
-/// Events per second as `5.31k/s`; none if no time has passed.
+/// Events per second as `5.31k/s`; `None` if no time has passed.
 pub(super) fn rate(events: u64, nanoseconds: u64) -> Option<String> {
     if nanoseconds == 0 {
         return None;
@@ -50,7 +50,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB"])
 }
 
-/// What there is to say of an estimate in a few characters.
+/// What is known of an estimate, in a few characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Certainty {
     /// A value without error.
@@ -64,7 +64,7 @@ pub(super) enum Certainty {
 }
 
 impl Certainty {
-    /// An interval that is wider than the value is no more than a bound.
+    /// An interval that is wider than the value is only used as a bound.
     pub(super) fn of(estimate: &Estimate) -> Certainty {
         match (estimate.high, estimate.relative_error()) {
             _ if estimate.is_exact() => Certainty::Exact(estimate.value),
@@ -80,7 +80,7 @@ impl Certainty {
         match self {
             Certainty::Exact(value) | Certainty::About(value, _) => unit(value),
             Certainty::AtLeast(..=0.0) => "?".to_owned(),
-            // A unit may say "less than 0.1%" already.
+            // A unit may already say "less than 0.1%".
             Certainty::AtLeast(low) => match unit(low) {
                 shown if shown.starts_with('<') => ">0%".to_owned(),
                 shown => format!(">={shown}"),
@@ -89,7 +89,7 @@ impl Certainty {
         }
     }
 
-    /// The error as `±8%`; nothing for a bound or an exact value.
+    /// The error as `±8%`; empty for a bound or an exact value.
     pub(super) fn error(self) -> String {
         let Certainty::About(_, relative) = self else { return String::new() };
         let percent = relative * 100.0;
@@ -101,7 +101,7 @@ impl Certainty {
     }
 }
 
-/// Goes up the units by thousands until three digits are enough; the last unit takes what is left.
+/// Scales up by thousands until three digits are enough, or the last unit is reached.
 fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut rest = units;

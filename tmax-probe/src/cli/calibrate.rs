@@ -1,4 +1,4 @@
-//! `tmax-probe` without a verb: measures, reports, and keeps the calibration.
+//! `tmax-probe` without a subcommand: measures, reports, and stores the calibration.
 
 use std::path::{Path, PathBuf};
 
@@ -21,16 +21,16 @@ use super::{Failure, code, print, program, say};
 
 #[derive(Debug, Args)]
 pub(super) struct Calibrate {
-    /// Take less than a minute, and see less
+    /// Take less than a minute, and detect less
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
-    /// Run the paper's grid (2,500 trials of 50 million toggles): many hours. Goes on where an
-    /// interrupted run was
+    /// Run the paper's grid (2,500 trials of 50 million toggles): many hours. Resumes an
+    /// interrupted run
     #[arg(long)]
     full: bool,
 
-    /// Forget an interrupted --full run and begin anew
+    /// Discard an interrupted --full run and start again
     #[arg(long, requires = "full")]
     restart: bool,
 
@@ -42,7 +42,7 @@ pub(super) struct Calibrate {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Draw tears against the wait and against the place of the cut
+    /// Plot tears against the wait and against the offset of the split
     #[arg(long, value_name = "FILE.svg|png", value_parser = plot_path)]
     plot: Option<PathBuf>,
 
@@ -55,7 +55,7 @@ pub(super) struct Calibrate {
     no_save: bool,
 
     /// Run against simulated machines instead of this one: against one with this window (bytes) and
-    /// T_max (ticks), or against so many that tear at rates and in clusters like real ones, and
+    /// T_max (ticks), or against this many that tear at rates and in clusters like real ones, and
     /// count unsafe results
     #[arg(
         long,
@@ -68,14 +68,14 @@ pub(super) struct Calibrate {
     simulate: Option<Simulation>,
 }
 
-/// What `--simulate` asks for.
+/// The argument of `--simulate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Simulation {
     One { window: u32, t_max: u32 },
     Many { machines: u64 },
 }
 
-/// A file name that says which kind of picture it is to be.
+/// Checks a file name whose extension selects the format of the plot.
 pub(super) fn plot_path(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     let known = path.extension().is_some_and(|extension| extension == "svg" || extension == "png");
@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &Calibrate) -> Result<u8, Failure> {
         }
         None => measure(depth, arguments.restart)?,
     };
-    // Files first: a failed one must not cost the report, which may be all that is left of hours.
+    // Files first: a failure to print must not lose them, which may be the result of hours.
     let written = write_files(arguments, &results);
     print(&if arguments.json { results.to_json() } else { text::render(&results) })?;
     written?;
@@ -133,7 +133,7 @@ fn write_files(arguments: &Calibrate, results: &Results) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What a run is expected to take before its findings are known, in milliseconds.
+/// The expected duration of a run, before its findings are known, in milliseconds.
 fn expected(depth: Depth, ticks_per_us: f64) -> u64 {
     let parts = [
         plan::window(depth),
@@ -195,7 +195,7 @@ fn journal_path() -> Option<PathBuf> {
     Some(state.join("fastinst/tmax-probe.journal"))
 }
 
-/// Compares what was found with what the simulated machine is.
+/// Compares the findings with the parameters of the simulated machine.
 fn recovered(results: &Results, window: u32, t_max: u32) -> u8 {
     let windows_agree = results.window_bytes.map(|found| found == window);
     let t_max_holds = results.t_max_ticks.map(|found| found >= t_max);
@@ -216,7 +216,7 @@ fn recovered(results: &Results, window: u32, t_max: u32) -> u8 {
     }
 }
 
-/// Runs against that number of machines, and counts what became of them.
+/// Runs against this number of machines, and counts the outcomes.
 fn simulate_many(arguments: &Calibrate, depth: Depth, machines: u64) -> Result<u8, Failure> {
     let mut outcomes = Outcomes::default();
     for number in 0..machines {
@@ -240,24 +240,25 @@ fn simulate_many(arguments: &Calibrate, depth: Depth, machines: u64) -> Result<u
     Ok(if unsafe_calibrations > 0 { code::CHECK_FAILED } else { 0 })
 }
 
-/// What becomes of the calibration file.
+/// What to do with the calibration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// The new calibration is written.
     Write,
-    /// The file stays as it is: it knows more than this run.
+    /// The file is kept: it has more information than this run.
     Stay,
-    /// The file is removed: it does not hold, and nothing is known instead.
+    /// The file is removed: it was refuted, and there is no replacement.
     Remove,
     /// There is nothing to write.
     Nothing,
 }
 
 impl Action {
-    /// For a file that says `before` and is valid here, if there is one, and a run that has found
+    /// The action for a valid file with the model `before`, if there is one, and a run that found
     /// `found`.
     fn choose(before: Option<&Model>, refuted: bool, found: Option<&Model>) -> Self {
-        // A run that could not tell knows less than one that could, but a larger window is news.
+        // A run without a result for a parameter has less information than one with a result, but a
+        // larger window is new information.
         let knows_more = |before: &Model, found: &Model| {
             before.window_bytes > found.window_bytes
                 || (before.window_bytes == found.window_bytes
@@ -274,7 +275,7 @@ impl Action {
     }
 }
 
-/// Keeps the calibration that follows from the results, if there is one, and removes one that they
+/// Writes the calibration that follows from the results, if there is one, and removes one that they
 /// refute.
 fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     let found = results.calibration();
@@ -310,7 +311,7 @@ fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     Ok(end)
 }
 
-/// Whether the results show a tear that cannot be under this model.
+/// Whether the results contain a tear that contradicts this model.
 fn is_refuted(model: &Model, results: &Results) -> bool {
     let t_max_tore = model.t_max_ticks.is_some_and(|t_max| results.tears.from_wait(t_max).torn_trials > 0);
     results.tears.refutes(model.window_bytes as u32) || t_max_tore
@@ -342,14 +343,14 @@ mod tests {
         };
         check(None, false, None, Action::Nothing);
         check(None, false, model(32, None), Action::Write);
-        // The same again, a shorter T_max, a larger window.
+        // The same results again, a shorter T_max, a larger window.
         check(model(32, Some(900)), false, model(32, Some(800)), Action::Write);
         check(model(8, Some(900)), false, model(32, None), Action::Write);
         // A quick run, or one on a busy machine.
         check(model(32, Some(900)), false, model(32, None), Action::Stay);
         check(model(32, None), false, model(8, Some(900)), Action::Stay);
         check(model(32, None), false, None, Action::Stay);
-        // It tore where the file says that it does not.
+        // A tear that contradicts the file.
         check(model(64, None), true, model(32, None), Action::Write);
         check(model(64, Some(900)), true, None, Action::Remove);
         check(model(64, Some(900)), true, model(8, Some(2_000)), Action::Write);

@@ -1,7 +1,7 @@
-//! The command line: one file per verb.
+//! The command line: one file for each subcommand.
 //!
-//! Results go to standard output, diagnostics and progress to standard error. A verb returns its
-//! exit code, or a [`Failure`], which is printed here, once.
+//! Results go to standard output, diagnostics and progress to standard error. A subcommand returns
+//! its exit code, or a [`Failure`], which is printed here, once.
 
 mod calibrate;
 mod generate;
@@ -35,7 +35,7 @@ $XDG_CONFIG_HOME/fastinst/calibration.toml (default ~/.config), /etc/fastinst/ca
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Measures the fetch window and T_max of this machine, and keeps them for wordpatch
+/// Measures the fetch window and T_max of this machine, and stores them for wordpatch
 #[derive(Debug, Parser)]
 #[command(
     name = "tmax-probe",
@@ -59,14 +59,14 @@ enum Verb {
     Report(report::Report),
     #[command(flatten)]
     Generate(generate::Generate),
-    /// One trial, for the program itself.
+    /// One trial; used by the program itself.
     #[command(name = child::VERB, hide = true)]
     Trial {
         request: String,
     },
 }
 
-/// Ends with these codes beside 0 and 2.
+/// Exit codes besides 0 and 2.
 mod code {
     pub(super) const FAILED: u8 = 1;
     pub(super) const UNDECIDED: u8 = 3;
@@ -74,7 +74,7 @@ mod code {
     pub(super) const INTERRUPTED: u8 = 130;
 }
 
-/// Why a verb ends without its result: exit code and one line.
+/// A subcommand failed: exit code and one line.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -88,12 +88,12 @@ impl From<Error> for Failure {
     }
 }
 
-/// Says something on standard error.
+/// Prints a line to standard error.
 fn say(line: &str) {
     eprintln!("tmax-probe: {line}");
 }
 
-/// Writes to standard output; a reader that has gone away is no error.
+/// Writes to standard output; a closed pipe is not an error.
 fn print(text: &str) -> Result<(), Failure> {
     use std::io::{ErrorKind, Write};
     match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
@@ -104,12 +104,12 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// This program, for trials in processes of their own.
+/// This program, to run trials in separate processes.
 fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
-/// Parses the command line, runs the verb and returns the exit code.
+/// Parses the command line, runs the subcommand and returns the exit code.
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.verb {

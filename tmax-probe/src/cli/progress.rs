@@ -1,4 +1,4 @@
-//! How a run is followed: a bar on a terminal, a line for each part elsewhere; and its end by
+//! Progress of a run: a bar on a terminal, a line for each part elsewhere; and interruption by
 //! SIGINT.
 
 use std::io::IsTerminal;
@@ -18,12 +18,12 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Has SIGINT and SIGTERM set what [`is_interrupted`] tells.
+/// Installs handlers for SIGINT and SIGTERM that set the flag of [`is_interrupted`].
 pub(super) fn end_at_signals() {
     let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler stores to an atomic. Where it is refused, the signal ends the program
-        // as always.
+        // SAFETY: the handler stores to an atomic. If it cannot be installed, the signal ends the
+        // program as usual.
         let _ = unsafe { sigaction(signal, &action) };
     }
 }
@@ -33,19 +33,19 @@ pub(super) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Follows a run on standard error.
+/// Shows the progress of a run on standard error.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     ticks_per_millisecond: f64,
-    /// Milliseconds of the parts that have begun.
+    /// Total milliseconds of the parts that have been started.
     begun: u64,
-    /// Milliseconds of the trials that have ended.
+    /// Total milliseconds of the trials that have ended.
     done: u64,
     tears: u64,
 }
 
 impl Progress {
-    /// For a run that takes about this time. SIGINT or SIGTERM ends it after the current trial.
+    /// For a run of about this duration. SIGINT or SIGTERM ends it after the current trial.
     pub(super) fn new(milliseconds: u64, ticks_per_us: f64) -> Self {
         end_at_signals();
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -69,7 +69,7 @@ impl Observer for Progress {
     fn part(&mut self, name: &'static str, specs: &[Spec]) {
         let milliseconds: u64 =
             specs.iter().map(|spec| expected_milliseconds(spec, self.ticks_per_millisecond)).sum();
-        // Parts whose length was not known when the run began make it longer.
+        // Parts whose length was not known at the start extend the bar.
         self.begun += milliseconds;
         match &self.bar {
             Some(bar) => {

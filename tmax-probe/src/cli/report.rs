@@ -9,13 +9,13 @@ use tmax_probe::results::Results;
 use super::calibrate::plot_path;
 use super::{Failure, print};
 
-/// Print the report of a run that was kept by --output
+/// Print the report of a run that was stored by --output
 #[derive(Debug, Args)]
 pub(super) struct Report {
     /// Results of tmax-probe, JSON
     file: PathBuf,
 
-    /// Draw its figures
+    /// Plot its figures
     #[arg(long, value_name = "FILE.svg|png", value_parser = plot_path)]
     plot: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `tmax-probe verify`: whether the calibration still holds.
+//! `tmax-probe verify`: checks whether the calibration still holds.
 
 use std::path::{Path, PathBuf};
 
@@ -33,12 +33,12 @@ pub(super) struct Verify {
     #[arg(long, value_name = "TICKS")]
     t_max: Option<u32>,
 
-    /// Check until interrupted, on idle processors and a hundredth of the time only. A calibration
-    /// that is refuted is set aside, as FILE.refuted, and the program ends with code 4
+    /// Check until interrupted, on idle processors and only a hundredth of the time. A refuted
+    /// calibration is renamed to FILE.refuted, and the program ends with code 4
     #[arg(long, conflicts_with_all = ["toggles", "window", "t_max"])]
     watch: bool,
 
-    /// Print what was seen as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
@@ -48,7 +48,7 @@ fn window(text: &str) -> Result<FetchWindow, String> {
     known.ok_or_else(|| "the window is 8, 16, 32 or 64 bytes".into())
 }
 
-/// The model to check, and the file it comes from if it is the calibrated one.
+/// The model to check, and its file if it is the calibrated one.
 fn model(arguments: &Verify) -> Result<(FetchModel, Option<PathBuf>), Failure> {
     let now = FetchModel::in_force();
     if arguments.window.is_some() || arguments.t_max.is_some() {
@@ -122,13 +122,13 @@ fn run_watch(
             show(arguments, &seen)?;
             Ok(0)
         }
-        // The signal reached the trial's process first.
+        // The signal was delivered to the trial's process first.
         Err(Error::Interrupted) => Ok(code::INTERRUPTED),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Renames a calibration that was refuted, so that no process reads it any more.
+/// Renames a refuted calibration, so that no process reads it any more.
 fn set_aside(path: &Path) -> Result<PathBuf, Failure> {
     let mut name = path.as_os_str().to_owned();
     name.push(".refuted");

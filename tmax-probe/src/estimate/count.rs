@@ -1,4 +1,4 @@
-//! What trials of one kind add up to, and what may be said of the share that tears.
+//! Sums over trials of one kind, and bounds on the share that tears.
 //!
 //! The unit is the trial, see [`crate::trial`]. Bounds are those of Clopper and Pearson: exact for
 //! independent trials, one-sided, at the level [`CONFIDENCE`]. With no torn trial of n, the bound
@@ -12,24 +12,24 @@ use crate::trial::Trial;
 /// Level of every bound.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// What trials of one kind add up to.
+/// Sums over trials of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Count {
-    /// How many there were.
+    /// Number of trials.
     pub trials: u64,
-    /// How many of them saw a tear.
+    /// Number of trials with a tear.
     pub torn_trials: u64,
-    /// How often sites were toggled, in all.
+    /// Total number of toggles.
     pub toggles: u64,
-    /// How often they were executed, in all.
+    /// Total number of executions.
     pub executions: u64,
-    /// How many executions were torn, in all. They come in clusters: nothing is inferred from their
+    /// Total number of torn executions. They come in clusters: nothing is inferred from their
     /// number.
     pub tears: u64,
 }
 
 impl Count {
-    /// What these trials add up to.
+    /// The sums over these trials.
     pub fn of<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> Self {
         trials.into_iter().fold(Self::default(), |sum, trial| {
             sum.plus(&Self {
@@ -42,7 +42,7 @@ impl Count {
         })
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             trials: self.trials + other.trials,
@@ -58,20 +58,21 @@ impl Count {
         self.torn_trials as f64 / self.trials.max(1) as f64
     }
 
-    /// With [`CONFIDENCE`], no larger share of such trials tears. 1 without a trial.
+    /// Upper bound on the share of such trials that tear, with [`CONFIDENCE`]. 1 without a trial.
     pub fn share_at_most(&self) -> f64 {
         let (torn, clean) = (self.torn_trials as f64, (self.trials - self.torn_trials) as f64);
         if clean == 0.0 { 1.0 } else { quantile(torn + 1.0, clean, CONFIDENCE) }
     }
 
-    /// With [`CONFIDENCE`], no smaller share of such trials tears. 0 without a torn trial.
+    /// Lower bound on the share of such trials that tear, with [`CONFIDENCE`]. 0 without a torn
+    /// trial.
     pub fn share_at_least(&self) -> f64 {
         let (torn, clean) = (self.torn_trials as f64, (self.trials - self.torn_trials) as f64);
         if torn == 0.0 { 0.0 } else { quantile(torn, clean + 1.0, 1.0 - CONFIDENCE) }
     }
 
-    /// How likely at least one of these trials would have torn if each did with probability
-    /// `share`.
+    /// The probability that at least one of these trials would have torn if each did with
+    /// probability `share`.
     pub fn power(&self, share: f64) -> f64 {
         1.0 - (1.0 - share).powf(self.trials as f64)
     }

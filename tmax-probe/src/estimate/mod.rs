@@ -1,9 +1,9 @@
-//! From trials to a window and a T_max, with what may be said of both.
+//! Estimation of the window and T_max from trials.
 //!
-//! What counts is whether a trial tore ([`Count`]), never how many of its executions did: tears
-//! come in clusters. Both verdicts are claimed only by a run that had the power to refute them;
-//! otherwise they are *not known*, and what the vendors promise stays in force. [`window`] and
-//! [`t_max`] say by which rules.
+//! Whether a trial tore counts ([`Count`]), not how many of its executions did: tears come in
+//! clusters. Both values are claimed only by a run that had the power to refute them; otherwise
+//! they are *not known*, and the vendors' guarantees stay in force. [`window`] and [`t_max`] have
+//! the rules.
 
 pub mod count;
 pub mod t_max;
@@ -17,22 +17,22 @@ pub use window::{AtBoundary, AtClass, WindowVerdict};
 
 use crate::trial::Trial;
 
-/// What all trials say.
+/// The findings of all trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// By one store, by what the site crosses, the smallest first.
+    /// By one store, by what the site crosses, in ascending order.
     pub classes: Vec<AtClass>,
-    /// By one store, by boundary, the smallest first.
+    /// By one store, by boundary, in ascending order.
     pub boundaries: Vec<AtBoundary>,
     /// The window.
     pub window: WindowVerdict,
-    /// By wait, the shortest first.
+    /// By wait, in ascending order.
     pub waits: Vec<AtWait>,
     /// T_max.
     pub t_max: TMaxVerdict,
 }
 
-/// What the trials so far say.
+/// The findings of the trials so far.
 pub fn findings(trials: &[Trial]) -> Findings {
     let classes = window::by_class(trials);
     let waits = t_max::by_wait(trials);
@@ -67,18 +67,18 @@ impl Findings {
         self.classes.iter().any(|at| at.class < bytes && at.tore())
     }
 
-    /// What was seen of one class by mixtures.
+    /// The mixtures of one class.
     pub fn class(&self, class: u32) -> Count {
         self.classes.iter().find(|at| at.class == class).map_or(Count::default(), |at| at.mixtures)
     }
 
-    /// Of the classes inside a window of `bytes`, what was seen of the one with the fewest trials.
+    /// Of the classes inside a window of `bytes`, the count of the one with the fewest trials.
     pub fn weakest_inside(&self, bytes: u32) -> Count {
         let inside = self.classes.iter().filter(|at| at.class < bytes && at.class > crate::plan::CLASSES[0]);
         inside.map(|at| at.mixtures).min_by_key(|count| count.trials).unwrap_or_default()
     }
 
-    /// What was seen at waits of `ticks` and more.
+    /// The count at waits of `ticks` and more.
     pub fn from_wait(&self, ticks: u32) -> Count {
         let longer = self.waits.iter().filter(|at| at.wait >= ticks);
         longer.fold(Count::default(), |sum, at| sum.plus(&at.count))
@@ -95,7 +95,7 @@ mod tests {
 
     const MACHINES: u64 = 200;
 
-    /// The whole course of a run on machines that are known.
+    /// A complete run on a known machine.
     fn run(machine: &mut Simulated, depth: Depth) -> Findings {
         findings(&survey(machine, depth, &mut Unobserved).unwrap())
     }
@@ -115,7 +115,7 @@ mod tests {
         assert!(outcomes.windows_known >= at_least_known, "{outcomes:?}");
     }
 
-    /// On rare and clustered tears a run says "not known"; it never claims what does not hold.
+    /// If tears are rare and clustered, a run says "not known"; it never makes a false claim.
     #[test]
     fn of_200_simulated_machines_none_gets_an_unsafe_calibration_by_a_quick_run() {
         check(Depth::Quick, 60);
@@ -138,8 +138,8 @@ mod tests {
         }
     }
 
-    /// As on an Intel Emerald Rapids: nothing tears inside a line, so nothing shows that it would
-    /// have been seen.
+    /// As on an Intel Emerald Rapids: nothing tears inside a line, so nothing shows that such a
+    /// tear would have been detected.
     #[test]
     fn a_machine_that_tears_across_lines_only_gets_no_window() {
         let seen = run(&mut Simulated::new(CACHE_LINE, 800, 7), Depth::Standard);

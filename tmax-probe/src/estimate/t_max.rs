@@ -1,40 +1,41 @@
-//! The T_max that the trials allow to claim.
+//! The T_max that the trials permit to claim.
 //!
 //! The *clean wait* is the smallest wait of the grid with no torn trial at it and at any longer
 //! one, over all splits, boundaries and executors. T_max is [`SAFETY_FACTOR`] times that, rounded
-//! up. It is claimed only where
+//! up. It is claimed only if
 //!
-//! 1. at least [`ENOUGH`] trials tore at shorter waits, so the run could see what it looked for;
+//! 1. at least [`MIN_TORN_TRIALS`] trials tore at shorter waits, so that the run was able to detect
+//!    tears;
 //! 2. with [`CONFIDENCE`](super::CONFIDENCE), the share of trials that tear at the clean wait and
 //!    beyond is below a sixth ([`MARGIN`]) of the share just below it. Longer waits do not tear
 //!    more often than shorter ones, so the bound holds at T_max.
 //!
-//! Otherwise T_max is not known, and waits are made by `membarrier`, which needs none.
+//! Otherwise T_max is not known, and waits use `membarrier`, which does not need it.
 
 use serde::{Deserialize, Serialize};
 
 use super::count::Count;
 use crate::trial::{Method, Trial};
 
-/// T_max divided by the smallest clean wait. The paper's was 5 (600 ticks seen, 3,000 used),
-/// without trials that make the fetch of the second part slow. A larger factor makes patches of
+/// T_max divided by the smallest clean wait. The paper's factor was 5 (600 ticks observed, 3,000
+/// used), without trials that delay the fetch of the second part. A larger factor makes patches of
 /// straddlers slower, a smaller one may crash a program.
 pub const SAFETY_FACTOR: f64 = 3.0;
 
-/// Torn trials that a T_max needs. With this and [`MARGIN`], none of 5,000 simulated machines got a
-/// T_max that was too short; with 20 and 4, 13 did.
-pub const ENOUGH: u64 = 60;
+/// Minimum number of torn trials for a T_max. With this and [`MARGIN`], none of 5,000 simulated
+/// machines got a T_max that was too short; with 20 and 4, 13 did.
+pub const MIN_TORN_TRIALS: u64 = 60;
 
 /// Torn trials from which the share just below the clean wait is taken.
 const JUST_BELOW: u64 = 12;
 
-/// How far the bound at the clean wait must lie below the share just below it.
+/// Minimum ratio of the share just below the clean wait to the bound at it.
 pub const MARGIN: f64 = 6.0;
 
 /// T_max is rounded up to a multiple of this number of ticks.
 const ROUND: u32 = 100;
 
-/// What was seen at one wait, by the protocol.
+/// The trials at one wait, by the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtWait {
     /// Ticks.
@@ -43,7 +44,7 @@ pub struct AtWait {
     pub count: Count,
 }
 
-/// What the trials say about T_max.
+/// The verdict on T_max.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TMaxVerdict {
@@ -60,11 +61,11 @@ pub enum TMaxVerdict {
         /// The share of trials that may tear at the clean wait and beyond.
         at_most: f64,
     },
-    /// Too few trials tore to say where tears end.
+    /// Too few trials tore to determine where tears end.
     FewTears {
-        /// How many did.
+        /// Number of torn trials.
         torn_trials: u64,
-        /// The smallest clean wait so far, in ticks; none if the longest wait tore.
+        /// The smallest clean wait so far, in ticks; `None` if the longest wait tore.
         clean: Option<u32>,
     },
     /// Too few trials were made at clean waits.
@@ -93,7 +94,7 @@ impl TMaxVerdict {
     }
 }
 
-/// By wait, the shortest first.
+/// By wait, in ascending order.
 pub(super) fn by_wait(trials: &[Trial]) -> Vec<AtWait> {
     let wait_of = |trial: &Trial| match trial.spec.method {
         Method::Protocol { wait } => Some(wait),
@@ -107,7 +108,7 @@ pub(super) fn by_wait(trials: &[Trial]) -> Vec<AtWait> {
     waits.into_iter().map(at).collect()
 }
 
-/// What follows from `waits`.
+/// The verdict that follows from `waits`.
 pub(super) fn verdict(waits: &[AtWait]) -> TMaxVerdict {
     if waits.is_empty() {
         return TMaxVerdict::NotTried;
@@ -117,11 +118,11 @@ pub(super) fn verdict(waits: &[AtWait]) -> TMaxVerdict {
     let (torn, clean) = waits.split_at(first_clean);
     let torn_trials = sum(torn).torn_trials;
     let clean_wait = clean.first().map(|at| at.wait);
-    if torn_trials < ENOUGH {
+    if torn_trials < MIN_TORN_TRIALS {
         return TMaxVerdict::FewTears { torn_trials, clean: clean_wait };
     }
     let Some(clean_wait) = clean_wait else { return TMaxVerdict::NoBound };
-    // As many of the longest torn waits as it takes.
+    // The longest torn waits, as many as necessary.
     let from = (0..torn.len()).rev().find(|from| sum(&torn[*from..]).torn_trials >= JUST_BELOW);
     let share_below = sum(&torn[from.unwrap_or(0)..]).torn_share();
     let at_most = sum(clean).share_at_most();
@@ -142,7 +143,7 @@ pub(super) fn verdict(waits: &[AtWait]) -> TMaxVerdict {
 mod tests {
     use super::*;
 
-    /// Each wait with its torn trials of `trials`.
+    /// Each wait with its number of torn trials out of `trials`.
     fn at(trials: u64, waits: &[(u32, u64)]) -> TMaxVerdict {
         let count = |torn_trials| Count { trials, torn_trials, ..Count::default() };
         let waits: Vec<_> = waits.iter().map(|&(wait, torn)| AtWait { wait, count: count(torn) }).collect();
@@ -168,7 +169,7 @@ mod tests {
         check(at(100, &[]), "NotTried");
     }
 
-    /// Seven tears, as a quick run once had, are no ground for a bound; nor is a bound that is
+    /// Seven tears, as a quick run once had, do not justify a bound; nor does a bound that is
     /// weaker than the share it bounds.
     #[test]
     fn few_tears_or_a_weak_bound_are_not_enough() {
@@ -179,7 +180,7 @@ mod tests {
             at(100, &[(0, 60), (91, 13), (300, 0)]),
             "TooWeak { clean: 300, share_below: 0.13, at_most: 0.045",
         );
-        // The share just below the clean wait counts, not that of no wait at all.
+        // The share just below the clean wait counts, not that without a wait.
         check(at(100, &[(0, 99), (50, 13), (91, 1), (300, 0)]), "TooWeak { clean: 300, share_below: 0.07");
     }
 }

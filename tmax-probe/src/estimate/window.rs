@@ -1,16 +1,16 @@
-//! The fetch window that the trials allow to claim.
+//! The fetch window that the trials permit to claim.
 //!
-//! 1. A tear inside an aligned quadword: nothing is safe on this machine.
+//! 1. A tear inside an aligned quadword: no store is safe on this machine.
 //! 2. The smallest class inside a cache line that tore is the *control*. Each smaller class must
 //!    have had the power to tear: with [`CONFIDENCE`](super::CONFIDENCE), fewer of its trials tear
-//!    than a quarter ([`MARGIN`]) of the share that surely does at the control. The trials of all
-//!    classes are equal but for the place of the cut ([`crate::plan`]), which is what makes the one
-//!    a control for the others. Then the window is the control's class.
-//! 3. Where no class inside the line tore, there is no control of the same kind, and the window is
-//!    not known. A tear across lines says nothing about the power to see one inside a line: it is a
+//!    than a quarter ([`MARGIN`]) of the lower bound on the share at the control. The trials of all
+//!    classes are equal except for the offset of the split ([`crate::plan`]), which makes one a
+//!    control for the others. Then the window is the control's class.
+//! 3. If no class inside the line tore, there is no control of the same kind, and the window is not
+//!    known. A tear across lines says nothing about the power to detect one inside a line: it is a
 //!    hundred thousand times as frequent.
 //!
-//! Where the window is not known, the vendors' promise stays in force: 8 bytes.
+//! If the window is not known, the vendors' guarantee stays in force: 8 bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +18,13 @@ use super::count::Count;
 use crate::plan::{CLASSES, INSIDE_LINE, boundaries};
 use crate::trial::{CACHE_LINE, Kernel, Method, Trial, class};
 
-/// A class counts as whole if it tears less than this part of the control's share.
+/// A class counts as safe if it tears less than the control's share divided by this.
 pub const MARGIN: f64 = 4.0;
 
-/// What was seen of one class of boundaries, by one store.
+/// The trials of one class of boundaries, by one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtClass {
-    /// What a site cut there crosses, in bytes; 4 for nothing.
+    /// Bytes that a site with this split crosses; 4 for none.
     pub class: u32,
     /// By mixtures that show in registers.
     pub mixtures: Count,
@@ -32,7 +32,7 @@ pub struct AtClass {
     pub calls: Count,
 }
 
-/// What was seen at one boundary, by one store.
+/// The trials at one boundary, by one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtBoundary {
     /// Bytes from the start of the cache line.
@@ -43,7 +43,7 @@ pub struct AtBoundary {
     pub calls: Count,
 }
 
-/// What the trials say about the window.
+/// The verdict on the window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowVerdict {
@@ -52,24 +52,24 @@ pub enum WindowVerdict {
         /// 8, 16 or 32.
         bytes: u32,
     },
-    /// No tear was seen, not even across cache lines.
+    /// No tear was observed, not even across cache lines.
     Blind,
-    /// Tears were seen across cache lines only: no control tells whether one inside a line would
-    /// have been seen.
+    /// Tears were observed across cache lines only: no control shows whether one inside a line
+    /// would have been detected.
     NoControl,
     /// A class tore, but a smaller one had too few trials to rule out the same there.
     TooWeak {
         /// The class that tore.
         control: u32,
-        /// The share of its trials that surely tears.
+        /// The lower bound on the share of its trials that tear.
         control_at_least: f64,
         /// The smaller class.
         class: u32,
-        /// The share of its trials that may tear.
+        /// The upper bound on the share of its trials that tear.
         class_at_most: f64,
     },
-    /// A tear was seen inside an aligned quadword, where AMD promises none and Intel was never seen
-    /// to tear.
+    /// A tear was observed inside an aligned quadword, where AMD guarantees that there is none and
+    /// Intel was never observed to tear.
     NothingIsSafe,
 }
 
@@ -84,7 +84,7 @@ fn by_one_store(trial: &Trial) -> bool {
     matches!(trial.spec.method, Method::Store | Method::LockedStore)
 }
 
-/// Mixtures and calls by one store where `at` holds.
+/// Mixtures and calls by one store at boundaries for which `at` holds.
 fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
     let of_kind = |is_call| {
         let wanted = |trial: &&Trial| {
@@ -95,7 +95,7 @@ fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
     (of_kind(false), of_kind(true))
 }
 
-/// By class, the smallest first.
+/// By class, in ascending order.
 pub(super) fn by_class(trials: &[Trial]) -> Vec<AtClass> {
     let at = |wanted| {
         let (mixtures, calls) = count(trials, |boundary| class(boundary) == wanted);
@@ -104,7 +104,7 @@ pub(super) fn by_class(trials: &[Trial]) -> Vec<AtClass> {
     CLASSES.into_iter().map(at).filter(|at| at.mixtures.trials + at.calls.trials > 0).collect()
 }
 
-/// By boundary, the smallest first.
+/// By boundary, in ascending order.
 pub(super) fn by_boundary(trials: &[Trial]) -> Vec<AtBoundary> {
     let at = |wanted| {
         let (mixtures, calls) = count(trials, |boundary| boundary == wanted);
@@ -113,7 +113,7 @@ pub(super) fn by_boundary(trials: &[Trial]) -> Vec<AtBoundary> {
     boundaries().map(at).filter(|at| at.mixtures.trials + at.calls.trials > 0).collect()
 }
 
-/// What follows from `classes`.
+/// The verdict that follows from `classes`.
 pub(super) fn verdict(classes: &[AtClass]) -> WindowVerdict {
     let of = |wanted| classes.iter().find(|at| at.class == wanted);
     let tore = |wanted| of(wanted).is_some_and(AtClass::tore);
@@ -123,8 +123,7 @@ pub(super) fn verdict(classes: &[AtClass]) -> WindowVerdict {
     let Some(control) = INSIDE_LINE.into_iter().find(|class| tore(*class)) else {
         return if tore(CACHE_LINE) { WindowVerdict::NoControl } else { WindowVerdict::Blind };
     };
-    // Calls that crash prove a tear too, but their trials are others than those of the smaller
-    // classes.
+    // Calls that crash prove a tear too, but their trials differ from those of the smaller classes.
     let control_at_least = of(control).map_or(0.0, |at| at.mixtures.share_at_least());
     for class in INSIDE_LINE.into_iter().filter(|class| *class < control) {
         let class_at_most = of(class).map_or(1.0, |at| at.mixtures.share_at_most());
@@ -144,7 +143,7 @@ mod tests {
         AtClass { class, mixtures, calls: Count::default() }
     }
 
-    /// Each class with its torn trials of 120.
+    /// Each class with its number of torn trials out of 120.
     #[track_caller]
     fn check(torn: [u64; 5], expected: &str) {
         let all: Vec<_> =
@@ -159,7 +158,7 @@ mod tests {
         check([0, 0, 60, 60, 120], "Known { bytes: 16 }");
         check([0, 60, 0, 60, 120], "Known { bytes: 8 }");
         check([0, 1, 0, 0, 120], "Known { bytes: 8 }");
-        // At 99 %, 30 of 120 are 0.16 at least, and none of 120 is 0.038 at most: below a quarter
+        // At 99 %, 30 of 120 are at least 0.16, and none of 120 is at most 0.038: below a quarter
         // of it; 29 are too few.
         check([0, 0, 0, 30, 120], "Known { bytes: 32 }");
         check([0, 0, 0, 24, 120], "TooWeak { control: 32");

@@ -1,9 +1,9 @@
 //! A trial in a process of its own.
 //!
-//! The child is this program with a hidden verb. It gets new pages, a new loop and new threads, so
-//! that trials are as independent of each other as a program can make them, and it may crash: a
-//! mixture of a CALL and a NOP does. It prints how many toggles it has done, a line now and then,
-//! and at its end the trial.
+//! The child is this program with a hidden subcommand. It has new pages, a new loop and new
+//! threads, so that trials are as independent of each other as possible, and it may crash: a
+//! mixture of a CALL and a NOP does. It periodically prints the number of toggles, and finally the
+//! trial.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -22,25 +22,25 @@ use super::ThisMachine;
 use crate::error::Error;
 use crate::trial::{Kernel, Spec, Trial};
 
-/// The child's verb.
+/// The child's subcommand.
 pub const VERB: &str = "trial";
 
-/// A child that has not ended this long after its time gets no processor, or has jumped somewhere:
-/// it ends itself by SIGALRM.
+/// A child that has not ended this long after its time got no processor time, or has jumped to a
+/// random address: SIGALRM ends it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Toggles between two lines of progress.
+/// Toggles between two progress lines.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// What the child is to do.
+/// The request to the child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     spec: Spec,
-    /// What its patches rely on; null for what is in force.
+    /// The model that its patches rely on; null for the one in force.
     model: Option<Model>,
 }
 
-/// How long the child may take.
+/// The child's time limit.
 fn limit_of(spec: &Spec) -> Duration {
     Duration::from_millis(spec.milliseconds.into()) + PATIENCE
 }
@@ -77,7 +77,7 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
         (Some(trial), _) => Ok(trial),
         (None, Some(libc::SIGINT)) => Err(Error::Interrupted),
         (None, Some(libc::SIGALRM)) => Err(Error::Starved { seconds: limit_of(spec).as_secs() }),
-        // It crashed: it has toggled at least once, whatever it printed.
+        // It crashed: it has toggled at least once, whatever it has printed.
         (None, Some(_)) if spec.kernel == Kernel::Call => {
             let (toggles, milliseconds) = (toggles.max(1), start.elapsed().as_millis() as u32);
             Ok(Trial { toggles, executions: toggles, tears: 1, milliseconds, ..Trial::nothing(spec) })
@@ -90,16 +90,16 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
     }
 }
 
-/// The child's side: runs the trial that `request` describes, and prints its course.
+/// In the child: runs the trial that `request` describes, and prints its progress.
 ///
 /// # Errors
-/// `request` is no trial, or the trial cannot be run.
+/// `request` is invalid, or the trial cannot be run.
 pub fn run_as_child(request: &str) -> Result<(), Error> {
     let Request { spec, model } = serde_json::from_str(request).map_err(|error| child_error(error.into()))?;
-    // The trial is of no use without the process that asked for it.
+    // The trial is useless without the parent process.
     let _ = set_pdeathsig(Signal::SIGKILL);
     if spec.kernel == Kernel::Call {
-        // A crash is expected, and nobody wants its core.
+        // A crash is expected, and its core is not needed.
         let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     }
     nix::unistd::alarm::set(limit_of(&spec).as_secs() as u32);
@@ -107,8 +107,8 @@ pub fn run_as_child(request: &str) -> Result<(), Error> {
         let window = FetchWindow::from_bytes(window_bytes).ok_or_else(|| {
             child_error(std::io::Error::other(format!("no fetch window of {window_bytes} bytes")))
         })?;
-        // SAFETY: not known to hold, which is the question. All that this process patches is the
-        // trial's instruction, every mixture of whose forms is a valid instruction.
+        // SAFETY: not known to hold, which is what the trial tests. This process patches only the
+        // trial's instruction, all of whose mixtures are valid instructions.
         unsafe { FetchModel::force(window, t_max_ticks.map(TMax), wait) };
     }
     let mut reported = 0;

@@ -1,11 +1,11 @@
-//! The machine code of an executor: a loop around the site, which tells mixtures from the two
+//! The machine code of an executor: a loop around the site that distinguishes mixtures from the two
 //! forms.
 //!
 //! ```text
 //!         mov  r8, old          what the old form leaves in (EDX:EAX)
 //!         mov  r9, new          what the new one does
-//! next:   flush what lies behind the boundary           Approach::Cold
-//!         fetch anew from here                          Approach::Cold and Anew
+//! next:   flush the code after the boundary             Approach::Cold
+//!         fetch again from here                         Approach::Cold and Anew
 //!         xor  eax, eax
 //!         xor  ecx, ecx
 //!         xor  edx, edx
@@ -28,18 +28,18 @@ use iced_x86::code_asm::{
 
 use crate::trial::{Approach, Kernel, LENGTH, Spec};
 
-/// The immediates of the two forms: no byte in common.
+/// The immediates of the two forms, which differ in every byte.
 const A: u32 = 0x5a5a_5a5a;
 const B: u32 = 0xa5a5_a5a5;
 
-/// What an executor shares with the thread that started it. Each has one, on a cache line of its
-/// own.
+/// State that an executor shares with the thread that started it. Each executor has its own, on a
+/// separate cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Not 0: the loop ends.
+    /// If not 0, the loop ends.
     pub(super) stop: AtomicU32,
-    /// Written when it has ended.
+    /// Written when the loop has ended.
     pub(super) executions: AtomicU64,
     pub(super) locked: AtomicU64,
     pub(super) tears: AtomicU64,
@@ -56,8 +56,7 @@ pub(super) struct Code {
     pub(super) lock: u8,
 }
 
-/// Lengths in bytes of what a loop contains besides its instructions, so that loops differ in
-/// shape.
+/// Lengths of the loop's padding in bytes, so that loops differ in shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Padding {
     /// Before the site.
@@ -69,7 +68,7 @@ pub(super) struct Padding {
 /// The type of the function.
 pub(super) type Executor = unsafe extern "sysv64" fn(*const Seen);
 
-/// The one instruction that `emit` makes.
+/// The one instruction that `emit` encodes.
 fn one(
     address: u64,
     emit: impl Fn(&mut CodeAssembler) -> Result<(), IcedError>,
@@ -80,8 +79,8 @@ fn one(
     Ok(bytes.try_into().expect("each form has five bytes"))
 }
 
-/// The executor of a spec at `start`, with its site `site` bytes from there. `target` is the target
-/// of a CALL.
+/// The executor of a spec at `start`, with its site at offset `site`. `target` is the target of a
+/// CALL.
 pub(super) fn assemble(
     spec: &Spec,
     start: u64,
@@ -115,7 +114,7 @@ pub(super) fn assemble(
             asm.mfence()?;
         }
         if spec.approach != Approach::Loop {
-            fetch_anew(asm)?;
+            fetch_again(asm)?;
         }
         asm.xor(eax, eax)?;
         asm.xor(ecx, ecx)?;
@@ -166,10 +165,10 @@ pub(super) fn assemble(
     Ok(Code { bytes, old, new, lock })
 }
 
-/// Comes to the next instruction by a return that no processor predicts (a *retpoline*). Else the
-/// processor would have fetched what stands there long before the instructions above are done: it
-/// fetches hundreds of instructions ahead.
-fn fetch_anew(asm: &mut CodeAssembler) -> Result<(), IcedError> {
+/// Continues at the next instruction through a return that no processor predicts (a *retpoline*).
+/// Otherwise the processor would have fetched the code there long before the instructions above are
+/// complete: it fetches hundreds of instructions ahead.
+fn fetch_again(asm: &mut CodeAssembler) -> Result<(), IcedError> {
     let (mut inner, mut predicted, mut next) = (asm.create_label(), asm.create_label(), asm.create_label());
     asm.call(inner)?;
     asm.set_label(&mut predicted)?;
@@ -184,7 +183,7 @@ fn fetch_anew(asm: &mut CodeAssembler) -> Result<(), IcedError> {
     asm.zero_bytes()
 }
 
-/// A function that returns at once: what the CALL leads to.
+/// A function that returns immediately: the target of the CALL.
 pub(super) fn empty_function() -> Result<Vec<u8>, IcedError> {
     let mut asm = CodeAssembler::new(64)?;
     asm.ret()?;
@@ -201,9 +200,10 @@ mod tests {
         assemble(&spec, 0x10_0000, 300, 0x1234_5678, Padding { before: 11, after: 3 }).unwrap()
     }
 
-    /// The forms of the moving kernels, mixed at each place, must show in the registers.
+    /// The forms of the `mov` kernels, mixed at each offset, must be distinguishable in the
+    /// registers.
     #[test]
-    fn every_mixture_can_be_told_from_both_forms() {
+    fn every_mixture_differs_from_both_forms() {
         for kernel in [Kernel::Immediate, Kernel::Opcode] {
             let code = code(kernel);
             let first = if kernel == Kernel::Opcode { 0 } else { 1 };

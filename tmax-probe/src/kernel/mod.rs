@@ -1,8 +1,8 @@
 //! Trials on this machine.
 //!
-//! A trial writes an executor's loop around the site (`code`) into pages of its own (`text`),
-//! starts the executors, all on the same code, toggles once all of them run (`patcher`), and adds
-//! up what the executors have counted. Each trial has a process of its own (`child`).
+//! A trial writes an executor's loop around the site (`code`) into its own pages (`text`), starts
+//! the executors, all on the same code, toggles once all of them run (`patcher`), and adds up the
+//! counts of the executors. Each trial has a process of its own (`child`).
 
 pub mod child;
 mod code;
@@ -29,26 +29,25 @@ use code::{Executor, Padding, Seen, assemble};
 use patcher::Patcher;
 use text::Text;
 
-/// The first cache line that a site's boundary is in, from the start of the code: with room for the
-/// loop's beginning.
+/// The first cache line that may contain a site's boundary, from the start of the code: leaves
+/// space for the start of the loop.
 const FIRST_LINE: usize = 512;
 
-/// How many cache lines a site's boundary may be in.
+/// Number of cache lines that may contain a site's boundary.
 const LINES: usize = 32;
 
-/// The longest padding in a loop, in bytes.
+/// Maximum padding in a loop, in bytes.
 const MAX_PADDING: usize = 24;
 
-/// How much memory the interfering thread works on: more than the caches that a core has for
-/// itself.
+/// Size of the memory that the interfering thread works on: more than a core's private caches.
 const LOAD: usize = 16 << 20;
 
 /// This machine.
 pub struct ThisMachine {
     processors: Vec<usize>,
-    /// This program, for processes of their own; without it, trials run here.
+    /// This program, to run trials in separate processes; without it, trials run in this process.
     program: Option<PathBuf>,
-    /// What patches of trials rely on; without it, what is in force.
+    /// The model that patches of trials rely on; without it, the one in force.
     model: Option<Model>,
 }
 
@@ -56,13 +55,13 @@ impl ThisMachine {
     /// This machine; each trial is run by a process of `program`, which must be `tmax-probe`.
     ///
     /// # Errors
-    /// The processors that this process may use are not known.
+    /// The processors available to this process cannot be determined.
     pub fn new(program: PathBuf) -> Result<Self, Error> {
         Ok(Self { program: Some(program), ..Self::in_this_process()? })
     }
 
-    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether it holds or
-    /// not.
+    /// The same, with trials through `wordpatch::patch` that rely on `model`, whether or not it
+    /// holds.
     #[must_use]
     pub fn assuming(self, model: &FetchModel) -> Self {
         let FetchModel { window, t_max, wait, .. } = *model;
@@ -75,7 +74,7 @@ impl ThisMachine {
         Ok(Self { processors: usable_processors()?, program: None, model: None })
     }
 
-    /// Runs a trial in this process. `progress` is called with the number of toggles now and then.
+    /// Runs a trial in this process. `progress` is called periodically with the number of toggles.
     pub(crate) fn run_here(&self, spec: &Spec, progress: impl FnMut(u64) + Send) -> Result<Trial, Error> {
         let processors = &self.processors;
         let (site, padding) = shape_of(spec);
@@ -90,7 +89,7 @@ impl ThisMachine {
         let code = assemble(spec, text.start() as u64, site, target as u64, padding);
         let code = code.unwrap_or_else(|error: IcedError| unreachable!("fixed code: {error}"));
         text.write(&code.bytes);
-        // The addresses may have held other code.
+        // The addresses may have held other code before.
         wordpatch::serialize_all_cores()?;
         let patcher = Patcher::new(&code, site, spec, text.view(), text.start());
         // SAFETY: a function of this signature was just written there.
@@ -107,7 +106,7 @@ impl ThisMachine {
                     pin(processor);
                     running.fetch_add(1, Ordering::Release);
                     // SAFETY: the code stays mapped until the scope ends, and each of its forms is
-                    // valid, or crashes on purpose.
+                    // valid, or crashes intentionally.
                     unsafe { executor(seen) };
                 });
             }
@@ -150,8 +149,8 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Offset of the site in its code, and the padding in its loop: the spec's boundary in a cache line
-/// that its seed chooses.
+/// Offset of the site in its code, and the padding in its loop: the spec's boundary, in a cache
+/// line selected by its seed.
 fn shape_of(spec: &Spec) -> (usize, Padding) {
     let mut random = SmallRng::seed_from_u64(spec.seed);
     let line = FIRST_LINE + random.random_range(0..LINES) * CACHE_LINE as usize;
@@ -160,15 +159,15 @@ fn shape_of(spec: &Spec) -> (usize, Padding) {
     (boundary - usize::from(spec.front), Padding { before: padding(), after: padding() })
 }
 
-/// The processors that this process may run on.
+/// The processors available to this process.
 pub(crate) fn usable_processors() -> Result<Vec<usize>, Error> {
     let failed = |errno: nix::Error| Error::System { what: "sched_getaffinity", source: errno.into() };
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(failed)?;
     Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
 }
 
-/// The first processor is the patcher's. The executors share the others, or have it too
-/// ([`Placement`]); a single processor is everybody's.
+/// The first processor is the patcher's. The executors share the others, or also use the first
+/// ([`Placement`]); a single processor is shared by all.
 fn processor_of_executor(processors: &[usize], placement: Placement, number: usize) -> Option<usize> {
     match (placement, processors) {
         (Placement::Free, _) | (_, []) => None,
@@ -179,20 +178,19 @@ fn processor_of_executor(processors: &[usize], placement: Placement, number: usi
     }
 }
 
-/// Keeps the calling thread on a processor. Where that is refused, it runs where the kernel likes:
-/// a trial more of that kind.
+/// Pins the calling thread to a processor. If that is refused, the kernel places it.
 pub(crate) fn pin(processor: Option<usize>) {
     let Some(processor) = processor else { return };
     let mut set = CpuSet::new();
     let _ = set.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
-/// Works through memory, so that cache lines, code among them, are evicted.
+/// Writes through memory, so that cache lines, including those of code, are evicted.
 fn interfere(over: &AtomicBool) {
     let mut memory = vec![0_u64; LOAD / size_of::<u64>()];
     let mut sum = 0_u64;
     while !over.load(Ordering::Relaxed) {
-        // A line at a time, with a stride that prefetchers do not foresee.
+        // One line at a time, with a stride that prefetchers do not predict.
         for step in 0..4096 {
             let place = (step * 8191 + sum as usize) % memory.len();
             memory[place] = memory[place].wrapping_add(sum | 1);
@@ -266,7 +264,7 @@ mod tests {
         assert_eq!(on(Placement::Free, &[3, 5]), [None; 4]);
     }
 
-    /// What must hold on every machine: every toggle arrives, and inside an aligned quadword
+    /// Properties of every machine: every toggle becomes visible, and inside an aligned quadword
     /// nothing tears.
     #[test]
     fn inside_a_quadword_executors_see_both_forms_and_nothing_else() {
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_protocol_executors_meet_the_lock() {
+    fn executors_observe_the_lock_during_the_protocol() {
         let mut machine = ThisMachine::in_this_process().unwrap();
         let method = Method::Protocol { wait: 20_000 };
         let trial =

@@ -1,8 +1,7 @@
-//! The patcher's side of a trial: it toggles the site as fast as the spec says until the trial is
-//! over.
+//! The patcher of a trial: toggles the site at the rate of the spec until the trial is over.
 //!
-//! Every store is of eight bytes, spelled in assembly so that it is one store, and leaves the bytes
-//! around the site as they are:
+//! Every store is of eight bytes, in inline assembly so that it is a single store, and preserves
+//! the bytes around the site:
 //!
 //! ```text
 //! one store        [ .. f f f|b b .. ]           inside the cache line if the site is, else across
@@ -25,43 +24,43 @@ use crate::trial::{LENGTH, Method, Spacing, Spec};
 const WORD: usize = 8;
 const CACHE_LINE: usize = 64;
 
-/// Toggles between two looks at the clock.
+/// Toggles between two readings of the clock.
 const BATCH: u64 = 256;
 
-/// The longest pause is of 2 to the power of this, in ticks.
+/// Log2 of the longest pause, in ticks.
 const MAX_PAUSE: u32 = 12;
 
-/// Eight bytes at a place, in the site's two forms.
+/// Eight bytes at an address, in the site's two forms.
 #[derive(Clone, Copy)]
 struct Word {
     place: *mut u8,
     forms: [u64; 2],
 }
 
-/// Where and what to store.
+/// Addresses and values of the stores.
 pub(super) struct Patcher {
     whole: Word,
     front: Word,
     back: Word,
     /// The front with the lock.
     locked: [u64; 2],
-    /// Where the site is executed.
+    /// The address at which the site is executed.
     address: usize,
     forms: [[u8; LENGTH as usize]; 2],
 }
 
-// SAFETY: the places are in memory that outlives the trial, and only the thread that has the
+// SAFETY: the addresses are in memory that outlives the trial, and only the thread that owns the
 // patcher writes them.
 unsafe impl Send for Patcher {}
 
-/// Stores eight bytes at once.
+/// Stores eight bytes with one instruction.
 ///
 /// # Safety
 /// They must be mapped writable. With `LOCKED`, they must not cross a cache line (that would be a
 /// split lock).
 #[inline(always)]
 unsafe fn store<const LOCKED: bool>(place: *mut u8, value: u64) {
-    // SAFETY: the caller's obligation. No other instruction may stand for these two.
+    // SAFETY: the caller's obligation. The compiler must not replace these two instructions.
     unsafe {
         if LOCKED {
             asm!("xchg qword ptr [{}], {}", in(reg) place, inout(reg) value => _, options(nostack));
@@ -80,8 +79,8 @@ fn wait_from(start: u64, ticks: u64) {
 }
 
 impl Patcher {
-    /// For a site at `site`, both forms of which are in `code`, written through `view` and executed
-    /// at `start`.
+    /// For a site at offset `site`, both forms of which are in `code`, written through `view` and
+    /// executed at `start`.
     pub(super) fn new(code: &Code, site: usize, spec: &Spec, view: *mut u8, start: usize) -> Self {
         let front = usize::from(spec.front);
         let word = |offset: usize| {
@@ -110,11 +109,11 @@ impl Patcher {
         }
     }
 
-    /// Toggles until the trial's toggles are done or `deadline` has come, and returns how often.
-    /// `progress` is told now and then.
+    /// Toggles until the trial's number of toggles or `deadline` is reached, and returns their
+    /// number. `progress` is called periodically.
     ///
     /// # Errors
-    /// What `wordpatch::patch` refuses.
+    /// Those of `wordpatch::patch`.
     ///
     /// # Safety
     /// The site's memory must stay mapped, and only executors of it and this thread may use it.
@@ -129,8 +128,8 @@ impl Patcher {
         while toggles < spec.toggles && Instant::now() < deadline {
             for number in 0..BATCH {
                 let to = usize::from(number % 2 == 0);
-                // SAFETY: the words are of the site's memory; a locked store never crosses a line,
-                // since plans use it inside lines only, which `store_once` checks.
+                // SAFETY: the words are in the site's memory; a locked store never crosses a line,
+                // because plans use it inside lines only, which `store_once` checks.
                 unsafe {
                     match spec.method {
                         Method::Store => store::<false>(self.whole.place, self.whole.forms[to]),
@@ -161,11 +160,11 @@ impl Patcher {
     unsafe fn store_locked(&self, to: usize) {
         let place = self.whole.place as usize;
         assert_eq!(place / CACHE_LINE, (place + WORD - 1) / CACHE_LINE, "a split lock");
-        // SAFETY: of the site's memory, by the caller's obligation; inside a line, as asserted.
+        // SAFETY: in the site's memory, by the caller's obligation; inside a line, as asserted.
         unsafe { store::<true>(self.whole.place, self.whole.forms[to]) };
     }
 
-    /// Lock, wait, back, wait, front. A wait begins when the store before it can be seen by all.
+    /// Lock, wait, back, wait, front. A wait begins when the preceding store is globally visible.
     #[inline(always)]
     unsafe fn protocol(&self, to: usize, wait: u64) {
         // SAFETY: aligned words of the site's memory, by the caller's obligation.

@@ -1,4 +1,4 @@
-//! Memory for a site: two pages of code, written through one mapping or through two.
+//! Memory for a site: two pages of code, written through one mapping or through a second one.
 
 use std::mem::ManuallyDrop;
 
@@ -11,16 +11,17 @@ use crate::trial::Mapping;
 /// Page size of every x86-64 Linux.
 const PAGE: usize = 4096;
 
-/// The code lies in the first two pages.
+/// The code is in the first two pages.
 pub(super) const CODE: usize = 2 * PAGE;
 
-/// From the end of a CALL to its target: no byte of it is like one of the NOP's at the same place.
+/// Distance from the end of a CALL to its target: every byte differs from the NOP's byte at the
+/// same offset.
 const CALL_DISTANCE: usize = 0x1122_3344;
 
-/// Address space that holds both; all but three pages of it stay inaccessible.
+/// Address space that contains both; all but three pages of it stay inaccessible.
 const RESERVED: usize = (CODE + CALL_DISTANCE).next_multiple_of(PAGE) + PAGE;
 
-/// Code memory of one kind. Whoever holds it may write it.
+/// Code memory of one kind. Its owner may write it.
 pub(super) struct Text {
     memory: ManuallyDrop<Allocation>,
     view: *mut u8,
@@ -29,8 +30,8 @@ pub(super) struct Text {
 impl Drop for Text {
     fn drop(&mut self) {
         let code = self.start()..self.start() + CODE;
-        // SAFETY: dropped once, here; then the old address is mapped no more, and whatever comes
-        // there next is other text.
+        // SAFETY: dropped once, here; afterwards the old address is unmapped, and a later mapping
+        // there is different text.
         unsafe {
             ManuallyDrop::drop(&mut self.memory);
             wordpatch::text::release(&code);
@@ -45,7 +46,7 @@ impl Text {
         let memory = region::alloc(RESERVED, Protection::NONE).map_err(refused)?;
         let start = memory.as_ptr::<u8>();
         let protect = |pages: *const u8, length, protection| {
-            // SAFETY: pages of the new allocation, which nobody else knows.
+            // SAFETY: pages of the new allocation, known to nothing else.
             unsafe { region::protect(pages, length, protection) }.map_err(refused)
         };
         match mapping {
@@ -64,31 +65,31 @@ impl Text {
         }
     }
 
-    /// Where the code is executed.
+    /// The address at which the code is executed.
     pub(super) fn start(&self) -> usize {
         self.memory.as_ptr::<u8>() as usize
     }
 
-    /// Where it is written.
+    /// The address at which it is written.
     pub(super) fn view(&mut self) -> *mut u8 {
         self.view
     }
 
-    /// Writes code from the start on. Nobody may be executing it.
+    /// Writes code at the start. It must not be executed concurrently.
     pub(super) fn write(&mut self, code: &[u8]) {
         assert!(code.len() <= CODE);
         // SAFETY: the view is mapped writable, as long as `CODE`.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.view, code.len()) };
     }
 
-    /// Writes a function to where a CALL that ends at `end` can reach it, and returns its address.
+    /// Writes a function within reach of a CALL that ends at `end`, and returns its address.
     pub(super) fn write_target(&mut self, end: usize, function: &[u8]) -> Result<usize, Error> {
         let target = end + CALL_DISTANCE;
         assert!((self.start() + CODE..self.start() + RESERVED - function.len()).contains(&target));
         let refused = |source| Error::Memory { source };
         let page = std::ptr::with_exposed_provenance::<u8>(target & !(PAGE - 1));
-        // SAFETY: a page of our own reservation that holds nothing yet; `function` fits into it,
-        // being shorter than what is left.
+        // SAFETY: an unused page of our own reservation; `function` fits into it, because it is
+        // shorter than the rest.
         unsafe {
             region::protect(page, PAGE, Protection::READ_WRITE).map_err(refused)?;
             let place = std::ptr::with_exposed_provenance_mut::<u8>(target);

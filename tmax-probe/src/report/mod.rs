@@ -1,4 +1,4 @@
-//! The results for people: text for a terminal, figures for a paper.
+//! Rendering of the results: text for a terminal, figures for a paper.
 
 pub mod plot;
 pub mod text;
@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use crate::estimate::Count;
 use crate::trial::{Kernel, Method, Trial};
 
-/// Executors and split of the trials that make one line of the figure.
+/// Executors and split of the trials that form one line of the figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     executors: u8,
     front: u8,
 }
 
-/// The share of trials that tore, in percent, at each of the places that `place` gives trials.
+/// The share of trials that tore, in percent, by the coordinate that `place` returns.
 fn points<'a>(trials: impl Iterator<Item = &'a Trial>, place: impl Fn(&Trial) -> u32) -> Vec<(u32, f64)> {
     let mut at: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
     trials.for_each(|trial| at.entry(place(trial)).or_default().push(trial));
     at.into_iter().map(|(place, trials)| (place, 100.0 * Count::of(trials).torn_share())).collect()
 }
 
-/// By wait, for each line, as in the paper's Figure 9.
+/// By wait, one line each, as in the paper's Figure 9.
 fn lines_by_wait(trials: &[Trial]) -> Vec<(Line, Vec<(u32, f64)>)> {
     let mut lines: BTreeMap<Line, Vec<&Trial>> = BTreeMap::new();
     for trial in trials {

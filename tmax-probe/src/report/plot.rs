@@ -1,5 +1,5 @@
 //! The results as two figures in one picture: the share of trials that tore against the wait
-//! (compare the paper's Figure 9), and against the place of the cut.
+//! (compare the paper's Figure 9), and against the offset of the split.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -20,10 +20,10 @@ const SIZE: (u32, u32) = (1100, 1000);
 
 const FONT: &str = "sans-serif";
 
-/// Draws the figures into a file, as SVG or PNG by its name.
+/// Draws the figures into a file, as SVG or PNG depending on its extension.
 ///
 /// # Errors
-/// [`Error::Plot`] for another name, or when the file cannot be written.
+/// [`Error::Plot`] for another extension, or if the file cannot be written.
 pub fn draw(results: &Results, path: &Path) -> Result<(), Error> {
     let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
     register().map_err(failed)?;
@@ -90,8 +90,8 @@ fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift
     chart(area, &caption, &axis, lines.collect(), false)
 }
 
-/// Points over a logarithmic axis, joined by lines where there is something in between. A share of
-/// none is drawn on the axis' lowest line.
+/// Points on a logarithmic axis, joined by lines. A share of zero is drawn on the axis' lowest
+/// line.
 fn chart<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     caption: &str,

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table};
 use wordpatch::WaitPolicy;
 
 use crate::costs::Costs;
-use crate::estimate::t_max::ENOUGH;
+use crate::estimate::t_max::MIN_TORN_TRIALS;
 use crate::estimate::{CONFIDENCE, Count, Findings, SAFETY_FACTOR, TMaxVerdict, WindowVerdict};
 use crate::results::{Advice, Results};
 use crate::trial::{CACHE_LINE, class};
@@ -114,7 +114,7 @@ fn t_max(out: &mut String, tears: &Findings) -> fmt::Result {
         ),
         TMaxVerdict::FewTears { torn_trials, .. } => writeln!(
             out,
-            "not known: {torn_trials} trials tore, and {ENOUGH} are needed to say where tears end; waits stay with membarrier"
+            "not known: {torn_trials} trials tore, and {MIN_TORN_TRIALS} are needed to say where tears end; waits stay with membarrier"
         ),
         TMaxVerdict::TooWeak { clean, share_below, at_most } => writeln!(
             out,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_nothing_says_so() {
+    fn a_report_without_trials() {
         let text = render(&Results::new(Vec::new(), None));
         assert!(text.contains("not known") && text.contains("not tried"), "{text}");
     }

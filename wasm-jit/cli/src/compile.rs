@@ -1,4 +1,4 @@
-//! `wasm-jit compile`: compiles a module and says how that went.
+//! `wasm-jit compile`: compiles a module and prints statistics.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ Exit codes:
   1   it is invalid or not supported, or cannot be read
   2   mistake in the command line";
 
-/// Compiles a module, and keeps nothing of it
+/// Compiles a module and discards the code
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Compile {
@@ -35,7 +35,7 @@ pub(super) struct Compile {
     #[arg(long, requires = "stats")]
     json: bool,
 
-    /// Compiles on so many threads [default: one for each processor]
+    /// Number of threads to compile on [default: one for each processor]
     #[arg(long, value_name = "N")]
     threads: Option<NonZero<usize>>,
 
@@ -48,15 +48,15 @@ pub(super) struct Compile {
 struct Stats {
     /// Functions that are not imported.
     functions: usize,
-    /// Of the binary module.
+    /// Size of the binary module.
     bytes_in: usize,
-    /// Of machine code.
+    /// Size of the machine code.
     code_bytes: usize,
-    /// From bytes in memory to code that can be run: parsing, validation, compilation and linking.
+    /// Time from bytes in memory to executable code: parsing, validation, compilation and linking.
     milliseconds: f64,
-    /// 10^6 bytes of the binary module in a second.
+    /// 10^6 bytes of the binary module per second.
     megabytes_per_second: f64,
-    /// Threads that compiled.
+    /// Number of compiling threads.
     threads: usize,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
-    // The time is that of the binary module.
+    // The time does not include the conversion from text.
     let bytes =
         wat::Parser::new().parse_bytes(Some(&arguments.file), &bytes).map_err(|error| of_file(&error))?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made from the definition of the command line.
+//! Shell completions and manual pages, generated from the definition of the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(super) enum Generate {
         /// The shell
         shell: Shell,
     },
-    /// Write the manual pages, NAME.1 for each, into a folder, which is created if it is missing
+    /// Write the manual pages, NAME.1 for each, into a folder, which is created if necessary
     #[command(hide = true)]
     Man {
         /// The folder, for example ~/.local/share/man/man1
@@ -25,7 +25,7 @@ pub(super) enum Generate {
     },
 }
 
-/// `command` is the whole command line.
+/// `command` is the complete command line.
 pub(super) fn run(what: &Generate, mut command: Command) -> Result<ExitCode, Failure> {
     match what {
         Generate::Completions { shell } => {
@@ -43,7 +43,7 @@ pub(super) fn run(what: &Generate, mut command: Command) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
-/// Manual pages have a section for the text after the help, and none for the examples before it.
+/// Manual pages have a section for the text after the help, but none for the examples before it.
 fn with_examples(command: Command) -> Command {
     let texts = [command.get_before_help(), command.get_after_help()];
     let texts: Vec<String> = texts.into_iter().flatten().map(ToString::to_string).collect();

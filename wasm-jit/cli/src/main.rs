@@ -1,9 +1,9 @@
-//! The command `wasm-jit`: runs WebAssembly programs, and shows what they are compiled to. One file
-//! per verb.
+//! The command `wasm-jit`: runs WebAssembly programs, and shows their machine code. One file for
+//! each subcommand.
 //!
-//! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; what
-//! explains it, such as a backtrace, follows on further lines. A verb returns a [`Failure`], which
-//! is printed here, once; mistakes in the command line itself are clap's, exit code 2.
+//! Results go to standard output. A diagnostic on standard error starts with `wasm-jit: `; further
+//! lines have details, such as a backtrace. A subcommand returns a [`Failure`], which is printed
+//! here, once; clap reports errors in the command line itself, with exit code 2.
 
 mod compile;
 mod count;
@@ -32,7 +32,7 @@ Examples:
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Runs WebAssembly by a single-pass compiler for x86-64
+/// Runs WebAssembly with a single-pass compiler for x86-64
 #[derive(Debug, Parser)]
 #[command(name = "wasm-jit", version, before_help = EXAMPLES, help_template = TEMPLATE)]
 struct Cli {
@@ -49,59 +49,59 @@ enum Verb {
     Generate(generate::Generate),
 }
 
-/// Why a verb ends without its result.
+/// A subcommand failed.
 #[derive(Debug)]
 struct Failure {
     /// Exit code.
     code: u8,
-    /// The first line says it all.
+    /// The first line is a complete message.
     message: String,
 }
 
 impl Failure {
-    /// Anything but the program's own doing: exit code 1.
+    /// A failure that the program did not cause: exit code 1.
     fn new(message: impl Display) -> Self {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// The same, about a file.
+    /// The same, for a file.
     fn of_file(file: &Path, message: impl Display) -> Self {
         Self::new(message).about(file.display())
     }
 
-    /// Says before the message what it is about.
+    /// Prefixes the message with its subject.
     fn about(self, what: impl Display) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// Prints the message, and gives the exit code.
+    /// Prints the message; returns the exit code.
     fn report(&self) -> u8 {
-        // The exit code holds if nobody reads the message, too.
+        // The exit code is valid even if the message cannot be written.
         let _ = writeln!(io::stderr(), "wasm-jit: {}", self.message);
         self.code
     }
 }
 
-/// Writes a verb's result to standard output.
+/// Writes a subcommand's result to standard output.
 fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
-        // Whoever reads it has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| Failure::new(error).about("standard output")),
     }
 }
 
-/// Loads a module, binary or text.
+/// Loads a module in binary or text format.
 fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
     Module::from_file(engine, file).map_err(|error| match error {
-        // Names the file.
+        // The error already names the file.
         Error::Read { .. } => Failure::new(error),
         _ => Failure::of_file(file, error),
     })
 }
 
-/// Parses the command line, runs the verb and returns the exit code.
+/// Parses the command line, runs the subcommand and returns the exit code.
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(arguments) => run::run(arguments),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn options_behind_the_file_are_the_programs() {
+    fn options_after_the_file_are_the_programs() {
         let line = "wasm-jit run --env A=1 a.wasm --env B=2 -- -x";
         let Verb::Run(run) = Cli::try_parse_from(line.split(' ')).unwrap().verb else {
             panic!("another verb")

@@ -1,4 +1,4 @@
-//! `wasm-jit objdump`: shows what functions are compiled to.
+//! `wasm-jit objdump`: shows the machine code of functions.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Objdump {
-    /// Prints this function only: its name in the name section, or its index [default: all]
+    /// Prints only this function, given by its name in the name section or its index [default: all]
     #[arg(long, value_name = "NAME|INDEX")]
     function: Option<String>,
 

@@ -1,10 +1,10 @@
 //! A program and its threads (the proposal wasi-threads).
 //!
-//! A module that imports a shared memory, by whatever names, gets one of the type that it asks for.
-//! `wasi.thread-spawn` starts a thread of the host that has a store and an instance of the same
-//! module of its own, and calls its export `wasi_thread_start`. The threads share the memory, the
-//! compiled code, and what they see of the host. The first that traps or exits ends them all, and
-//! so does the return of the first.
+//! A module that imports shared memories, by any names, gets new ones of the required types.
+//! `wasi.thread-spawn` starts a host thread with its own store and instance of the same module, and
+//! calls its export `wasi_thread_start`. The threads share the memory, the compiled code, and the
+//! WASI context. The first thread that traps or exits ends all of them, and so does the return of
+//! the main thread.
 
 use std::process;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use wasm_jit_wasi::WasiCtx;
 
 use super::Failure;
 
-/// Stack that the host functions get, besides the program's own.
+/// Stack for host functions, in addition to the program's.
 const HOST_STACK: usize = 1 << 20;
 
-/// Most threads that are started, all in all: their numbers have 29 bits.
+/// Maximum number of threads that are ever started: their ids have 29 bits.
 const MAX_THREADS: i32 = (1 << 29) - 1;
 
-/// What all threads of a program have in common.
+/// State that all threads of a program share.
 pub(super) struct Program {
     engine: Engine,
     module: Module,
     wasi: WasiCtx,
-    /// The shared memories that the module imports, with the names that it does so by.
+    /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
-    /// For the program, without the host functions.
+    /// Stack size for the program, without host functions.
     stack: usize,
     last_thread: AtomicI32,
-    /// Says why a thread has failed, and gives the exit code.
+    /// Reports the failure of a thread, and returns the exit code.
     report: fn(&Error) -> u8,
 }
 
@@ -61,7 +61,7 @@ impl Program {
         Store::new(&self.engine, self.wasi.clone())
     }
 
-    /// An instance whose imports are WASI, and the threads' memory.
+    /// An instance whose imports are WASI and the shared memories.
     pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<WasiCtx>) -> Result<Instance, Error> {
         let mut linker = Linker::new(&self.engine);
         wasm_jit_wasi::add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi)?;
@@ -76,7 +76,7 @@ impl Program {
         linker.instantiate(&mut *store, &self.module)
     }
 
-    /// The number of the new thread, or a negative one if there is none.
+    /// The id of the new thread, or a negative number if it cannot be started.
     fn spawn(self: &Arc<Self>, argument: i32) -> i32 {
         let started = self.last_thread.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
             (last < MAX_THREADS).then_some(last + 1)
@@ -103,7 +103,7 @@ impl Program {
     }
 }
 
-/// Starts a thread on which a program has so much stack.
+/// Starts a thread on which a program has a stack of this size.
 pub(super) fn with_stack<R: Send + 'static>(
     bytes: usize,
     run: impl FnOnce() -> R + Send + 'static,

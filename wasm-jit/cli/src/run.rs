@@ -16,7 +16,7 @@ use super::count::Counts;
 use super::program::{self, Program};
 use super::{Failure, units, values};
 
-/// Exit code of a program that trapped: what a shell reports for a process that aborted.
+/// Exit code of a program that trapped: the code that a shell reports for an aborted process.
 const TRAPPED: u8 = 134;
 
 const EXAMPLES: &str = "\
@@ -38,13 +38,13 @@ Exit codes:
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
-    /// Lets the program use this directory of the host, under the name GUEST (default: the same
-    /// name); may be repeated
+    /// Gives the program access to this directory of the host, under the name GUEST (default: the
+    /// same name); may be repeated
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
     directories: Vec<(PathBuf, String)>,
 
     /// Sets a variable in the program's environment, or passes on one of this environment; the
-    /// program sees no other; may be repeated
+    /// program sees no others; may be repeated
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<(String, Option<String>)>,
 
@@ -53,34 +53,34 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME")]
     invoke: Option<String>,
 
-    /// Stops the program after this time, as by a trap: 10s, 500ms, 2m [default: never]
+    /// Stops the program with a trap after this time: 10s, 500ms, 2m [default: never]
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     timeout: Option<Duration>,
 
-    /// Stack of the program; deeper recursion traps: 512K, 8M
+    /// Stack size of the program; deeper recursion traps: 512K, 8M
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     max_stack: usize,
 
-    /// Checks accesses to memories by instructions, instead of reserving 8 GiB of addresses for
-    /// each memory [default: where so many addresses are refused, as under ulimit -v]
+    /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
+    /// memory [default: only if the reservation is refused, as under ulimit -v]
     #[arg(long)]
     bounds_checks: bool,
 
-    /// Hardens the code against bounds checks that the processor bypasses by speculation
+    /// Hardens the code against speculative bypassing of bounds checks
     #[arg(long)]
     harden_speculation: bool,
 
-    /// Counts how often this function (name or index) is called, or control comes to the
-    /// instruction at this offset of the module, as backtraces print it; the counts go to stderr
-    /// when the program has ended; may be repeated
+    /// Counts how often this function (name or index) is called, or the instruction at this offset
+    /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
+    /// program has ended; may be repeated
     #[arg(long = "count", value_name = "FUNCTION[:OFFSET]")]
     counts: Vec<String>,
 
-    /// Writes /tmp/perf-PID.map, by which perf names the functions
+    /// Writes /tmp/perf-PID.map, from which perf takes the names of functions
     #[arg(long)]
     perf_map: bool,
 
-    /// Tells gdb the names of the functions
+    /// Registers the names of functions with gdb
     #[arg(long)]
     gdb: bool,
 
@@ -124,7 +124,7 @@ fn variable(text: &str) -> Result<(String, Option<String>), String> {
     Ok((name.to_owned(), value))
 }
 
-/// Runs the program on a thread of its own, which has the stack that it may use.
+/// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
     let running = program::with_stack(arguments.max_stack, move || run_here(&arguments))?;
     running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -172,10 +172,10 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The names of the function that runs a program.
+/// The names of a program's main function.
 const MAIN: [&str; 2] = ["", "_start"];
 
-/// Refuses a library, of which nothing but its initialization would run.
+/// Refuses a library, of which only the initialization would run.
 fn check_main(module: &Module) -> Result<(), Failure> {
     let exports = |name| matches!(module.get_export(name), Some(ExternType::Func(_)));
     let runs_at_once = module.has_start_function() && !exports("_initialize");
@@ -183,7 +183,7 @@ fn check_main(module: &Module) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "no function is exported as `_start`: this is no program; --invoke NAME calls one of its functions",
+        "no function is exported as `_start`: this is not a program; use --invoke NAME to call one of its functions",
     ))
 }
 
@@ -197,7 +197,7 @@ fn write_perf_map(module: &Module) -> Result<(), Failure> {
     written.map_err(|error| Failure::new(error).about(path))
 }
 
-/// Why a program did not return.
+/// The reason why a program did not return.
 enum Stop {
     Error(Error),
     Failure(Failure),
@@ -212,7 +212,7 @@ impl From<Error> for Stop {
 fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
-    // The program learns its name, not where it lies.
+    // The program gets its name, without the directory.
     builder.arg(arguments.file().file_name().unwrap_or_default().to_os_string().into_vec());
     builder.args(arguments.arguments().iter().map(|argument| argument.clone().into_vec()));
     for (name, value) in &arguments.environment {
@@ -228,7 +228,7 @@ fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
 }
 
 fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> Result<(), Stop> {
-    // A library, rather than a command, is to be initialized first.
+    // A library, as opposed to a command, must be initialized first.
     if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
         initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
     }
@@ -244,7 +244,7 @@ fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> 
     }
 }
 
-/// Calls a function with the arguments of the command line, and prints its results.
+/// Calls a function with the arguments from the command line, and prints its results.
 fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Result<(), Stop> {
     let ty = function.ty(&*store);
     let parameters: Vec<_> = ty.params().collect();
@@ -265,10 +265,10 @@ fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Resul
     super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)
 }
 
-/// The exit code of a program that ended by other means than a return.
+/// The exit code of a program that did not end by returning.
 fn ended(error: &Error) -> Result<u8, Failure> {
     if let Some(exit) = error.downcast_ref::<wasm_jit_wasi::Exit>() {
-        // As for a process of the host, the lower eight bits count.
+        // As for a native process, only the lower eight bits are significant.
         return Ok(exit.0 as u8);
     }
     let code = if error.trap().is_some() { TRAPPED } else { 1 };

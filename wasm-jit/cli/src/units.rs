@@ -1,8 +1,8 @@
-//! Durations and sizes as they are typed.
+//! Durations and sizes on the command line.
 
 use std::time::Duration;
 
-/// A number with a unit behind it; without, it is in the first unit.
+/// A number followed by a unit; without a unit, the first one applies.
 fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
@@ -15,7 +15,7 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     Some(number * scale)
 }
 
-/// `10s`, `500ms`, `2m`; a number alone is in seconds.
+/// `10s`, `500ms`, `2m`; a number without a unit is in seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let units = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
     let seconds = scaled(text, &units);

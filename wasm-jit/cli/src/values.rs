@@ -1,4 +1,4 @@
-//! Arguments and results of a function that `--invoke` names, as text.
+//! Arguments and results of a function called with `--invoke`, as text.
 
 use wasm_jit::{Val, ValType};
 
@@ -27,7 +27,7 @@ pub(super) fn parse(ty: ValType, text: &str) -> Result<Val, String> {
         ValType::F64 => {
             text.parse::<f64>().map(|float| Val::F64(float.to_bits())).map_err(|_| invalid("a float"))
         }
-        ValType::Ref(_) => Err(format!("`{text}`: a reference cannot be given")),
+        ValType::Ref(_) => Err(format!("`{text}`: references are not supported")),
     }
 }
 
@@ -72,6 +72,6 @@ mod tests {
         check(ValType::F64, "-1e300", &(-1e300_f64).to_string());
         check(ValType::F64, "nan", "NaN");
         check(ValType::F64, "x", "`x`: expected a float");
-        check(ValType::FUNCREF, "0", "`0`: a reference cannot be given");
+        check(ValType::FUNCREF, "0", "`0`: references are not supported");
     }
 }

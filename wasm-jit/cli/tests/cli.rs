@@ -1,8 +1,8 @@
 //! The command `wasm-jit`, on small modules in the text format and on C programs.
 //!
 //! The C programs are in `programs/`; clang compiles them against wasi-libc
-//! (`scripts/install-packages.sh`). What they print here is what wasmtime makes them print, but for
-//! two places that say so.
+//! (`scripts/install-packages.sh`). The expected output is that of wasmtime, except in two places,
+//! which are marked.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A directory with modules, and the command in it.
+/// A directory with modules, in which the command is run.
 struct Place {
     dir: TempDir,
 }
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-/// What came out of the command.
+/// The output of the command.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,
@@ -86,7 +86,8 @@ impl Ran {
         self
     }
 
-    /// The diagnostic, which begins with the command's name, has all of these in it.
+    /// Checks that the diagnostic, which begins with the command's name, contains all of these
+    /// texts.
     #[track_caller]
     fn says(&self, parts: &[&str]) -> &Self {
         assert!(self.stderr.starts_with("wasm-jit: "), "{}", self.stderr);
@@ -143,7 +144,7 @@ fn counts_are_printed_when_the_program_has_ended() {
 }
 
 #[test]
-fn invoke_refuses_what_does_not_fit() {
+fn invoke_refuses_mismatched_arguments() {
     let place = Place::new();
     place.text("math.wat", MATH);
     let check = |arguments: &[&str], expected| {
@@ -156,7 +157,7 @@ fn invoke_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_in_one_line() {
+fn a_file_that_cannot_be_run_gives_one_line() {
     let place = Place::new();
     place.text("broken.wat", "(module (func (unknown)))");
     place.text("invalid.wat", "(module (func (result i32)))");
@@ -243,7 +244,7 @@ fn exit_codes_are_passed_through() {
     for code in [0, 1, 134, 255] {
         place.run(&["run", "--invoke", "exit", "exit.wat", &code.to_string()]).check(code, "");
     }
-    // As for a process of the host.
+    // As for a native process.
     place.run(&["run", "--invoke", "exit", "exit.wat", "256"]).check(0, "");
 }
 
@@ -283,7 +284,7 @@ fn time_runs_out() {
             .says(&["200ms", "wasm trap: interrupt", function]);
         assert!(start.elapsed() >= Duration::from_millis(200));
     }
-    // Nobody writes to the input, and nobody closes it.
+    // The input is never written to or closed.
     place.text(
         "read.wat",
         r#"(module
@@ -297,7 +298,7 @@ fn time_runs_out() {
     let mut waiting = waiting.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let _open = waiting.stdin.take();
     Ran::new(waiting.wait_with_output().unwrap()).check(134, "").says(&["wasm trap: interrupt"]);
-    // Nobody reads the output, and nobody closes it.
+    // The output is never read or closed.
     place.text("write.wat", WRITES_UNTIL_IT_FAILS);
     let mut waiting = place.command(&["run", "--timeout", "200ms", "write.wat"]);
     let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -307,8 +308,8 @@ fn time_runs_out() {
     place.run(&["run", "--timeout", "1h", "quick.wat"]).check(0, "");
 }
 
-/// Writes 16 KiB again and again; the error that ends it is its exit code. With `--invoke once`
-/// writes as much as is said, once.
+/// Writes 16 KiB repeatedly; the error that ends it is its exit code. With `--invoke once` it
+/// writes the given number of bytes, once.
 const WRITES_UNTIL_IT_FAILS: &str = r#"(module
     (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
@@ -323,10 +324,10 @@ const WRITES_UNTIL_IT_FAILS: &str = r#"(module
         (call $exit (local.get $error))))"#;
 
 #[test]
-fn a_write_is_whole_and_fails_when_nobody_reads_it() {
+fn a_write_is_complete_and_fails_without_a_reader() {
     let place = Place::new();
     place.text("write.wat", WRITES_UNTIL_IT_FAILS);
-    // More than a pipe takes at once, to a reader who is late.
+    // More than a pipe can hold, with a delayed reader.
     let mut writing = place.command(&["run", "--invoke", "once", "write.wat", "200000"]);
     let mut writing = writing.stdout(Stdio::piped()).spawn().unwrap();
     let mut written = Vec::new();
@@ -340,7 +341,7 @@ fn a_write_is_whole_and_fails_when_nobody_reads_it() {
 }
 
 #[test]
-fn reading_nothing_waits_for_nothing() {
+fn reading_zero_bytes_does_not_wait() {
     let place = Place::new();
     place.text(
         "nothing.wat",
@@ -358,7 +359,7 @@ fn reading_nothing_waits_for_nothing() {
 }
 
 #[test]
-fn nobody_has_to_read_what_is_printed() {
+fn output_without_a_reader_is_not_a_failure() {
     let place = Place::new();
     place.text("trap.wat", r#"(module (func (export "_start") unreachable) (func (export "f")))"#);
     let run = |arguments: &[&str], stdout: bool| {
@@ -370,10 +371,10 @@ fn nobody_has_to_read_what_is_printed() {
         }
         Ran::new(child.wait_with_output().unwrap())
     };
-    // The exit code is the same without a reader of the diagnostic.
+    // The exit code is the same if standard error has no reader.
     run(&["run", "trap.wat"], false).check(134, "");
     run(&["run", "missing.wat"], false).check(1, "");
-    // A reader who has seen enough is no failure.
+    // A reader that closes the pipe early is not a failure.
     place.text("math.wat", MATH);
     let print: [&[&str]; 3] = [
         &["objdump", "math.wat"],
@@ -473,8 +474,8 @@ open of an absolute path: Capabilities insufficient
 symlink to the outside: Operation not permitted
 open through a link to the outside: Operation not permitted
 ";
-    // wasmtime fills the first buffer of readv only, and loses its place in a directory whose
-    // entries are removed.
+    // Differs from wasmtime, which fills only the first buffer of readv, and loses its position in
+    // a directory whose entries are removed.
     place.run(&["run", "--dir", "inside::/data", "files.wasm", "/data"]).check(0, expected);
     place.run(&["run", "files.wasm", "/data"]).check(1, "fopen for writing: Capabilities insufficient\n");
 }
@@ -521,7 +522,7 @@ fn threads_share_a_memory() {
 }
 
 #[test]
-fn compile_tells_sizes_and_times() {
+fn compile_prints_sizes_and_times() {
     let place = Place::new();
     place.text("math.wat", MATH);
     place.run(&["compile", "math.wat"]).check(0, "");
@@ -543,7 +544,7 @@ fn compile_tells_sizes_and_times() {
 }
 
 #[test]
-fn objdump_shows_the_functions_that_were_asked_for() {
+fn objdump_shows_the_requested_functions() {
     let place = Place::new();
     place.text(
         "two.wat",

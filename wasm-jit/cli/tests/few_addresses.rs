@@ -1,4 +1,4 @@
-//! The command `wasm-jit` where the system lets a process have few addresses, as `ulimit -v` does.
+//! The command `wasm-jit` with a small address space, as under `ulimit -v`.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -21,7 +21,7 @@ fn limit_addresses(command: &mut Command, bytes: u64) {
     }
 }
 
-/// Runs the command with few addresses.
+/// Runs the command with a small address space.
 fn run(file: &str, text: &str, arguments: &[&str]) -> Output {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join(file), text).unwrap();
@@ -40,7 +40,7 @@ fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
 }
 
 #[test]
-fn a_program_runs_with_few_addresses() {
+fn a_program_runs_in_a_small_address_space() {
     let text = r#"(module
         (memory 1)
         (memory $other 0 3)
@@ -66,7 +66,7 @@ fn a_program_runs_with_few_addresses() {
 }
 
 #[test]
-fn threads_run_with_few_addresses() {
+fn threads_run_in_a_small_address_space() {
     let text = r#"(module
         (import "env" "memory" (memory 1 4 shared))
         (import "wasi" "thread-spawn" (func $spawn (param i32) (result i32)))

@@ -1,4 +1,5 @@
-//! The command `wasm-jit` on programs that wait, have threads, or are none.
+//! The command `wasm-jit` with programs that wait or have threads, and with modules that are not
+//! programs.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -27,15 +28,15 @@ impl Place {
 
     fn fifo(&self, name: &str) {
         let path = CString::new(self.path(name).as_os_str().as_bytes()).unwrap();
-        // SAFETY: a path that ends with zero.
+        // SAFETY: a NUL-terminated path.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
-        // What does not end by itself is ended by SIGALRM: then there is no exit code.
+        // SIGALRM ends a command that hangs: then there is no exit code.
         command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
-        // SAFETY: alarm is async-signal-safe, and lasts through exec.
+        // SAFETY: alarm is async-signal-safe, and is preserved by exec.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut command, || {
                 libc::alarm(30);
@@ -61,8 +62,7 @@ impl Place {
     }
 }
 
-/// Opens `fifo` in the first directory with the rights that are asked for, then reads or writes for
-/// ever.
+/// Opens `fifo` in the first directory with the requested rights, then reads or writes repeatedly.
 const USES_FIFO: &str = r#"(module
     (import "wasi_snapshot_preview1" "path_open"
         (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
@@ -103,13 +103,12 @@ fn time_runs_out_for_a_program_that_waits_for_a_fifo() {
     }
 }
 
-/// Sends the thread that runs the program a signal that does not mean anything to it, when it
-/// waits.
+/// Sends the program's thread a signal that does not concern it, while it waits.
 fn signal_when_it_waits(process: u32) {
     let tasks = format!("/proc/{process}/task");
     let waiting = |task: &std::path::Path| -> Option<i32> {
         let stat = std::fs::read_to_string(task.join("stat")).ok()?;
-        // The number, the name in parentheses, the state.
+        // The pid, the name in parentheses, the state.
         stat.contains("(program) S ").then(|| stat.split(' ').next()?.parse().ok())?
     };
     let thread = loop {
@@ -150,7 +149,7 @@ fn a_signal_that_is_not_for_the_program_ends_no_wait() {
     let mut command = place.command(&["run", "--timeout", "1h", "--dir", ".::/", "wait.wat"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let signal = || (0..20).for_each(|_| signal_when_it_waits(child.id()));
-    // It waits for somebody to open the FIFO, then for what is written there, then for its input.
+    // It waits for the FIFO to be opened, then for data from the FIFO, then for its input.
     signal();
     let mut writer = std::fs::File::options().write(true).open(place.path("fifo")).unwrap();
     signal();
@@ -161,7 +160,7 @@ fn a_signal_that_is_not_for_the_program_ends_no_wait() {
 }
 
 #[test]
-fn a_shared_memory_is_found_by_any_names() {
+fn a_shared_memory_may_be_imported_by_any_names() {
     let place = Place::new();
     for (file, names) in [("a.wat", r#""foo" "bar""#), ("b.wat", r#""env" "memory""#), ("c.wat", r#""" """#)]
     {
@@ -195,7 +194,7 @@ fn a_shared_memory_is_found_by_any_names() {
 }
 
 #[test]
-fn a_library_is_no_program() {
+fn a_library_is_not_a_program() {
     let place = Place::new();
     let refused = &["no function is exported as `_start`", "--invoke"][..];
     place.text("reactor.wat", r#"(module (func (export "_initialize") unreachable) (func (export "f")))"#);
@@ -210,7 +209,7 @@ fn a_library_is_no_program() {
 }
 
 #[test]
-fn names_of_imports_do_nothing_to_the_terminal() {
+fn names_of_imports_are_escaped() {
     let place = Place::new();
     place.text("hostile.wat", r#"(module (import "\1b[2J" "\07" (func)) (func (export "_start")))"#);
     place.check(&["run", "hostile.wat"], 1, "", &[r"unknown import: `\u{1b}[2J` `\u{7}`"]);

@@ -2,22 +2,22 @@
 //! code, in one pass.
 //!
 //! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a
-//! [`Chunk`], with all that is needed to link it, to unwind its frames, and to find the handlers of
-//! exceptions. It knows what a module declares ([`ModuleInfo`]), and nothing of engines, stores or
-//! signals. [`Sites`] are places that a patch can turn into jumps. An [`Observer`] is shown where
-//! the code of each instruction is, and where its values are. What the code expects of a runtime is
-//! in [`vmctx`]: registers, calls, frames, and the layout of the memory that both use. Read that
-//! first.
+//! [`Chunk`], together with all that is needed to link it, to unwind its frames, and to find
+//! exception handlers. It knows the declarations of the module ([`ModuleInfo`]), and nothing of
+//! engines, stores or signals. [`Sites`] are places that a patch can turn into jumps. An
+//! [`Observer`] is shown the code position of each instruction and the locations of its values. The
+//! code's requirements on a runtime are in [`vmctx`]: registers, calls, frames, and the layout of
+//! shared memory. Read that first.
 //!
-//! This is a part of `wasm-jit`, which is what programs use: its interface changes whenever the
-//! engine's does.
+//! This crate is a part of `wasm-jit`, which is the one that programs use: its interface changes
+//! whenever the engine's does.
 //!
 //! | folder or file | what it is |
 //! | --- | --- |
 //! | `vmctx.rs` | the contract between compiled code and the runtime |
 //! | `compiler/` | from a function's operators to machine code |
 //! | `asm/` | encodings of instructions |
-//! | `module.rs` | what a module declares |
+//! | `module.rs` | the declarations of a module |
 
 mod asm;
 mod compiler;

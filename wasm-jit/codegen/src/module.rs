@@ -1,15 +1,15 @@
-//! What a module declares: everything but code and data.
+//! The declarations of a module: everything but code and data.
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
-/// Settings of the engine that code depends on.
+/// Settings of the engine that affect the generated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeSettings {
-    /// Accesses to memories compare the address with the memory's length: what lies behind it may
-    /// be anything.
+    /// Accesses to memories compare the address with the memory's length: nothing is assumed about
+    /// addresses beyond it.
     pub checks_bounds: bool,
-    /// Indices that are compared with a bound are made 0 behind the comparison where they are
-    /// beyond it: the processor may go on in the wrong direction for a while.
+    /// Indices that are compared with a bound are set to 0 after the comparison if they exceed it,
+    /// because the processor may speculatively continue past a mispredicted branch.
     pub masks_indices: bool,
 }
 
@@ -18,8 +18,8 @@ pub struct CodeSettings {
 pub struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
-    /// The engine-wide id of each of them: equal types have equal ids. Whoever has the module keeps
-    /// them in use.
+    /// The engine-wide id of each type: equal types have equal ids. The owner of the module keeps
+    /// the ids in use.
     pub type_ids: Vec<u32>,
     /// Type index of every function.
     pub functions: Vec<u32>,

@@ -1,15 +1,15 @@
-//! What compiled code and the runtime share: the layout of memory that both touch, and the calling
-//! convention.
+//! The contract between compiled code and the runtime: the layout of the memory that both access,
+//! and the calling convention.
 //!
 //! # Registers
 //! | register | role |
 //! | --- | --- |
-//! | `r14` | the running instance's [`VmContext`]; kept by every callee of the same instance |
-//! | `r15` | base of its memory 0; kept likewise |
+//! | `r14` | the running instance's [`VmContext`]; preserved by callees of the same instance |
+//! | `r15` | base of its memory 0; preserved likewise |
 //! | `rsp`, `rbp` | stack and frame pointer; every frame has one |
-//! | `rbx`, `r12`, `r13` | kept by the callee |
+//! | `rbx`, `r12`, `r13` | callee-saved |
 //! | `r11`, `xmm15` | scratch, never live between two Wasm instructions |
-//! | all others | the caller's to save |
+//! | all others | caller-saved |
 //!
 //! # A call
 //! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the
@@ -20,8 +20,8 @@
 //! stack is aligned to 16 bytes at every CALL.
 //!
 //! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`.
-//! All others are in [`VmStoreContext::results`], the n-th result of the function at index n, from
-//! where the caller takes them at once.
+//! All others are in [`VmStoreContext::results`], the n-th result of the function at index n; the
+//! caller reads them immediately.
 //!
 //! A call of a function of the same instance is a direct CALL. All other calls go through a
 //! [`VmFuncRef`]: the caller sets `rax` to its own context, `r14` to the callee's, `r15` to
@@ -38,18 +38,18 @@
 //! [rbp - 40 ...]  one slot of eight bytes for each local, then for each operand
 //! [rsp]           arguments of calls
 //! ```
-//! `rsp` is `rbp - frame_size` from the end of the prologue on. The frame of an entry trampoline
-//! ends the walk: its `rbp` is [`VmStoreContext::activation_fp`].
+//! `rsp` is `rbp - frame_size` from the end of the prologue on. A stack walk ends at the frame of
+//! an entry trampoline: its `rbp` is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
 
 use crate::module::ModuleInfo;
 
-/// Most results that a function may have (the limit that wasmparser validates).
+/// Maximum number of results of a function (the limit that wasmparser validates).
 pub const MAX_RESULTS: usize = 1000;
 
-/// What all instances of a store share with compiled code. It is the head of what the runtime keeps
-/// of a running store.
+/// State that all instances of a store share with compiled code. It is the head of the runtime's
+/// context of a running store.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmStoreContext {
@@ -57,33 +57,35 @@ pub struct VmStoreContext {
     pub stack_limit: usize,
     /// Frame pointer of the innermost entry trampoline, or 0.
     pub activation_fp: usize,
-    /// Frame pointer of the host trampoline that the thread left compiled code by; set by that
-    /// trampoline.
+    /// Frame pointer of the host trampoline through which the thread left compiled code; set by
+    /// that trampoline.
     pub exit_fp: usize,
-    /// Where the thread was when it raised: set by the signal handler, or by the `RAISE` routine.
+    /// Program counter at which the thread raised: set by the signal handler, or by the `RAISE`
+    /// routine.
     pub raised_pc: usize,
-    /// The frame pointer there.
+    /// The frame pointer at that point.
     pub raised_fp: usize,
-    /// The stack pointer there.
+    /// The stack pointer at that point.
     pub raised_sp: usize,
-    /// The registers there, by their numbers in machine code, where a signal told.
+    /// The registers at that point, by their numbers in machine code, if a signal reported them.
     pub raised_registers: [u64; 16],
-    /// The address of the memory access that the signal was about.
+    /// The address of the memory access that caused the signal.
     pub raised_address: usize,
     /// The signal, or 0.
     pub raised_signal: i32,
     /// An exception that a host function throws, or 0: set before the host function fails, and
-    /// reset by whoever takes it.
+    /// reset by the routine that takes it.
     pub thrown: usize,
     /// Results that are not in registers.
     pub results: [u64; MAX_RESULTS],
-    /// Stack pointer of the host trampoline that the thread left compiled code by: the frames of
-    /// the activation lie from here up to `activation_fp`, whatever stack the host goes on with.
+    /// Stack pointer of the host trampoline through which the thread left compiled code: the frames
+    /// of the activation are between this address and `activation_fp`, whatever stack the host
+    /// continues on.
     pub exit_sp: usize,
 }
 
 impl Default for VmStoreContext {
-    /// That of a store in which nothing runs.
+    /// The context of a store in which nothing runs.
     fn default() -> Self {
         Self {
             stack_limit: 0,
@@ -113,22 +115,22 @@ pub const EXIT_SP: i32 = offset_of!(VmStoreContext, exit_sp) as i32;
 /// Offset of [`VmStoreContext::results`].
 pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
-/// The head of what `r14` points to. For an instance, the parts that [`VmLayout`] places follow; a
-/// host function has the head only.
+/// The head of the structure that `r14` points to. For an instance, the parts placed by
+/// [`VmLayout`] follow; a host function has only the head.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmContext {
-    /// What the instances of the store share.
+    /// State that the instances of the store share.
     pub store: *mut VmStoreContext,
-    /// Base of memory 0; anything if there is none. It never moves.
+    /// Base of memory 0; arbitrary if there is none. It never moves.
     pub memory0: *mut u8,
     /// One address for each [`Libcall`].
     pub libcalls: *const usize,
     /// One for each function of the module, imports first.
     pub func_refs: *mut VmFuncRef,
-    /// The runtime's own: the instance, or the host function.
+    /// Owned by the runtime: the instance, or the host function.
     pub owner: *mut (),
-    /// Tells the runtime which of the two it is: 0 for an instance, 1 for a host function.
+    /// Distinguishes the two for the runtime: 0 for an instance, 1 for a host function.
     pub is_host: usize,
 }
 
@@ -146,7 +148,7 @@ pub const FUNC_REFS: i32 = offset_of!(VmContext, func_refs) as i32;
 /// Size of a [`VmContext`].
 pub const HEAD: u32 = size_of::<VmContext>() as u32;
 
-/// A function as a value: what tables and `ref.func` hold the address of. Null is address 0.
+/// A function as a value: tables and `ref.func` hold its address. Null is address 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VmFuncRef {
@@ -204,11 +206,11 @@ pub const TABLE_ELEMENTS: i32 = offset_of!(VmTable, elements) as i32;
 /// Offset of [`VmTable::length`].
 pub const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
 
-/// An exception: what an `exnref` is the address of.
+/// An exception: an `exnref` is its address.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmException {
-    /// Identity of its tag: what [`VmLayout::tag`] holds for that tag.
+    /// Identity of its tag: the value of [`VmLayout::tag`] for that tag.
     pub tag: usize,
     /// How many values follow.
     pub count: u64,
@@ -219,19 +221,19 @@ pub struct VmException {
 /// Offset of [`VmException::values`].
 pub const EXCEPTION_VALUES: i32 = offset_of!(VmException, values) as i32;
 
-/// Where the parts of an instance lie behind the head of its context, as offsets from `r14`.
+/// Offsets from `r14` of the parts of an instance that follow the head of its context.
 #[derive(Clone, Debug)]
 pub struct VmLayout {
     memories: u32,
     tables: u32,
     globals: u32,
     tags: u32,
-    /// Size of the whole.
+    /// The total size.
     pub size: u32,
 }
 
 impl VmLayout {
-    /// That of the instances of a module.
+    /// The layout of the instances of a module.
     pub fn new(module: &ModuleInfo) -> Self {
         let memories = HEAD;
         let tables = memories + 16 * module.memories.len() as u32;
@@ -264,21 +266,21 @@ impl VmLayout {
     }
 }
 
-/// A fallible libcall's answer, in `rax` and `rdx`.
+/// The result of a fallible libcall, in `rax` and `rdx`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// What it gives.
+    /// The return value.
     pub value: u64,
-    /// 0; or 1 when it failed: the reason is noted in the store, and compiled code calls
+    /// 0; or 1 if it failed: the reason is recorded in the store, and compiled code calls
     /// [`Libcall::Raise`].
     pub failed: u64,
 }
 
 /// Routines of the runtime that compiled code calls through the table in its context.
 ///
-/// Except for the last three they are `extern "sysv64"` functions of integers of 64 bits (an `i32`
-/// is zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
+/// Except for the last three they are `extern "sysv64"` functions of 64-bit integers (an `i32` is
+/// zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Libcall {
@@ -302,33 +304,33 @@ pub enum Libcall {
     TableInit,
     /// `(context, segment)`
     ElemDrop,
-    /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address has
-    /// the offset added; it may be beyond the memory, and misaligned.
+    /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address
+    /// includes the offset; it may be beyond the memory, and misaligned.
     AtomicWait32,
     /// The same, 64 bits.
     AtomicWait64,
     /// `(context, memory, address, count) -> Answer`
     AtomicNotify,
     /// `(context, tag index, values: *const u64) -> u64`: the address of a new [`VmException`], or
-    /// 0 where there can be none: the reason is noted in the store, and is what the trap that comes
-    /// of throwing 0 gives.
+    /// 0 if it cannot be allocated: the reason is recorded in the store, and is reported by the
+    /// trap that throwing 0 causes.
     NewException,
     /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null
     /// reference). Continues at its handler, or leaves the activation. The frame is `rbp`, the
-    /// place is the return address. Never returns.
+    /// program counter is the return address. Never returns.
     Throw,
-    /// The same: leaves the activation for the reason that a failed libcall has noted. Never
-    /// returns.
+    /// The same convention: leaves the activation for the reason that a failed libcall has
+    /// recorded. Never returns.
     Raise,
-    /// The same: as `Raise` or `Throw`, whichever the host function's failure asks for. Called by
-    /// host trampolines only.
+    /// The same convention: acts as `Raise` or `Throw`, depending on the host function's failure.
+    /// Called by host trampolines only.
     RaiseFromHost,
 }
 
-/// How many there are.
+/// The number of libcalls.
 pub const LIBCALLS_COUNT: usize = Libcall::RaiseFromHost as usize + 1;
 
-/// Why compiled code traps by itself: the byte after UD2.
+/// Reasons for explicit traps of compiled code: the byte after UD2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TrapCode {
@@ -344,7 +346,7 @@ pub enum TrapCode {
     UninitializedElement,
     /// `call_indirect` of a function of another type.
     IndirectCallType,
-    /// A reference that must not be null is.
+    /// A reference that must not be null is null.
     NullReference,
     /// A float is too large for the integer type.
     IntegerOverflow,
@@ -376,8 +378,8 @@ impl TrapCode {
     ];
 }
 
-// How the hardware tells traps that compiled code does not check for:
+// Traps that the hardware detects, without checks in compiled code:
 // - SIGSEGV at an address below FUNC_REF_SIZE: a null element was called. Elsewhere: memory out of
 //   bounds.
 // - SIGFPE (DIV and IDIV): division by zero if the divisor is zero, else integer overflow.
-// - SIGILL (UD2): the byte behind it is a TrapCode.
+// - SIGILL (UD2): the byte after it is a TrapCode.

@@ -10,7 +10,7 @@ use wasmtime::{
     Memory, Module, OptLevel, Ref, Result, SharedMemory, Store, Table, Tag, ThrownException, Val, ValType,
 };
 
-/// The engine that ours is compared with.
+/// The reference engine.
 pub(crate) struct Wasmtime(WasmtimeEngine);
 
 impl Wasmtime {
@@ -18,9 +18,9 @@ impl Wasmtime {
         let mut config = Config::new();
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
         config.wasm_simd(false).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
-        // Memories as Wasmtime has them by default: without reservations of 4 GiB, version 48 takes
+        // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
-        // and looks at bounds before alignment.
+        // and checks bounds before alignment.
         Self(WasmtimeEngine::new(&config).expect("the configuration is possible"))
     }
 }
@@ -90,7 +90,8 @@ fn run_round(
         match export {
             Extern::Memory(memory) => end.memory(&name, memory.data(&store)),
             Extern::SharedMemory(memory) => {
-                // SAFETY: the cell is a byte of the memory, and no thread runs that could write it.
+                // SAFETY: the cell is a byte of the memory, and no thread that could write it is
+                // running.
                 let bytes: Vec<u8> = memory.data().iter().map(|byte| unsafe { *byte.get() }).collect();
                 end.memory(&name, &bytes);
             }
@@ -113,7 +114,7 @@ fn run_round(
     Ok(())
 }
 
-/// Something to import.
+/// Defines an import.
 fn define(
     store: &mut Store<()>,
     case: &Case,

@@ -1,4 +1,4 @@
-//! Bytes that are no module, or nearly one: loading them ends soon and in order.
+//! Bytes that are not a module, or nearly one: loading them must end soon, without a crash.
 
 use arbitrary::Unstructured;
 use wasm_smith::{Config, Module};
@@ -24,7 +24,7 @@ pub fn of_seed(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A module with features that we have and others; some of its functions may be invalid.
+/// A module with features, some of which we do not support; some of its functions may be invalid.
 fn module(random: &mut Random) -> Vec<u8> {
     let config = Config {
         allow_invalid_funcs: random.one_in(3),
@@ -46,7 +46,7 @@ fn module(random: &mut Random) -> Vec<u8> {
     Module::new(config, &mut Unstructured::new(&bytes)).map_or(bytes, |module| module.to_bytes())
 }
 
-/// One small change.
+/// Makes one small change.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! A module, its calls and its host, all from a seed.
+//! A module, its calls and its host, generated from a seed.
 
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
@@ -7,13 +7,13 @@ use crate::program::{self, Features, Form};
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
 
-/// How often each export is called, each time in an instance of its own.
+/// Number of calls of each export, each in a new instance.
 pub const ROUNDS: u64 = 2;
 
-/// How many loops and calls an instance may make.
+/// Number of loop iterations and calls that an instance may make.
 const BUDGET: u32 = 3000;
 
-/// What a seed stands for.
+/// The kind of case that a seed generates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A module of [`program`].
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of a seed.
+    /// The kind of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         match mixed(!seed) % 8 {
@@ -36,22 +36,22 @@ impl Kind {
     }
 }
 
-/// One module and all that it meets.
+/// A module with everything that affects its execution.
 #[derive(Debug)]
 pub struct Case {
-    /// What it is made from.
+    /// The seed.
     pub seed: u64,
     /// The module.
     pub wasm: Vec<u8>,
-    /// The same program for the engine under test, with the older form of exceptions, which the
-    /// other one does not have.
+    /// The same program for the engine under test, with the legacy form of exceptions, which the
+    /// reference engine does not support.
     pub legacy: Option<Vec<u8>>,
-    /// Whether all NaNs count as one.
+    /// Whether all NaNs are equal.
     pub same_nans: bool,
 }
 
 impl Case {
-    /// The case of a seed; none if no module comes of it.
+    /// The case of a seed; `None` if it does not generate a module.
     #[must_use]
     pub fn new(seed: u64, features: Features) -> Option<Self> {
         if Kind::of(seed) == Kind::Program {
@@ -71,13 +71,13 @@ impl Case {
         Some(Self { seed, wasm: module.to_bytes(), legacy: None, same_nans: false })
     }
 
-    /// What a host function needs of it.
+    /// The part of the case that host functions need.
     #[must_use]
     pub fn host(&self) -> Self {
         Self { wasm: Vec::new(), legacy: None, ..*self }
     }
 
-    /// The arguments of the call of an export.
+    /// The arguments of a call of an export.
     #[must_use]
     pub fn arguments(&self, round: u64, name: &str, types: &[Type]) -> Vec<Value> {
         let mut random =
@@ -85,7 +85,7 @@ impl Case {
         types.iter().map(|ty| value(&mut random, *ty)).collect()
     }
 
-    /// What a host function returns: depends on the number of the call, and on what it was given.
+    /// The result of a host function: depends on the number of the call, and on its arguments.
     #[must_use]
     pub fn host_results(&self, number: usize, arguments: &[Value], types: &[Type]) -> Vec<Value> {
         let mut seed = mixed(self.seed ^ mixed(number as u64));
@@ -128,7 +128,7 @@ impl Case {
     }
 }
 
-/// A selection of what modules may be made of.
+/// A random configuration of wasm-smith.
 fn config(random: &mut Random, features: Features) -> Config {
     let mut config = Config {
         allow_start_export: true,
@@ -175,13 +175,13 @@ fn config(random: &mut Random, features: Features) -> Config {
     config.max_imports = random.choose(&[0, 4, 12]);
     config.max_elements = 50;
     config.max_element_segments = 10;
-    // Most accesses near the start, where the memory is; some at its ends and beyond.
+    // Most accesses near the start, where the memory is; some at its end and beyond.
     config.memory_offset_choices =
         if random.one_in(2) { MemoryOffsetChoices(90, 8, 2) } else { MemoryOffsetChoices(60, 30, 10) };
     config
 }
 
-/// A value where something may happen.
+/// A value, with a bias towards special cases.
 fn value(random: &mut Random, ty: Type) -> Value {
     match ty {
         Type::I32 => Value::I32(integer(random) as i32),
@@ -240,7 +240,7 @@ fn float(random: &mut Random) -> f64 {
     match random.below(3) {
         0 => random.choose(&EDGES),
         1 => integer(random) as f64 / 4.0,
-        // No other NaN than the canonical one.
+        // The only NaN is the canonical one.
         _ => Some(f64::from_bits(random.number())).filter(|float| !float.is_nan()).unwrap_or(f64::NAN),
     }
 }

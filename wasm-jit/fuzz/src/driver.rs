@@ -1,8 +1,8 @@
-//! The command: hands out seeds to worker processes, and reports what they find.
+//! The command: distributes seeds to worker processes, and reports their findings.
 //!
-//! A worker writes each seed to its standard output before it tries it. When it ends by a signal,
-//! by a panic, by a difference, or when nothing comes from it for `LONGEST`, the last seed is the
-//! finding: it is run again by `--case`, or shown as text.
+//! A worker writes each seed to its standard output before it runs it. If the worker ends by a
+//! signal, a panic or a difference, or is silent for `MAX_SILENCE`, the last seed is the finding:
+//! it can be run again with `--case`, and shown as text.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -19,51 +19,51 @@ use crate::program::{self, Features, Form};
 use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
 use crate::reduce;
 
-/// How long one seed may take.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Maximum time for one seed.
+const MAX_SILENCE: Duration = Duration::from_secs(20);
 
-/// How much memory a worker may have used at the end, in kilobytes.
+/// Maximum memory use of a worker, in kilobytes.
 const MAX_MEMORY: u64 = 1_500_000;
 
-/// Runs random modules under wasm-jit and under another engine, and compares.
+/// Runs random modules under wasm-jit and under another engine, and compares the results.
 ///
 /// Examples:
-///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, from the seed 7 on
+///   wasm-jit-fuzz --seconds 3600 --seed 7      an hour, starting with seed 7
 ///   wasm-jit-fuzz --case 123456                one seed again, with the module as text
 ///   wasm-jit-fuzz --case 123456 --reduce       a smaller module
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Options {
-    /// For how long.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
     /// The first seed; the others follow it.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many worker processes.
+    /// Number of worker processes.
     #[arg(long)]
     jobs: Option<u64>,
-    /// Runs this seed only, and prints the module and what it does.
+    /// Runs this seed only, and prints the module and its results.
     #[arg(long)]
     case: Option<u64>,
-    /// Makes the module of `--case` smaller, as long as the engines differ, and prints that only.
+    /// Reduces the module of `--case` as long as the engines differ, and prints only the result.
     #[arg(long, requires = "case")]
     reduce: bool,
     /// Writes the module of `--case` to this file.
     #[arg(long, requires = "case")]
     output: Option<std::path::PathBuf>,
-    /// Accesses of wasm-jit's code to memories are checked by instructions.
+    /// Uses bounds checks by instructions in wasm-jit's code.
     #[arg(long)]
     bounds_checks: bool,
-    /// The code of wasm-jit is hardened against speculation.
+    /// Hardens wasm-jit's code against speculation.
     #[arg(long)]
     harden_speculation: bool,
-    /// Is a worker: the seeds from --seed on, each this far from the last.
+    /// Runs as a worker: the seeds from --seed on, in steps of this size.
     #[arg(long, hide = true)]
     worker: Option<u64>,
 }
 
-/// The command's main function, with the engine to compare with.
+/// The command's main function, with the reference engine.
 pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
     let options = Options::parse();
     let ours = Ours::with_settings(options.bounds_checks, options.harden_speculation);
@@ -105,7 +105,7 @@ fn compared(case: &Case, our: Record, their: Record) -> Option<Difference> {
     difference(&our, &their)
 }
 
-/// What a worker has done.
+/// Counts of a worker.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     seeds: u64,
@@ -150,7 +150,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
     let mut out = io::stdout().lock();
     let mut seed = options.seed;
     while Instant::now() < end {
-        // The driver may have gone: then there is nobody to work for.
+        // If the driver is gone, there is nothing left to do.
         if writeln!(out, "seed {seed}").and_then(|()| out.flush()).is_err() {
             return ExitCode::FAILURE;
         }
@@ -162,7 +162,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
     }
     let Counts { seeds, modules, returned, trapped, host, loaded } = counts;
     let _ = writeln!(out, "done {seeds} {modules} {returned} {trapped} {host} {loaded}");
-    match most_memory() {
+    match peak_memory() {
         Some(kilobytes) if kilobytes > MAX_MEMORY => {
             eprintln!("used {kilobytes} kB of memory");
             ExitCode::FAILURE
@@ -171,18 +171,18 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features
     }
 }
 
-/// The most memory that this process has had, in kilobytes.
-fn most_memory() -> Option<u64> {
+/// Peak memory use of this process, in kilobytes.
+fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// What a worker left.
+/// The result of a worker.
 struct End {
     last_seed: Option<u64>,
     counts: String,
-    /// What it wrote to standard error, if it failed.
+    /// Its standard error, if it failed.
     finding: Option<String>,
 }
 
@@ -210,7 +210,7 @@ fn drive(options: &Options) -> ExitCode {
     if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Starts a worker, and waits for its end or for its silence.
+/// Starts a worker, and waits until it ends or is silent for too long.
 fn watch(options: &Options, job: u64, jobs: u64) -> End {
     let mut end = End { last_seed: None, counts: String::new(), finding: None };
     let mut child = match start(options, job, jobs) {
@@ -237,7 +237,7 @@ fn watch(options: &Options, job: u64, jobs: u64) -> End {
     });
     let mut silent = false;
     loop {
-        match lines.recv_timeout(LONGEST) {
+        match lines.recv_timeout(MAX_SILENCE) {
             Ok(line) => {
                 if let Some(seed) = line.strip_prefix("seed ") {
                     end.last_seed = seed.parse().ok();
@@ -257,7 +257,7 @@ fn watch(options: &Options, job: u64, jobs: u64) -> End {
     let _ = reader.join();
     let errors = errors.join().unwrap_or_default();
     end.finding = match status {
-        _ if silent => Some(format!("takes more than {} s\n{errors}", LONGEST.as_secs())),
+        _ if silent => Some(format!("takes more than {} s\n{errors}", MAX_SILENCE.as_secs())),
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("{status}\n{errors}")),
         Err(error) => Some(error.to_string()),
@@ -278,7 +278,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .spawn()
 }
 
-/// Prints the module of a seed and what both engines do with it.
+/// Prints the module of a seed and its results in both engines.
 fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
     if Kind::of(seed) == Kind::Bytes {
         let bytes = bytes::of_seed(seed);
@@ -287,7 +287,7 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
         return ExitCode::SUCCESS;
     }
     let Some(case) = Case::new(seed, features) else {
-        println!("no module comes of this seed");
+        println!("this seed does not generate a module");
         return ExitCode::SUCCESS;
     };
     if let Some(path) = &options.output
@@ -315,7 +315,7 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
     if let Some(legacy) = &case.legacy {
         println!("{}", Case { wasm: legacy.clone(), ..case.host() }.text());
     }
-    // Before a crash, if there is one.
+    // Before a possible crash.
     let _ = io::stdout().flush();
     let their = theirs.run(&case);
     println!("{}: {their:#?}", theirs.name());

@@ -1,28 +1,28 @@
-//! Random modules: two engines have to do the same with them.
+//! Differential fuzzing: random modules must have the same results in two engines.
 //!
-//! A [`Case`] is made from a seed alone: a module, with a selection of the features that both
-//! engines have, by wasm-smith or by [`program`], and the arguments of its calls. An [`Engine`]
-//! runs it and keeps a [`Record`] of all that can be seen from outside: how each call of an
-//! exported function ended and with which values, which host functions were called with which
-//! values, and what is in the exported memories, globals and tables at the end. The two records
-//! have to agree; [`record`] says where they need not.
+//! A [`Case`] is generated from a seed alone: a module, with a selection of the features that both
+//! engines support, by wasm-smith or by [`program`], and the arguments of its calls. An [`Engine`]
+//! runs it and keeps a [`Record`] of all observable behaviour: how each call of an exported
+//! function ended and with which values, which host functions were called with which values, and
+//! the final contents of exported memories, globals and tables. The two records must agree;
+//! [`record`] describes the permitted differences.
 //!
-//! Every loop and function of a module counts down a budget of its own and traps when it is used
-//! up, so that both engines stop at the same place.
+//! Every loop and function of a module decrements a budget and traps when it is used up, so that
+//! both engines stop at the same point.
 //!
-//! Exceptions have two forms, and the other engine may have one: then ours runs half of the
-//! programs in the older form ([`program::Form`]), the other engine the same ones in the form of
-//! today.
+//! Exceptions have two forms, and the reference engine may support only one: then wasm-jit runs
+//! half of the programs in the legacy form ([`program::Form`]), and the reference engine the same
+//! ones in the current form.
 //!
-//! A seed may also stand for bytes that are no module ([`bytes`]): loading them must not panic,
+//! A seed may also generate bytes that are not a module ([`bytes`]): loading them must not panic,
 //! hang, or take much memory.
 //!
-//! With the feature `few-homes` the compiler keeps only a few locals in registers, so that loops
-//! compete for them; small functions then meet what otherwise only large ones do.
+//! With the feature `few-cached-locals` the compiler caches only a few locals in registers, so that
+//! loops compete for them; small functions then reach cases that otherwise only large ones do.
 //!
-//! The [`driver`] hands seeds to worker processes, so that a crash or a hang of one is a finding
-//! too, with its seed. This package compares with wasmi; the package in `../fuzz-wasmtime` uses
-//! this library to compare with Wasmtime.
+//! The [`driver`] distributes seeds to worker processes, so that a crash or a hang is reported with
+//! its seed too. This package compares with wasmi; the package in `../fuzz-wasmtime` uses this
+//! library to compare with Wasmtime.
 
 pub mod bytes;
 pub mod case;

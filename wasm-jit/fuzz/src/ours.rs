@@ -16,20 +16,19 @@ use crate::record::{Engine, Event, Outcome, Record, Trap, Type, Value};
 pub struct Ours(JitEngine);
 
 impl Ours {
-    /// One that compiles on one thread.
+    /// An engine that compiles on one thread.
     ///
     /// # Panics
-    /// When this processor is not supported.
+    /// If this processor is not supported.
     #[must_use]
     pub fn new() -> Self {
         Self::with_settings(false, false)
     }
 
-    /// The same, perhaps with accesses that are checked by instructions, and with code that is
-    /// hardened against speculation.
+    /// The same, optionally with bounds checks by instructions and hardening against speculation.
     ///
     /// # Panics
-    /// When this processor is not supported.
+    /// If this processor is not supported.
     #[must_use]
     pub fn with_settings(bounds_checks: bool, harden_speculation: bool) -> Self {
         let mut config = Config::new();
@@ -40,7 +39,7 @@ impl Ours {
         Self(JitEngine::new(&config).expect("this processor is supported"))
     }
 
-    /// Loads what may not be a module; whether it is one.
+    /// Loads bytes that may not be a module; returns whether they are one.
     #[must_use]
     pub fn loads(&self, bytes: &[u8]) -> bool {
         Module::from_binary(&self.0, bytes).is_ok()
@@ -136,7 +135,7 @@ fn run_round(
     Ok(())
 }
 
-/// Something to import.
+/// Defines an import.
 fn define(
     store: &mut Store<()>,
     case: &Case,

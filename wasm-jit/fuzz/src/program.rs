@@ -1,16 +1,15 @@
-//! Programs of our own making, as text: what random bytes hardly ever give.
+//! Our own generator of programs, in text form, for code that random bytes rarely produce.
 //!
-//! A function has locals that live across loops, branches and calls, operands that wait below
-//! calls, conditions that become branches or selections, addresses with offsets: the work of a
-//! register allocator. Every program ends: a loop counts in a local that nothing else assigns, and
-//! functions call later ones only.
+//! A function has locals that are live across loops, branches and calls, operands that stay on the
+//! stack during calls, conditions that become branches or selections, addresses with offsets: the
+//! work of a register allocator. Every program terminates: a loop counts in a local that nothing
+//! else assigns, and functions call only later ones.
 //!
-//! Control flow that carries values is in `values.rs`, exceptions are in `exceptions.rs`; what is
-//! here are all other statements, and the expressions.
+//! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`; this file has all
+//! other statements, and the expressions.
 //!
-//! The bits of a NaN are not the same in all engines, so none goes where they can be seen (memory,
-//! integers, signs), and [`Case::same_nans`](crate::Case::same_nans) tells that those of results do
-//! not count.
+//! The bits of a NaN differ between engines, so none becomes observable (memory, integers, signs),
+//! and [`Case::same_nans`](crate::Case::same_nans) is set, so that those of results are ignored.
 
 mod exceptions;
 mod values;
@@ -21,7 +20,7 @@ pub use exceptions::Form;
 
 use crate::random::{Random, mixed};
 
-/// What the other engine has too.
+/// Features that the reference engine supports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Features {
     /// try_table and exnref.
@@ -53,7 +52,7 @@ impl Ty {
     }
 }
 
-/// What a function looks like from outside.
+/// The signature of a function.
 #[derive(Clone, Debug)]
 struct Signature {
     params: Vec<Ty>,
@@ -62,7 +61,7 @@ struct Signature {
 
 const ITERATIONS: u64 = 4;
 
-/// How deep loops are nested in a function.
+/// Maximum depth of loops in a function.
 const MAX_LOOPS: usize = 5;
 
 /// The text of the module of a seed.
@@ -86,7 +85,7 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
         if results.is_empty() && !random.one_in(5) {
             results.push(ty(random));
         }
-        // A tail call needs the same ones.
+        // A tail call requires the same results.
         if let Some(before) = signatures.last().filter(|_| random.one_in(2)) {
             results = before.results.clone();
         }
@@ -128,31 +127,28 @@ struct Function<'r> {
     form: Form,
     signatures: &'r [Signature],
     index: usize,
-    /// Types of parameters and locals; the counters of loops are behind them.
+    /// Types of parameters and locals; they are followed by the counters of loops.
     locals: Vec<Ty>,
     counters: usize,
-    /// Labels of the handlers that have a local for their exception, behind the counters.
+    /// Labels of the handlers that have a local for their exception, after the counters.
     exceptions: Vec<usize>,
-    /// Labels of the blocks without values that are around.
+    /// Labels of the enclosing blocks without values.
     labels: Vec<usize>,
-    /// Labels of the blocks with one value that are around, and their types.
+    /// Labels of the enclosing blocks with one value, and their types.
     value_labels: Vec<(usize, Ty)>,
-    /// Counters of the loops that are around: a branch to a loop counts down too.
+    /// Counters of the enclosing loops: a branch to a loop also counts down.
     loops: Vec<usize>,
-    /// How many loops are around.
+    /// Number of enclosing loops.
     open_loops: usize,
-    /// How many labels there have been.
+    /// Number of labels so far.
     label: usize,
-    /// How much may still be written.
+    /// Remaining number of statements and expressions.
     budget: i32,
     mixed_types: bool,
 }
 
 impl Function<'_> {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all that a function depends on, at the one place that makes it"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "all that a function depends on, in its only constructor")]
     fn write(
         out: &mut String,
         random: &mut Random,
@@ -216,13 +212,13 @@ impl Function<'_> {
         if of_type.is_empty() { None } else { Some(self.random.choose(&of_type)) }
     }
 
-    /// A number for a new loop's counter; it is declared behind the other locals.
+    /// A number for a new loop's counter, which is declared after the other locals.
     fn counter(&mut self) -> usize {
         self.counters += 1;
         self.locals.len() + self.counters - 1
     }
 
-    /// Counts a loop's counter down; whether it is to run again.
+    /// Counts a loop's counter down; the result is whether to run the loop again.
     fn counted_down(counter: usize) -> String {
         format!(
             "(i32.gt_s (local.tee {counter} (i32.sub (local.get {counter}) (i32.const 1))) (i32.const 0))"
@@ -313,7 +309,7 @@ impl Function<'_> {
                     .collect();
                 let mut code = format!("(br_table{labels} {})", self.expression(I32, 1));
                 for case in 0..=cases {
-                    // Behind the block of this case, the blocks of the later ones are around.
+                    // After the block of this case, the blocks of the later ones are still open.
                     self.labels.extend(first + case + 1..=first + cases);
                     let arm = self.statement(depth + 1);
                     self.labels.truncate(self.labels.len() - (cases - case));
@@ -353,7 +349,7 @@ impl Function<'_> {
         format!("  {line}\n")
     }
 
-    /// Statements inside of a new block, and its label.
+    /// Statements inside a new block, and its label.
     fn labelled(&mut self, depth: usize) -> (usize, String) {
         let label = self.label;
         self.label += 1;
@@ -370,7 +366,7 @@ impl Function<'_> {
         format!("(local.set {local} {value})")
     }
 
-    /// A call whose results go to locals or nowhere.
+    /// A call whose results are assigned to locals or dropped.
     fn call_statement(&mut self) -> String {
         let Some((call, results)) = self.call() else { return self.assignment() };
         call + &self.take_all(&results)
@@ -424,7 +420,7 @@ impl Function<'_> {
 
     fn address(&mut self) -> String {
         let value = self.expression(I32, 2);
-        // Beyond the end now and then.
+        // Occasionally out of bounds.
         let mask = self.random.choose(&[0xff, 0xfff8, 0xfff8, 0xffff]);
         if self.random.one_in(40) { value } else { format!("(i32.and {value} (i32.const {mask}))") }
     }
@@ -434,7 +430,7 @@ impl Function<'_> {
         self.expression(ty, 1)
     }
 
-    /// A value of which all bits count: if it is a NaN, the one that constants have.
+    /// A value whose bits are all observable: a NaN is the one that constants have.
     fn visible(&mut self, ty: Ty) -> String {
         match (ty, self.local(ty)) {
             (I32 | I64, _) => self.expression(ty, 1),
@@ -541,7 +537,7 @@ impl Function<'_> {
             },
             12 => self.load(ty),
             13 if self.budget > 0 && self.random.one_in(3) && matches!(ty, I32 | I64) => {
-                // A local's value that waits while statements go on.
+                // A local's value that stays on the stack during statements.
                 let (Some(waiting), name) = (self.local(ty), ty.name()) else { return self.constant(ty) };
                 let (between, value) = (self.statements(3), self.expression(ty, depth + 1));
                 format!("({name}.sub (local.get {waiting}) (block (result {name}) {between} {value}))")
@@ -558,7 +554,7 @@ impl Function<'_> {
                     F32 => "hf32",
                     F64 => "hf64",
                 };
-                // What the host sees must not be a NaN of our own making.
+                // The host must not see a NaN that was computed.
                 let (number, value) = (
                     self.expression(I32, depth + 1),
                     match ty {
@@ -584,7 +580,7 @@ impl Function<'_> {
         }
     }
 
-    /// An atomic access that gives a value.
+    /// An atomic access that returns a value.
     fn atomic(&mut self, ty: Ty) -> String {
         let part = match ty {
             I32 => self.random.choose(&["", "8", "16"]),
@@ -656,7 +652,7 @@ impl Function<'_> {
             I32 | I64 => self.random.choose(&INTEGER),
             F32 | F64 => self.random.choose(&FLOAT),
         };
-        // Division by zero now and then only.
+        // Rarely division by zero.
         if (what.starts_with("div_") || what.starts_with("rem_")) && !self.random.one_in(30) {
             right = format!("({0}.or {right} ({0}.const 1))", ty.name());
         }

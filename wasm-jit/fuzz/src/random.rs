@@ -1,11 +1,11 @@
-//! Numbers that follow from a seed.
+//! Deterministic random numbers from a seed.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// The generator for a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -17,32 +17,32 @@ impl Random {
         mixed(self.0)
     }
 
-    /// One below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
 
-    /// True once in `times`.
+    /// True with probability 1 / `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// One of the choices.
     ///
     /// # Panics
-    /// When there are none.
+    /// If there are none.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// So many bytes.
+    /// This many bytes.
     #[must_use]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.number() as u8).collect()
     }
 }
 
-/// A number that looks random, of one that may not.
+/// Hashes a number.
 #[must_use]
 pub fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,10 +1,10 @@
-//! What can be seen of a run from outside, and how two runs compare.
+//! The observable behaviour of a run, and its comparison.
 //!
-//! Values are compared bit by bit: wasm-smith makes every module turn its NaNs into one. Three
-//! differences are allowed. Engines have different stacks, so nothing is compared from the call on
-//! that exhausted one of them. An index beyond the end of a table is one kind of trap, whether an
-//! access or a call was the reason. And an atomic access may be misaligned and out of bounds: which
-//! of the two an engine sees first is its own affair.
+//! Values are compared bit by bit: wasm-smith makes every module canonicalize its NaNs. Three
+//! differences are permitted. Engines have stacks of different sizes, so nothing is compared after
+//! the call that exhausted one of them. An index beyond the end of a table is one kind of trap,
+//! whether an access or a call caused it. And an atomic access may be both misaligned and out of
+//! bounds: either may be reported.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Type {
     Exn,
 }
 
-/// A value, as far as it can be compared.
+/// A value, as far as it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// An integer of 32 bits.
@@ -34,13 +34,13 @@ pub enum Value {
     F32(u32),
     /// The bits of a float of 64 bits.
     F64(u64),
-    /// A reference to nothing.
+    /// A null reference.
     Null(Type),
-    /// Some function.
+    /// Any function.
     Func,
-    /// A number of the host's.
+    /// A number of the host.
     Extern(u32),
-    /// Some exception.
+    /// Any exception.
     Exn,
 }
 
@@ -58,7 +58,7 @@ impl Type {
     }
 }
 
-/// Why a call trapped.
+/// The reason of a trap.
 #[derive(Clone, Copy, Debug, Eq)]
 #[allow(missing_docs)]
 pub enum Trap {
@@ -85,51 +85,51 @@ impl PartialEq for Trap {
     }
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With these results.
+    /// It returned these results.
     Returned(Vec<Value>),
-    /// By a trap.
+    /// It trapped.
     Trapped(Trap),
-    /// By an exception that nobody caught.
+    /// An uncaught exception.
     Threw,
-    /// The stack was used up, or another resource.
+    /// The stack or another resource was exhausted.
     Exhausted,
-    /// With an error that a valid program cannot cause.
+    /// An error that a valid program cannot cause.
     Error(String),
 }
 
-/// One thing that was seen.
+/// An observed event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An instance was made, or not.
+    /// The instantiation of the module.
     Instantiated(Outcome),
     /// A host function was called.
     Host {
         /// The name of the import.
         name: String,
-        /// What it was given.
+        /// Its arguments.
         arguments: Vec<Value>,
     },
     /// An exported function was called.
     Called {
         /// The name of the export.
         name: String,
-        /// What it was given.
+        /// Its arguments.
         arguments: Vec<Value>,
-        /// How it ended.
+        /// Its outcome.
         outcome: Outcome,
     },
-    /// An exported memory at the end: its length in bytes, and a checksum.
+    /// The final length in bytes and checksum of an exported memory.
     Memory(String, u64, u32),
-    /// An exported global at the end.
+    /// The final value of an exported global.
     Global(String, Value),
-    /// An exported table at the end: its elements.
+    /// The final elements of an exported table.
     Table(String, Vec<Value>),
 }
 
-/// All that was seen, in order; the exports are called and looked at in the order of their names.
+/// All events, in order; exports are called and inspected in the order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The events.
@@ -137,7 +137,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The checksum of a memory.
+    /// Adds the checksum of a memory.
     pub fn memory(&mut self, name: &str, bytes: &[u8]) {
         self.events.push(Event::Memory(name.to_owned(), bytes.len() as u64, crc32fast::hash(bytes)));
     }
@@ -151,18 +151,18 @@ pub trait Engine {
     /// Runs a case.
     ///
     /// # Errors
-    /// When the module is refused.
+    /// The module is refused.
     fn run(&self, case: &Case) -> Result<Record, String>;
 }
 
-/// Where two records differ.
+/// A difference between two records.
 #[derive(Debug)]
 pub struct Difference {
     /// Number of the event.
     pub at: usize,
-    /// What we did.
+    /// The event in the engine under test.
     pub ours: Option<Event>,
-    /// What the other engine did.
+    /// The event in the reference engine.
     pub theirs: Option<Event>,
 }
 
@@ -175,7 +175,7 @@ impl fmt::Display for Difference {
 }
 
 impl Value {
-    /// The NaN of the constants instead of any other.
+    /// The value, with any NaN replaced by that of constants.
     fn with_same_nan(self) -> Self {
         match self {
             Self::F32(bits) if f32::from_bits(bits).is_nan() => Self::F32(0x7fc0_0000),
@@ -186,7 +186,7 @@ impl Value {
 }
 
 impl Record {
-    /// The same record with one NaN only.
+    /// The same record with all NaNs replaced by one.
     #[must_use]
     pub fn with_same_nans(mut self) -> Self {
         for event in &mut self.events {
@@ -198,19 +198,19 @@ impl Record {
     }
 }
 
-/// The first difference that is not allowed.
+/// The first difference that is not permitted.
 #[must_use]
 pub fn difference(ours: &Record, theirs: &Record) -> Option<Difference> {
     for at in 0..ours.events.len().max(theirs.events.len()) {
         let (our, their) = (ours.events.get(at), theirs.events.get(at));
         if our == their {
-            // Both exhausted: they may have come to different places.
+            // Both exhausted: possibly at different points.
             if our.is_some_and(is_exhausted) {
                 return None;
             }
             continue;
         }
-        // The engine with the smaller stack has seen fewer host calls by then.
+        // The engine with the smaller stack has recorded fewer host calls at that point.
         let rest = [&ours.events[at.min(ours.events.len())..], &theirs.events[at.min(theirs.events.len())..]];
         let next_end =
             |events: &[Event]| events.iter().find(|event| !matches!(event, Event::Host { .. })).cloned();

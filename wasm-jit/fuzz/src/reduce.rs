@@ -1,13 +1,13 @@
-//! Makes a program smaller as long as the engines differ.
+//! Reduces a program as long as the engines differ.
 //!
-//! The text is a tree of lists. In turn every list is left out, replaced by one of the lists in it,
-//! or by a zero; what is not a module any more, or on which the engines agree, is taken back. What
-//! counts loops and calls stays as it is, so that the programs still end.
+//! The text is a tree of lists. Each list in turn is removed, or replaced by one of the lists in it
+//! or by a zero; a change is undone if the result is not a module, or if the engines agree on it.
+//! The code that counts loops and calls is kept, so that programs still terminate.
 
 use std::time::{Duration, Instant};
 
-/// For how long it is tried.
-const LONGEST: Duration = Duration::from_secs(120);
+/// Maximum duration.
+const MAX_TIME: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 enum Node {
@@ -36,7 +36,7 @@ impl Node {
         matches!(self, Self::List(nodes) if matches!(nodes.first(), Some(Self::Atom(text)) if text == keyword))
     }
 
-    /// Whether it is the end of a loop, on which everything depends.
+    /// Whether it is the end of a loop, on which termination depends.
     fn ends_loop(&self) -> bool {
         self.is("br_if")
             && matches!(self, Self::List(nodes) if matches!(&nodes[1], Self::Atom(text) if text.starts_with("$l")))
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    /// The same tree with another node, or none, at the end of the path.
+    /// The same tree with the node at the path replaced, or removed.
     fn with(&self, path: &[usize], new: Option<&Self>) -> Self {
         let (Self::List(nodes), [first, rest @ ..]) = (self, path) else {
             unreachable!("paths lead to lists")
@@ -69,7 +69,7 @@ impl Node {
         Self::List(nodes)
     }
 
-    /// Whether it checks or counts down the budget of wasm-smith, which is in this global.
+    /// Whether it checks or decrements the budget of wasm-smith, which is in this global.
     fn keeps_budget(&self, global: &str) -> bool {
         let names = |nodes: &[Self]| matches!(nodes.get(1), Some(Self::Atom(name)) if name == global);
         match self {
@@ -121,7 +121,7 @@ impl Node {
     }
 }
 
-/// Text without `(;...;)`, which do not nest where they come from.
+/// The text without `(;...;)` comments, which are never nested here.
 fn without_comments(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -164,10 +164,10 @@ fn parse(text: &str) -> Option<Node> {
     open.pop()?.pop()
 }
 
-/// The smallest text found on which the engines differ, which `differs` tells; it is only asked
-/// about texts of modules.
+/// The smallest text found on which the engines differ. `differs` compares them; it is called only
+/// with valid modules.
 pub fn reduced(text: &str, differs: &mut dyn FnMut(&[u8]) -> bool) -> String {
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + MAX_TIME;
     let Some(mut best) = parse(text) else { return text.to_owned() };
     let budget = best.last_global();
     let zeros: Vec<Node> =

@@ -10,7 +10,7 @@ use wasmi::{
     Memory, Module, Ref, Store, Table, TrapCode, Val, ValType,
 };
 
-/// The engine that ours is compared with.
+/// The reference engine.
 pub(crate) struct Wasmi(WasmiEngine);
 
 impl Wasmi {
@@ -102,7 +102,7 @@ fn run_round(
     Ok(())
 }
 
-/// Something to import.
+/// Defines an import.
 fn define(
     store: &mut Store<()>,
     case: &Case,
@@ -194,7 +194,7 @@ fn outcome(error: &Error) -> Outcome {
             return Outcome::Exhausted;
         }
         _ => {
-            // Of segments that do not fit, wasmi tells in words.
+            // For segments that do not fit, wasmi only has a message.
             let message = error.to_string();
             if message.starts_with("out of bounds table access") {
                 Trap::TableOutOfBounds

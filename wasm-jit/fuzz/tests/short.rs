@@ -1,4 +1,4 @@
-//! The short form of fuzzing: some seconds, from the first seed on.
+//! A short fuzzing run: some seconds, starting with the first seed.
 
 use std::process::Command;
 

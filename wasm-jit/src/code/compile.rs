@@ -1,14 +1,14 @@
 //! Validates and compiles the functions of a module on several threads.
 //!
 //! # The algorithm
-//! 1. Functions that lie next to each other form jobs of some 128 KiB of Wasm. Threads take jobs in
-//!    order.
+//! 1. Neighbouring functions form jobs of some 128 KiB of Wasm. Threads take jobs in order.
 //! 2. A job's functions are validated and compiled into one chunk.
-//! 3. Chunks are linked in the order of the jobs, whoever has finished them: a thread that finishes
-//!    the chunk whose turn it is links it, and those behind it that wait. The image is therefore
-//!    the same whatever the number of threads, and so is the error of a module that has several.
+//! 3. Chunks are linked in the order of the jobs, independently of which thread finishes them: a
+//!    thread that finishes the next chunk in order links it, and all consecutive chunks that are
+//!    waiting. So the image does not depend on the number of threads, nor does the error of a
+//!    module that has several.
 //! 4. A thread that is too far ahead waits, so that only a few chunks are held at any time. Linked
-//!    chunks are used again.
+//!    chunks are reused.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,30 +19,31 @@ use wasm_jit_codegen::{Chunk, Compiler, Limit, MAX_GROWTH, ModuleInfo};
 use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
 
 use super::CodeImage;
-use super::link::Linker;
+use super::link::ImageLinker;
 
-/// Wasm bytes in a job: enough that taking one costs nothing, few enough that the last ones are
-/// shared among the threads.
+/// Wasm bytes in a job: large enough that taking a job costs nothing, small enough that the last
+/// ones are distributed over the threads.
 const JOB: u64 = 128 << 10;
 
-/// Finished chunks that may wait for their turn, for each thread.
+/// Finished chunks that may wait to be linked, for each thread.
 const WAITING: usize = 4;
 
-/// What a job may have of code in any case, beside [`MAX_GROWTH`] times its bytes of Wasm.
+/// Code size that is permitted for every job, in addition to [`MAX_GROWTH`] times its bytes of
+/// Wasm.
 const MIN_CODE: u64 = 16 << 20;
 
-/// The most code that an image can have: a call reaches 2 GiB.
+/// Maximum code size of an image: the range of a call is 2 GiB.
 const MAX_CODE_SIZE: usize = (1 << 31) - (1 << 16);
 
-/// What room for code is likely to be enough: so many times the module, and some in any case. Real
+/// Code size that is likely to be enough, as a multiple of the module's size and a constant. Real
 /// programs have less than ten bytes of code for one of WebAssembly.
 const LIKELY_GROWTH: usize = 12;
-const LIKELY_LEAST: usize = 1 << 20;
+const LIKELY_MIN: usize = 1 << 20;
 
-/// A function and how it is to be validated.
+/// A function and its validator.
 pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
 
-/// Why there is no code.
+/// Compilation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompileError {
     /// A function is not valid.
@@ -51,12 +52,12 @@ pub(crate) enum CompileError {
     /// A valid function that cannot be compiled.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// More code than a call can reach over.
+    /// More code than the range of a call.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
-    /// The system refused the addresses for all of the code that there may be, and there is more
-    /// than is likely.
-    #[error("no addresses for so much machine code")]
+    /// The system refused to reserve addresses for the maximum code size, and the code exceeds the
+    /// likely size.
+    #[error("not enough address space for the machine code")]
     NoAddresses,
     /// The system refused memory for code.
     #[error(transparent)]
@@ -78,9 +79,9 @@ pub(crate) fn compile_all(
         functions,
         jobs: &jobs,
         next: AtomicUsize::new(0),
-        most_waiting: WAITING * threads,
+        max_waiting: WAITING * threads,
         linking: Mutex::new(Linking {
-            linker: Linker::new(MAX_CODE_SIZE, LIKELY_LEAST + LIKELY_GROWTH * bytes.len())?,
+            linker: ImageLinker::new(MAX_CODE_SIZE, LIKELY_MIN + LIKELY_GROWTH * bytes.len())?,
             turn: 0,
             waiting: BTreeMap::new(),
             spare: Vec::new(),
@@ -91,7 +92,7 @@ pub(crate) fn compile_all(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // A thread that cannot be started leaves its jobs to the others.
+            // If a thread cannot be started, the others do its jobs.
             let _ =
                 std::thread::Builder::new().name("wasm-compile".into()).spawn_scoped(scope, || line.work());
         }
@@ -108,7 +109,7 @@ pub(crate) fn compile_all(
     linker.finish(module, bytes, &used)
 }
 
-/// Neighbouring functions, by number.
+/// Jobs of neighbouring functions, as ranges.
 fn jobs(functions: &[ToCompile<'_>]) -> Vec<Range<usize>> {
     let mut jobs = Vec::new();
     let (mut start, mut size) = (0, 0);
@@ -126,26 +127,26 @@ fn jobs(functions: &[ToCompile<'_>]) -> Vec<Range<usize>> {
     jobs
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Line<'a> {
     module: &'a ModuleInfo,
     functions: &'a [ToCompile<'a>],
     jobs: &'a [Range<usize>],
     next: AtomicUsize,
-    most_waiting: usize,
+    max_waiting: usize,
     linking: Mutex<Linking>,
-    /// A chunk was linked, or the work has stopped.
+    /// Notified when a chunk was linked, or the work has stopped.
     turned: Condvar,
 }
 
 struct Linking {
-    linker: Linker,
+    linker: ImageLinker,
     /// The job whose chunk is linked next.
     turn: usize,
     waiting: BTreeMap<usize, Result<Chunk, CompileError>>,
     spare: Vec<Chunk>,
     failed: Option<CompileError>,
-    /// After a failure, or a panic of one of the threads.
+    /// Set after a failure, or a panic of one of the threads.
     stopped: bool,
 }
 
@@ -154,7 +155,7 @@ impl Line<'_> {
         self.linking.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What each of the threads does.
+    /// The work of each thread.
     fn work(&self) {
         let _stop = StopOnPanic(self);
         let mut compiler = Compiler::new(self.module);
@@ -164,7 +165,7 @@ impl Line<'_> {
             let Some(job) = self.jobs.get(number) else { return };
             let mut chunk = self.linking().spare.pop().unwrap_or_default();
             let compiled = self.compile(job, &mut compiler, &mut allocations, &mut chunk);
-            if !self.hand_in(number, compiled.map(|()| chunk)) {
+            if !self.submit(number, compiled.map(|()| chunk)) {
                 return;
             }
         }
@@ -197,8 +198,9 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Links what can be linked, and waits while too much waits. Whether there is more to do.
-    fn hand_in(&self, number: usize, compiled: Result<Chunk, CompileError>) -> bool {
+    /// Submits a chunk, links all chunks that can be linked, and waits while too many are waiting.
+    /// Returns whether there is more to do.
+    fn submit(&self, number: usize, compiled: Result<Chunk, CompileError>) -> bool {
         let mut linking = self.linking();
         linking.waiting.insert(number, compiled);
         let before = linking.turn;
@@ -226,15 +228,15 @@ impl Line<'_> {
         if linking.turn != before {
             self.turned.notify_all();
         }
-        // The thread that has the job whose turn it is does not wait here: it has not handed it in.
-        while !linking.stopped && linking.waiting.len() > self.most_waiting {
+        // The thread with the next job in order does not wait here: it has not submitted it yet.
+        while !linking.stopped && linking.waiting.len() > self.max_waiting {
             linking = self.turned.wait(linking).unwrap_or_else(|e| e.into_inner());
         }
         !linking.stopped
     }
 }
 
-/// Lets the other threads end when one has panicked; the scope hands the panic on.
+/// Stops the other threads after a panic; the scope propagates the panic.
 struct StopOnPanic<'a>(&'a Line<'a>);
 
 impl Drop for StopOnPanic<'_> {

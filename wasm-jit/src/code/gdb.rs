@@ -1,18 +1,18 @@
-//! Names of generated code for gdb, by its JIT interface (the gdb manual, "JIT Compilation
+//! Names of generated code for gdb, through its JIT interface (the gdb manual, "JIT Compilation
 //! Interface").
 //!
-//! gdb reads a list of object files from a variable of the process, whenever the process calls a
-//! function that does nothing; it finds both by their names. Each image gets an object file in
-//! memory, with a symbol for each function and trampoline, and no code: gdb takes that from the
-//! process. Frames need no description: gdb follows `rbp` by the prologue that every function has.
-//! It must find PUSH at the address of a symbol, so the prefixes in front of it get one of their
+//! gdb reads a list of object files from a variable of the process whenever the process calls an
+//! empty function; it finds both by their names. Each image gets an object file in memory, with a
+//! symbol for each function and trampoline, and no code: gdb reads that from the process. No unwind
+//! information is needed: gdb analyzes the prologue that every function has, and follows `rbp`.
+//! It must find PUSH at the address of a symbol, so the prefixes before it get a symbol of their
 //! own, `FUNCTION@entry`.
 //!
-//! Code is shared memory that is not writable where it runs, so gdb cannot put a breakpoint into
-//! it: `hbreak`, which uses the processor's, works.
+//! Code is shared memory that is not writable where it is executed, so gdb cannot insert software
+//! breakpoints: `hbreak`, which uses hardware breakpoints, works.
 //!
-//! The two names are hidden: they are for the linker and for gdb, and no library that contains this
-//! one exports them.
+//! Both symbols are hidden: they are for the linker and for gdb, and are not exported by libraries
+//! that contain this one.
 
 use std::arch::global_asm;
 use std::ptr::NonNull;
@@ -76,15 +76,15 @@ struct Entry {
     length: u64,
 }
 
-/// Held while the list changes.
+/// Held while the list is changed.
 static LIST: Mutex<()> = Mutex::new(());
 
-/// A module whose functions gdb knows, until this is dropped.
+/// Registers a module's functions with gdb, until it is dropped.
 #[derive(Debug)]
 #[must_use = "gdb forgets the module when it is dropped"]
 pub struct GdbRegistration {
     entry: NonNull<Entry>,
-    /// What gdb reads.
+    /// The object file that gdb reads.
     _file: Vec<u8>,
     _image: Arc<CodeImage>,
 }
@@ -94,7 +94,8 @@ unsafe impl Send for GdbRegistration {}
 // SAFETY: as above.
 unsafe impl Sync for GdbRegistration {}
 
-/// Tells gdb the functions of an image. Costs an object file of some 60 bytes for each of them.
+/// Registers the functions of an image with gdb. Allocates an object file of some 60 bytes for each
+/// of them.
 pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     let file = object_file(&image);
     let entry = Entry {
@@ -105,8 +106,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     };
     let entry = NonNull::from(Box::leak(Box::new(entry)));
     let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: list and entries are touched under the lock only; gdb reads them while the process is
-    // stopped.
+    // SAFETY: list and entries are accessed under the lock only; gdb reads them while the process
+    // is stopped.
     unsafe {
         let first = DESCRIPTOR.first;
         (*entry.as_ptr()).next = first;
@@ -124,8 +125,8 @@ pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
 impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: as in `register`; the entry is in the list, and nobody else has it once it is
-        // out.
+        // SAFETY: as in `register`; the entry is in the list, and nothing else refers to it after
+        // it is removed.
         unsafe {
             let Entry { next, previous, .. } = *self.entry.as_ptr();
             match previous.as_mut() {
@@ -161,7 +162,7 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         let entry = (prefixes > 0).then(|| (name(index) + "@entry", function.entry..push));
         entry.into_iter().chain([(name(index), push..function.end)])
     });
-    // By their symbols, gdb finds the way from here to the host's frames.
+    // By their symbols, gdb unwinds from here to the host's frames.
     let trampolines =
         image.trampolines().into_iter().map(|(what, place)| (format!("{module}!trampoline[{what}]"), place));
     let places: Vec<_> = functions
@@ -171,7 +172,7 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut file);
 
-    // First everything gets its place, then it is written, in the same order.
+    // All parts are reserved first, then written in the same order.
     writer.reserve_null_section_index();
     let text_name = writer.add_section_name(b".text");
     let text = writer.reserve_section_index();
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_list_holds_what_is_registered() {
-        /// The addresses of the files in the list, each with that of the one before it.
+        /// The addresses of the files in the list, each with that of its predecessor.
         fn list() -> Vec<(*const u8, Option<*const u8>)> {
             let _list = LIST.lock().unwrap();
             let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Puts chunks of code in their places: one after the other, the calls between them resolved.
+//! Linking: places chunks of code one after the other, and resolves the calls between them.
 //!
-//! A call to a function that has its place already is written when its chunk comes; the others are
-//! kept until the end, eight bytes each. Chunks must come in the order of their functions, so the
-//! image does not depend on who compiled what when.
+//! A call to a function that is already placed is resolved when its chunk is added; the others are
+//! kept until the end, eight bytes each. Chunks must be added in the order of their functions, so
+//! the image does not depend on the order in which threads finish.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -13,27 +13,27 @@ use wasm_jit_codegen::{
 use wordpatch::code_memory::CodeBuffer;
 
 use super::probed::counters::Counters;
-use super::{CodeImage, CompileError, Function, Region, Trampolines, registry};
+use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, registry};
 use crate::vmctx::VmLayout;
 
-/// Chunks and trampolines begin at multiples of this: a cache line.
+/// Alignment of chunks and trampolines: a cache line.
 const ALIGNMENT: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Linker {
+pub(crate) struct ImageLinker {
     code: CodeBuffer,
-    /// There is room for as much code as there may be.
+    /// The maximum code size is reserved.
     has_limit: bool,
     functions: Vec<Function>,
-    regions: Vec<Region>,
+    regions: Vec<TryRegion>,
     catches: Vec<Catch>,
-    /// Calls whose callee has no place yet; `at` is an offset in the image.
+    /// Calls whose callee is not placed yet; `at` is an offset in the image.
     pending: Vec<DirectCall>,
 }
 
-impl Linker {
-    /// With room for `limit` bytes of code, at most 2 GiB: a call reaches no farther. Where the
-    /// system refuses so many addresses, with room for `likely` bytes.
+impl ImageLinker {
+    /// Reserves `limit` bytes for code, at most 2 GiB: the range of a call. If the system refuses
+    /// that many addresses, `likely` bytes.
     pub(crate) fn new(limit: usize, likely: usize) -> Result<Self, CompileError> {
         let (code, has_limit) = match CodeBuffer::new(limit) {
             Err(_) if likely < limit => (CodeBuffer::new(likely)?, false),
@@ -57,7 +57,7 @@ impl Linker {
         }
     }
 
-    /// Adds the chunk of the next functions, of which `bodies` tells where they lie in the binary
+    /// Adds the chunk of the next functions; `bodies` has the ranges of their bodies in the binary
     /// module.
     pub(crate) fn add(
         &mut self,
@@ -86,7 +86,7 @@ impl Linker {
     fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &std::ops::Range<usize>) {
         let first_region = self.regions.len() as u32;
         for region in &function.try_regions {
-            self.regions.push(Region {
+            self.regions.push(TryRegion {
                 start: base + region.start,
                 end: base + region.end,
                 parent: region.parent.map(|parent| first_region + parent),
@@ -114,8 +114,8 @@ impl Linker {
         self.code.bytes_mut()[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
     }
 
-    /// Resolves what is left, adds the trampolines for the types that `used` says, and makes the
-    /// code executable.
+    /// Resolves the remaining calls, adds trampolines for the types selected by `used`, and makes
+    /// the code executable.
     pub(crate) fn finish(
         mut self,
         module: Arc<ModuleInfo>,
@@ -149,7 +149,7 @@ impl Linker {
         Ok(registry::register(image, |image, registered| image._registered = Some(registered)))
     }
 
-    /// Equal types share theirs.
+    /// Equal types share their trampolines.
     fn trampolines(
         &mut self,
         module: &ModuleInfo,

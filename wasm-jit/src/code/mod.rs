@@ -1,17 +1,17 @@
-//! The machine code of a module, in its place.
+//! The linked machine code of a module.
 //!
 //! [`compile_all`] validates and compiles the functions of a module on several threads
-//! ([`compile`]), links them ([`link`]) and gives a [`CodeImage`], which is immutable but for
-//! patches and may be shared by any number of threads. From an address of code, the image and the
-//! function are found without a lock ([`registry`]), also in a signal handler.
+//! ([`compile`]), links them ([`link`]) and returns a [`CodeImage`], which is immutable except for
+//! patches and may be shared by any number of threads. The image and the function of a code address
+//! are found without a lock ([`registry`]), also in a signal handler.
 //!
-//! Where the code lies is wordpatch's affair (`wordpatch::code_memory`): two mappings of the same
-//! pages, one to write, one to execute. An image lives as long as anybody has a reference: modules,
-//! the instances of stores, host functions, backtraces. A call borrows its store, which owns the
-//! instances whose code runs, so no code goes away under a thread.
+//! The memory is managed by wordpatch (`wordpatch::code_memory`): two mappings of the same pages,
+//! one writable, one executable. An image lives as long as there is a reference to it: from
+//! modules, instances of stores, host functions, backtraces. A call borrows its store, which owns
+//! the instances whose code runs, so code is never freed while a thread executes it.
 //!
-//! Kept for each function are its place, the size of its frame, and the places of its try regions;
-//! not where its instructions are.
+//! For each function, the image stores its position, the size of its frame, and its try regions;
+//! not the positions of its instructions.
 //!
 //! Functions that are probed get further versions of their code, in memory next to the image
 //! ([`probed`]).
@@ -40,44 +40,44 @@ use crate::vmctx::VmLayout;
 /// The code of a module's own functions, and of the trampolines for their types.
 #[derive(Debug)]
 pub(crate) struct CodeImage {
-    /// Dropped first: nobody finds the image any more when its code goes.
+    /// Dropped first: the image cannot be found any more when its code is freed.
     _registered: Option<registry::Registered>,
     /// Made with the first probe.
     probed: OnceLock<Box<probed::Probed>>,
     pub counters: probed::counters::Counters,
     memory: CodeMemory,
     pub module: Arc<ModuleInfo>,
-    /// The binary module, for what is looked up when somebody asks: bodies, names, lines.
+    /// The binary module, for lookups on demand: bodies, names, lines.
     pub bytes: Arc<Vec<u8>>,
     pub layout: VmLayout,
     /// In ascending order of code and of index; the first is the first that is not imported.
     functions: Vec<Function>,
-    regions: Vec<Region>,
+    regions: Vec<TryRegion>,
     catches: Vec<Catch>,
-    /// Where the trampolines begin.
+    /// Offset of the trampolines.
     functions_end: u32,
-    /// By type index; none for a type that no function has.
+    /// By type index; `None` for a type that no function has.
     trampolines: Vec<Option<Trampolines>>,
 }
 
-/// A function's place. Offsets are from the image's start.
+/// The position of a function. Offsets are from the image's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
     pub entry: u32,
-    /// From here on `rbp` and `rsp` are the frame's.
+    /// From here on `rbp` and `rsp` are those of the frame.
     pub body: u32,
     pub end: u32,
     pub frame_size: u32,
-    /// The first of its try regions; the next function's tells where they end.
+    /// The first of its try regions; they end at the first one of the next function.
     first_region: u32,
-    /// Where its body lies in the binary module.
+    /// Offset of its body in the binary module.
     pub wasm_start: u32,
     pub wasm_end: u32,
 }
 
 /// A try region with its parts in the tables of the image.
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct TryRegion {
     start: u32,
     end: u32,
     /// Index in the image's table.
@@ -92,14 +92,14 @@ struct Trampolines {
     host: u32,
 }
 
-/// Why a function that was compiled cannot be observed.
+/// A function that was compiled cannot be observed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ObserveError {
-    /// It exceeds a limit now.
+    /// It now exceeds a limit.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// It becomes other code.
-    #[error("function {function}: compiled again, it becomes other code")]
+    /// Compiling it again produced different code.
+    #[error("function {function}: compiling it again produced different code")]
     Differs { function: u32 },
 }
 
@@ -108,32 +108,31 @@ impl CodeImage {
     pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
         let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
         let used = vec![true; types.len()];
-        link::Linker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
+        link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
     }
 
-    /// Where the code of a function begins, which must not be imported.
+    /// Address of the code of a function, which must not be imported.
     pub(crate) fn entry(&self, function: u32) -> *const u8 {
         self.at(self.function(function).entry)
     }
 
-    /// The trampoline that enters functions of this type; none for a type that no function of the
+    /// The trampoline that enters functions of this type; `None` for a type that no function of the
     /// module has.
     pub(crate) fn entry_trampoline(&self, type_index: u32) -> Option<*const u8> {
         self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.entry))
     }
 
-    /// The trampoline that host functions of this type are called by; as
+    /// The trampoline through which host functions of this type are called; see
     /// [`CodeImage::entry_trampoline`].
     pub(crate) fn host_trampoline(&self, type_index: u32) -> Option<*const u8> {
         self.trampolines[type_index as usize].map(|trampolines| self.at(trampolines.host))
     }
 
-    /// Where the trampolines are, which enter compiled code or leave it for the host, in ascending
-    /// order.
+    /// The trampolines, which enter compiled code or leave it for the host, in ascending order.
     pub(crate) fn trampolines(&self) -> Vec<(&'static str, std::ops::Range<u32>)> {
         let both = |trampolines: &Trampolines| [(trampolines.entry, "enter"), (trampolines.host, "leave")];
         let mut starts: Vec<_> = self.trampolines.iter().flatten().flat_map(both).collect();
-        // Equal types share theirs.
+        // Equal types share their trampolines.
         starts.sort_unstable();
         starts.dedup();
         let end = self.memory.pages().len() as u32;
@@ -146,7 +145,7 @@ impl CodeImage {
         &self.memory
     }
 
-    /// How many bytes of code the functions have.
+    /// Size of the code of the functions, in bytes.
     pub(crate) fn code_length(&self) -> usize {
         self.functions_end as usize
     }
@@ -162,13 +161,13 @@ impl CodeImage {
         &self.functions[(index - self.module.imported_functions) as usize]
     }
 
-    /// Where an offset in the image is executed.
+    /// The address at which an offset in the image is executed.
     pub(crate) fn at(&self, offset: u32) -> *const u8 {
         std::ptr::with_exposed_provenance(self.memory.address() + offset as usize)
     }
 
-    /// Whether the address is in a function's code, or in a stub, and not in a trampoline. Atomics
-    /// only.
+    /// Whether the address is in a function's code or in a stub, as opposed to a trampoline. Uses
+    /// atomics only.
     pub(crate) fn has_function_at(&self, pc: usize) -> bool {
         self.has_original_at(pc) || self.version_at(pc).is_some()
     }
@@ -183,8 +182,8 @@ impl CodeImage {
             return self.version_at(pc).map(|(function, _)| function);
         }
         let offset = (pc - self.memory.address()) as u32;
-        let behind = self.functions.partition_point(|function| function.entry <= offset);
-        let number = behind.checked_sub(1)?;
+        let after = self.functions.partition_point(|function| function.entry <= offset);
+        let number = after.checked_sub(1)?;
         (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
     }
 
@@ -195,22 +194,21 @@ impl CodeImage {
         FunctionBody::new(BinaryReader::new(bytes, wasm_start.into()))
     }
 
-    /// Which instruction the code of a function is of, by offsets from its entry.
+    /// The code positions of a function's instructions, by offsets from its entry.
     ///
     /// # Errors
-    /// As [`CodeImage::observe`].
+    /// Those of [`CodeImage::observe`].
     pub(crate) fn positions(&self, function: u32) -> Result<Vec<Position>, ObserveError> {
         let mut positions = Positions::default();
         let compiled = self.observe(function, &mut positions)?;
         Ok(positions.in_function(&compiled))
     }
 
-    /// Compiles a function again, in the sight of an observer. Offsets of code are in a chunk of
-    /// its own.
+    /// Compiles a function again with an observer. Code offsets are relative to a separate chunk.
     ///
     /// # Errors
-    /// The outcome is not what it was, which is a defect of the compiler: what the observer has
-    /// seen is not what runs.
+    /// The code differs from the code that was linked, which is a defect of the compiler: the
+    /// observations do not apply to it.
     pub(crate) fn observe(
         &self,
         function: u32,
@@ -227,8 +225,8 @@ impl CodeImage {
         if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
     }
 
-    /// The catches that an exception meets on its way out, innermost first, where the call of
-    /// `function` returned to `pc` raised it; and what the offsets of their handlers are from.
+    /// The catches that an exception passes on its way out, innermost first, if it was raised by
+    /// the call in `function` that returns to `pc`; and the base of their handlers' offsets.
     pub(crate) fn catches(&self, function: u32, pc: usize) -> (usize, impl Iterator<Item = &Catch>) {
         let number = (function - self.module.imported_functions) as usize;
         let first = self.functions[number].first_region as usize;
@@ -243,10 +241,10 @@ impl CodeImage {
             None => (self.memory.address(), &*self.regions, &self.regions[first..end], &*self.catches),
         };
         let offset = (pc - base) as u32;
-        // An inner region comes after the outer one.
-        let is_in = |region: &&Region| region.start < offset && offset <= region.end;
+        // An inner region follows the outer one.
+        let is_in = |region: &&TryRegion| region.start < offset && offset <= region.end;
         let innermost = own.iter().rfind(is_in);
-        let outer = move |region: &&Region| region.parent.map(|parent| &regions[parent as usize]);
+        let outer = move |region: &&TryRegion| region.parent.map(|parent| &regions[parent as usize]);
         let catches = std::iter::successors(innermost, outer).flat_map(move |region| {
             let first = region.first_catch as usize;
             &catches[first..first + region.catches as usize]

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use super::CodeImage;
 use super::sections::{Sections, printable};
 
-/// Writes the module's functions and trampolines. Maps of several modules of a process go into the
-/// same file, one after the other.
+/// Writes the module's functions and trampolines. Maps of several modules of a process are appended
+/// to the same file.
 ///
 /// # Errors
 /// Those of `out`.

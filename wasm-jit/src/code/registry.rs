@@ -1,21 +1,18 @@
-//! Which image an address of code belongs to: a table that is read without locks, also by signal
-//! handlers.
+//! Finds the image of a code address: a table that is read without locks, also by signal handlers.
 //!
-//! An entry is one word, the pages of the image, which is zero while the entry is free; and the
-//! image's address, which is written before the word. Entries of images that went are used again. A
-//! reader asks for an address that a thread is executing, or will return to. Its image is therefore
-//! alive, and its entry does not change while it is read; of the other entries, only the word is
-//! looked at.
+//! An entry consists of one word, the pages of the image, which is zero while the entry is free,
+//! and of the image's address, which is written before the word. Entries of freed images are
+//! reused. A reader looks up an address that a thread is executing, or will return to. So its image
+//! is alive, and its entry does not change while it is read; of the other entries, only the word is
+//! read.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::CodeImage;
+use fastinst_sigsafe::Segments;
 
-/// Entries come in segments, each twice as long as the one before, so that they never move.
-const SEGMENTS: usize = 26;
-const FIRST_SEGMENT: usize = 64;
+use super::CodeImage;
 
 const PAGE_BITS: u32 = 12;
 /// Bits for the number of pages: 2 GiB and more.
@@ -23,55 +20,31 @@ const LENGTH_BITS: u32 = 20;
 
 #[derive(Debug)]
 struct Entry {
-    /// Number of the first page, and of pages behind it.
+    /// Number of the first page, and number of pages.
     pages: AtomicU64,
     image: AtomicPtr<CodeImage>,
 }
 
-static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SEGMENTS];
-/// How many entries were ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// Every entry that was ever used. There is room for 16 million, more images than a process has
+/// address space for.
+static TABLE: Segments<Entry, 256, 65536> = Segments::new();
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The segment of an entry, and its place in there.
-fn locate(number: usize) -> (usize, usize) {
-    let segment = (number / FIRST_SEGMENT + 1).ilog2() as usize;
-    (segment, number - FIRST_SEGMENT * ((1 << segment) - 1))
-}
-
-fn entry(number: usize) -> Option<&'static Entry> {
-    let (segment, place) = locate(number);
-    let start = TABLE.get(segment)?.load(Ordering::Acquire);
-    // SAFETY: a segment is null, or has so many entries and is never freed.
-    (!start.is_null()).then(|| unsafe { &*start.add(place) })
-}
-
-/// The segment is made if it is not there; under the lock of `FREE`.
-fn make_entry(number: usize) -> &'static Entry {
-    if entry(number).is_none() {
-        let (segment, _) = locate(number);
-        let new = || Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
-        let entries: Box<[Entry]> = (0..FIRST_SEGMENT << segment).map(|_| new()).collect();
-        TABLE[segment].store(Box::leak(entries).as_mut_ptr(), Ordering::Release);
-    }
-    entry(number).expect("just made")
-}
-
-/// An image's entry, free again when dropped.
+/// An image's entry, freed when dropped.
 #[derive(Debug)]
 pub(crate) struct Registered(usize);
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(entry) = entry(self.0) {
+        if let Some(entry) = TABLE.get(self.0) {
             entry.pages.store(0, Ordering::Release);
         }
         free.push(self.0);
     }
 }
 
-/// Makes the image known, whose entry `keep` puts into it.
+/// Registers the image; `keep` stores the entry in it.
 pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Registered)) -> Arc<CodeImage> {
     let mut image = Arc::new(image);
     let (number, place) = free_entry();
@@ -89,8 +62,9 @@ pub(super) fn register_more(image: &Arc<CodeImage>, pages: &Range<usize>) -> Reg
 
 fn free_entry() -> (usize, &'static Entry) {
     let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
-    let number = free.pop().unwrap_or_else(|| USED.fetch_add(1, Ordering::Relaxed));
-    (number, make_entry(number))
+    let new = |_| Entry { pages: AtomicU64::new(0), image: AtomicPtr::new(std::ptr::null_mut()) };
+    let number = free.pop().or_else(|| TABLE.push_with(new)).expect("there is room");
+    (number, TABLE.get(number).expect("entries stay"))
 }
 
 impl Entry {
@@ -101,15 +75,14 @@ impl Entry {
     }
 }
 
-/// The image that an address of code is in. Atomics only.
+/// The image that contains a code address. Uses atomics only.
 ///
 /// # Safety
 /// If the address is in an image, a thread must be executing it, or have it as a return address,
 /// for as long as the reference is used.
 pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     let page = (pc >> PAGE_BITS) as u64;
-    for number in 0..USED.load(Ordering::Acquire) {
-        let Some(entry) = entry(number) else { continue };
+    for entry in TABLE.iter() {
         let pages = entry.pages.load(Ordering::Acquire);
         let (first, count) = (pages >> LENGTH_BITS, pages & ((1 << LENGTH_BITS) - 1));
         if page.wrapping_sub(first) < count {
@@ -121,14 +94,14 @@ pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     None
 }
 
-/// The same, shared.
+/// The same, as an `Arc`.
 ///
 /// # Safety
-/// As [`image_at`], during the call.
+/// Those of [`image_at`], during the call.
 pub(crate) unsafe fn share_image_at(pc: usize) -> Option<Arc<CodeImage>> {
     // SAFETY: the caller's obligation.
     let image: *const CodeImage = unsafe { image_at(pc)? };
-    // SAFETY: `register` took the pointer from an `Arc`, of which the caller says that it is alive.
+    // SAFETY: `register` took the pointer from an `Arc`, which is alive by the caller's obligation.
     unsafe {
         Arc::increment_strong_count(image);
         Some(Arc::from_raw(image))

@@ -1,5 +1,5 @@
-//! What a binary module says about itself that is no part of its execution: names, and DWARF.
-//! Looked at only when somebody asks where a program is; what is malformed counts as absent.
+//! Parts of a binary module that do not affect its execution: names, and DWARF. Read on demand;
+//! malformed parts count as absent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use wasmparser::{KnownCustom, Name, NameSectionReader, Parser, Payload};
 pub(crate) struct Sections<'a> {
     pub module_name: Option<&'a str>,
     pub function_names: HashMap<u32, &'a str>,
-    /// Where the contents of the code section begin: DWARF counts addresses from here.
+    /// Start of the contents of the code section: DWARF addresses are relative to it.
     pub code_start: u64,
     /// The sections whose names begin with `.debug_`.
     pub dwarf: HashMap<&'a str, &'a [u8]>,
@@ -29,8 +29,8 @@ impl<'a> Sections<'a> {
                 Payload::CodeSectionStart { unchecked_range: range, size, .. } => {
                     sections.code_start = range.start;
                     parser.skip_section();
-                    let Some(behind) = rest.get(size as usize..) else { break };
-                    rest = behind;
+                    let Some(after) = rest.get(size as usize..) else { break };
+                    rest = after;
                 }
                 Payload::CustomSection(custom) => match custom.as_known() {
                     KnownCustom::Name(names) => sections.read_names(names),
@@ -59,18 +59,18 @@ impl<'a> Sections<'a> {
         }
     }
 
-    /// A function's name as its author would write it.
+    /// A function's name in source form.
     pub(crate) fn function_name(&self, index: u32) -> Option<String> {
         self.function_names.get(&index).map(|name| demangle(name))
     }
 }
 
-/// A name as it can stand in a line, and does nothing to a terminal.
+/// A name without control characters, on one line.
 pub(crate) fn printable(name: &str) -> Cow<'_, str> {
     if name.contains(acts_on_terminal) { name.escape_debug().to_string().into() } else { name.into() }
 }
 
-/// The same of several lines.
+/// The same, for several lines.
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| c != '\n' && acts_on_terminal(c);
     if !text.contains(is_escaped) {
@@ -79,17 +79,16 @@ pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n").into()
 }
 
-/// Control characters, and those that change the direction of what follows.
+/// Control characters, and characters that change the direction of the text.
 fn acts_on_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The longest name that is shown. Short symbols may stand for very long names: each part may
-/// repeat those before it.
+/// Maximum length of a name that is shown. Short symbols may stand for very long names: each part
+/// may repeat the preceding ones.
 const MAX_NAME_LENGTH: usize = 64 << 10;
 
-/// A symbol of Rust or C++ as its author would write it; any other unchanged, and one whose name is
-/// too long.
+/// A demangled Rust or C++ symbol; any other symbol unchanged, and one whose name is too long.
 pub(crate) fn demangle(symbol: &str) -> String {
     let mut name = Bounded(String::new());
     let demangled = if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {
@@ -105,7 +104,7 @@ pub(crate) fn demangle(symbol: &str) -> String {
     if demangled { name.0 } else { symbol.to_owned() }
 }
 
-/// Takes no more than [`MAX_NAME_LENGTH`].
+/// Accepts no more than [`MAX_NAME_LENGTH`].
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn symbols_of_rust_and_cpp_are_written_out() {
+    fn symbols_of_rust_and_cpp_are_demangled() {
         let check = |symbol, expected| assert_eq!(demangle(symbol), expected);
         check("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt");
         check("_RNvC6_123foo3bar", "123foo::bar");
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_that_stands_for_gigabytes_stays_as_it_is() {
+    fn a_symbol_that_expands_to_gigabytes_is_not_demangled() {
         // std::pair<int, int>, then a pair of two of these, and so on.
         let mut symbol = "_Z1fSt4pairIiiE".to_owned();
         for digit in ('0'..='9').chain('A'..='Z') {

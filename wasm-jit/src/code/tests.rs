@@ -1,21 +1,21 @@
-//! Images are the same whoever compiles them, and are found by addresses, whatever images come and
-//! go.
+//! Images do not depend on which thread compiles them, and are found by address while others are
+//! created and freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasm_jit_codegen::{Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
-use super::link::Linker;
+use super::link::ImageLinker;
 use super::registry::{image_at, share_image_at};
 use super::{CodeImage, CompileError, compile_all};
 use crate::engine::{Config, Engine};
 use crate::module::parse;
 
-/// An image of functions of so many bytes each, the first of which calls all.
+/// An image of functions of these lengths; the first one calls all others.
 pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     let module = ModuleInfo { imported_functions: 2, ..ModuleInfo::default() };
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     for (number, length) in (0..).zip(lengths) {
         let function = CompiledFunction {
             index: 2 + number,
@@ -33,7 +33,7 @@ pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
     linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
 }
 
-/// An image of one function whose body is these bytes, and whose code is something else.
+/// An image of one function with this body, whose code is not that of the body.
 pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
     let types = vec![wasmparser::FuncType::new([], [])];
     let module = ModuleInfo { types, functions: vec![0], ..ModuleInfo::default() };
@@ -46,7 +46,7 @@ pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
         try_regions: Box::default(),
     };
     let chunk = Chunk { code: vec![0x90; 100], calls: Vec::new(), functions: vec![function] };
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     linker.add(&module, &chunk, std::iter::once(0..body.len())).unwrap();
     linker.finish(Arc::new(module), Arc::new(body.to_vec()), &[false]).unwrap()
 }
@@ -54,7 +54,7 @@ pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
 #[test]
 fn a_function_that_cannot_be_compiled_again_is_an_error() {
     let error = image_of_other_code(&[0x00, 0x0b]).positions(0).unwrap_err();
-    assert_eq!(error.to_string(), "function 0: compiled again, it becomes other code");
+    assert_eq!(error.to_string(), "function 0: compiling it again produced different code");
     let error = image_of_other_code(&[0x00, 0xff]).positions(0).unwrap_err();
     assert_eq!(error.to_string(), "function 0: its body cannot be read");
 }
@@ -80,7 +80,7 @@ fn a_function_is_found_by_every_address_of_its_code() {
 }
 
 #[test]
-fn calls_reach_functions_in_front_and_behind() {
+fn calls_reach_functions_before_and_after() {
     let image = image(&[100, 1, 64, 3000, 200_000]);
     let code = image.memory().code();
     for callee in 0..5 {
@@ -92,8 +92,8 @@ fn calls_reach_functions_in_front_and_behind() {
 }
 
 #[test]
-fn more_code_than_there_is_room_for_is_an_error() {
-    let mut linker = Linker::new(4096, 4096).unwrap();
+fn more_code_than_fits_is_an_error() {
+    let mut linker = ImageLinker::new(4096, 4096).unwrap();
     let chunk = Chunk { code: vec![0x90; 4097], ..Chunk::default() };
     let result = linker.add(&ModuleInfo::default(), &chunk, std::iter::empty());
     assert!(matches!(result, Err(CompileError::TooMuchCode)));
@@ -129,11 +129,11 @@ fn the_right_image_is_found_while_others_come_and_go() {
     assert!(unsafe { image_at(pages.start) }.is_none_or(|image| image.memory().pages() != pages));
 }
 
-/// A module of so many functions that they make several jobs, each of which calls another one.
+/// A module of functions that form several jobs, each of which calls another function.
 fn many_functions(functions: u32, body: impl Fn(u32) -> String) -> Vec<u8> {
     let mut text = String::from("(module (import \"host\" \"f\" (func (param i32) (result i32)))\n");
     for index in 0..functions {
-        // In front and behind, far and near.
+        // Before and after, far and near.
         let callee = 1 + index * 7919 % functions;
         let filling = "f64.const 1.5 drop ".repeat(48);
         let body = body(index);
@@ -167,7 +167,7 @@ fn any_number_of_threads_makes_the_same_image() {
             assert_eq!(places[0], places[1]);
         }
     }
-    // Each calls the one it should.
+    // Each function calls the right one.
     let code = by_one.memory().code();
     for index in by_one.indices() {
         let function = by_one.function(index);
@@ -185,7 +185,7 @@ fn call_targets(code: &[u8], start: u32, end: u32) -> Vec<u64> {
 }
 
 #[test]
-fn the_first_invalid_function_is_the_one_that_is_told() {
+fn the_first_invalid_function_is_reported() {
     // Too few operands, in several jobs.
     let is_wrong = |index: u32| matches!(index, 700 | 1100 | 1101 | 1400);
     let module = many_functions(1500, |index| if is_wrong(index) { "i32.add".into() } else { String::new() });

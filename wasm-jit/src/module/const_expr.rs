@@ -30,16 +30,16 @@ pub(crate) enum ConstOp {
     I64Mul,
 }
 
-/// What an expression may ask its instance for.
+/// The values that an expression can read from its instance.
 pub(crate) trait ConstSource {
-    /// The value of a global that is initialized already.
+    /// The value of a global that is already initialized.
     fn global(&self, index: u32) -> u64;
     /// The reference to a function.
     fn func(&self, index: u32) -> u64;
 }
 
 impl ConstExpr {
-    /// Decodes an expression; whether it is valid is for the validator to say.
+    /// Decodes an expression; the validator checks that it is valid.
     pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, BinaryReaderError> {
         let mut ops = Vec::new();
         for operator in expr.get_operators_reader() {
@@ -90,14 +90,14 @@ fn arithmetic(ops: &[ConstOp], source: &impl ConstSource) -> u64 {
             binary => {
                 let (right, left) = (stack.pop(), stack.pop());
                 let (Some(right), Some(left)) = (right, left) else {
-                    unreachable!("a valid expression has both operands on its stack")
+                    unreachable!("validated: both operands are on the stack")
                 };
                 calculate(*binary, left, right)
             }
         };
         stack.push(value);
     }
-    stack.pop().expect("a valid expression leaves one value")
+    stack.pop().expect("validated: one value is left")
 }
 
 fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
@@ -109,7 +109,9 @@ fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
         ConstOp::I64Add => left.wrapping_add(right),
         ConstOp::I64Sub => left.wrapping_sub(right),
         ConstOp::I64Mul => left.wrapping_mul(right),
-        ConstOp::Value(_) | ConstOp::Global(_) | ConstOp::Func(_) => unreachable!("not a calculation"),
+        ConstOp::Value(_) | ConstOp::Global(_) | ConstOp::Func(_) => {
+            unreachable!("not an arithmetic operator")
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The functions of a module, to be looked at: types, names, bodies, instructions.
+//! Read access to the functions of a module: types, names, bodies, instructions.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::{Item, Module};
 use crate::code::sections::Sections;
 use crate::types::{FuncType, ImportType, ValType};
 
-/// What a module's name section says.
+/// The contents of a module's name section.
 #[derive(Debug)]
 pub(super) struct Names {
     module: Option<Box<str>>,
@@ -31,7 +31,7 @@ impl Module {
         self.names().module.as_deref()
     }
 
-    /// Its functions in the order of their indices: those that it imports come first.
+    /// Its functions in the order of their indices; imported ones come first.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = FunctionInfo<'_>> + '_ {
         (0..self.info().functions.len()).map(|index| FunctionInfo { module: self, index: index as u32 })
     }
@@ -51,7 +51,7 @@ pub struct FunctionInfo<'m> {
 }
 
 impl<'m> FunctionInfo<'m> {
-    /// Its index, imports counted.
+    /// Its index, including imports.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -61,26 +61,26 @@ impl<'m> FunctionInfo<'m> {
         FuncType(self.module.info().function_type(self.index).clone())
     }
 
-    /// Its name, if the name section has one: as it stands there, which may be anything.
+    /// Its name in the name section, if there is one, unchanged: it may contain any characters.
     pub fn name(&self) -> Option<&'m str> {
         self.module.names().functions.get(&self.index).map(AsRef::as_ref)
     }
 
-    /// How it is imported, if it is.
+    /// Its import, if it is imported.
     pub fn import(&self) -> Option<ImportType<'m>> {
         let imports = &self.module.parsed().imports;
         let import = imports.iter().find(|import| import.item == Item::Func(self.index))?;
         Some(self.module.import_type(import))
     }
 
-    /// The names that it is exported by.
+    /// The names under which it is exported.
     pub fn exports(&self) -> impl Iterator<Item = &'m str> + use<'m> {
         let item = Item::Func(self.index);
         let exports = self.module.parsed().exports.iter();
         exports.filter(move |(_, exported)| *exported == item).map(|(name, _)| name.as_ref())
     }
 
-    /// Its body; none if it is imported.
+    /// Its body; `None` if it is imported.
     pub fn body(&self) -> Option<FunctionBody<'m>> {
         let is_imported = self.index < self.module.info().imported_functions;
         (!is_imported).then_some(FunctionBody { module: self.module, index: self.index })
@@ -108,7 +108,7 @@ pub struct FunctionBody<'m> {
 }
 
 impl<'m> FunctionBody<'m> {
-    /// Where it lies in the binary module: the locals, then the instructions.
+    /// Its range in the binary module: the locals, then the instructions.
     pub fn range(&self) -> Range<usize> {
         let function = self.module.code().function(self.index);
         function.wasm_start as usize..function.wasm_end as usize
@@ -119,7 +119,7 @@ impl<'m> FunctionBody<'m> {
         &self.module.bytes()[self.range()]
     }
 
-    /// How many bytes of machine code it has become.
+    /// Size of its machine code, in bytes.
     pub fn code_size(&self) -> usize {
         let function = self.module.code().function(self.index);
         (function.end - function.entry) as usize
@@ -134,7 +134,7 @@ impl<'m> FunctionBody<'m> {
         })
     }
 
-    /// Its instructions in their order, the last of which is the `end` of the body.
+    /// Its instructions in order, including the final `end`.
     pub fn instructions(&self) -> Instructions<'m> {
         let operators = self.module.code().body(self.index).get_operators_reader().expect(VALIDATED);
         Instructions { module: self.module, operators }
@@ -184,7 +184,7 @@ impl<'m> Instruction<'m> {
         self.offset
     }
 
-    /// What it is, with its immediates.
+    /// The operator, with its immediates.
     pub fn operator(&self) -> &Operator<'m> {
         &self.operator
     }

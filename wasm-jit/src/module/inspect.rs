@@ -1,4 +1,4 @@
-//! What a compiled module consists of.
+//! Inspection of compiled modules.
 
 use std::io::{self, Write};
 
@@ -8,13 +8,13 @@ use crate::code::perf;
 use crate::objdump;
 
 impl Module {
-    /// How many bytes of machine code its functions have.
+    /// Size of the machine code of its functions, in bytes.
     pub fn code_size(&self) -> usize {
         self.code().code_length()
     }
 
-    /// Writes functions as text: each instruction of WebAssembly, and beneath it the machine code
-    /// that it became. `wanted` gets a function's index and its name in the name section.
+    /// Writes functions as text: each instruction of WebAssembly, followed by its machine code.
+    /// `wanted` gets a function's index and its name in the name section.
     ///
     /// # Errors
     /// Those of `out`.
@@ -26,8 +26,8 @@ impl Module {
         objdump::write(self.code(), wanted, out)
     }
 
-    /// Writes where the functions' code is, in the format of `/tmp/perf-PID.map`, by which perf
-    /// names them.
+    /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from
+    /// which perf takes their names.
     ///
     /// # Errors
     /// Those of `out`.
@@ -35,8 +35,7 @@ impl Module {
         perf::write_map(self.code(), out)
     }
 
-    /// Tells gdb the names of the functions, by its JIT interface. Costs some 60 bytes for each of
-    /// them.
+    /// Registers the functions with gdb's JIT interface. Costs some 60 bytes for each of them.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

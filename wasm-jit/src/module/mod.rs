@@ -1,13 +1,13 @@
-//! Modules: decoded, validated, compiled.
+//! Modules: decoding, validation, compilation.
 //!
-//! 1. Text becomes a binary module (the crate wat).
-//! 2. `parse.rs` decodes and validates everything but function bodies. What it finds is a
-//!    [`ModuleInfo`], all that the compiler knows of a module, and segments, exports and constant
-//!    expressions (`const_expr.rs`), which instantiation uses.
+//! 1. The text format is converted to a binary module (the crate wat).
+//! 2. `parse.rs` decodes and validates everything but function bodies. The result is a
+//!    [`ModuleInfo`], which has all declarations that the compiler needs, and segments, exports and
+//!    constant expressions (`const_expr.rs`), which instantiation uses.
 //! 3. [`compile_all`] validates and compiles the bodies.
 //!
-//! The binary module is kept: names, lines and the places of instructions are looked up in it when
-//! somebody asks.
+//! The binary module is kept: names, lines and positions of instructions are looked up in it on
+//! demand.
 
 mod const_expr;
 mod functions;
@@ -42,20 +42,20 @@ struct ModuleInner {
     engine: Engine,
     parsed: Parsed,
     code: Arc<CodeImage>,
-    /// Read when somebody asks.
+    /// Read on demand.
     names: OnceLock<Names>,
 }
 
-/// What a binary module begins with.
+/// The first bytes of a binary module.
 const MAGIC: &[u8] = b"\0asm";
 
 impl Module {
-    /// Compiles a module, binary or in text form.
+    /// Compiles a module in binary or text format.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Text`] tell what is wrong with the
-    /// module, [`Error::Limit`] and [`Error::TooMuchCode`] which limit of the compiler it exceeds;
-    /// [`Error::Code`] is the system's refusal.
+    /// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Text`] describe a problem of the
+    /// module, [`Error::Limit`] and [`Error::TooMuchCode`] the limit of the compiler that it
+    /// exceeds; [`Error::Code`] means that the system refused memory.
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
         let bytes = bytes.as_ref();
         match bytes.starts_with(MAGIC) {
@@ -67,15 +67,15 @@ impl Module {
     /// Compiles a binary module.
     ///
     /// # Errors
-    /// As [`Module::new`].
+    /// Those of [`Module::new`].
     pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self, Error> {
         Self::compile(engine, bytes.to_vec())
     }
 
-    /// Compiles the module in a file, binary or in text form.
+    /// Compiles the module in a file, in binary or text format.
     ///
     /// # Errors
-    /// As [`Module::new`], and [`Error::Read`].
+    /// Those of [`Module::new`], and [`Error::Read`].
     pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -100,7 +100,7 @@ impl Module {
         Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() })))
     }
 
-    /// Says whether a binary module is valid and supported, without compiling it.
+    /// Checks that a binary module is valid and supported, without compiling it.
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::Unsupported`].
@@ -120,7 +120,7 @@ impl Module {
         &self.0.engine
     }
 
-    /// What it imports, in its order.
+    /// Its imports, in order.
     pub fn imports(&self) -> impl ExactSizeIterator<Item = ImportType<'_>> + '_ {
         self.parsed().imports.iter().map(|import| self.import_type(import))
     }
@@ -129,7 +129,7 @@ impl Module {
         ImportType { module: &import.module, name: &import.name, ty: self.type_of(import.item) }
     }
 
-    /// What it exports, in its order.
+    /// Its exports, in order.
     pub fn exports(&self) -> impl ExactSizeIterator<Item = ExportType<'_>> + '_ {
         self.parsed().exports.iter().map(|(name, item)| ExportType { name, ty: self.type_of(*item) })
     }
@@ -139,7 +139,7 @@ impl Module {
         self.export(name).map(|item| self.type_of(item))
     }
 
-    /// Whether it has a start function, which runs when it is instantiated.
+    /// Whether it has a start function, which runs at instantiation.
     pub fn has_start_function(&self) -> bool {
         self.parsed().start.is_some()
     }

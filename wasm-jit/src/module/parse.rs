@@ -1,7 +1,7 @@
 //! Decoding and validation of everything but function bodies.
 //!
-//! The bodies are handed on together with what validates them, so that threads can validate and
-//! compile them side by side.
+//! The bodies are returned together with their validators, so that threads can validate and compile
+//! them in parallel.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{RefType, ValType};
 
-/// What this engine runs: WebAssembly 2.0 without SIMD, and the proposals that real programs use.
+/// The supported features: WebAssembly 2.0 without SIMD, and the proposals that real programs use.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)
@@ -51,12 +51,12 @@ pub(crate) struct Import {
     pub item: Item,
 }
 
-/// When the contents of a segment are used.
+/// When a segment is used.
 #[derive(Debug)]
 pub(crate) enum SegmentMode {
-    /// At instantiation: at this place of this table or memory.
+    /// At instantiation: at this offset of this table or memory.
     Active { target: u32, offset: ConstExpr },
-    /// When the program asks for it.
+    /// On request of the program.
     Passive,
     /// Never.
     Declared,
@@ -78,7 +78,7 @@ pub(crate) enum Elements {
 #[derive(Debug)]
 pub(crate) struct DataSegment {
     pub mode: SegmentMode,
-    /// Where in the module's bytes it is.
+    /// Its range in the module's bytes.
     pub range: Range<usize>,
 }
 
@@ -86,10 +86,10 @@ pub(crate) struct DataSegment {
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub info: ModuleInfo,
-    /// By type index. They keep the ids in use that `info` has as numbers.
+    /// By type index. They keep the ids in `info` in use.
     pub type_ids: Vec<TypeId>,
     pub imports: Vec<Import>,
-    /// In the module's order.
+    /// In module order.
     pub exports: Vec<(Box<str>, Item)>,
     pub export_index: HashMap<Box<str>, usize>,
     /// Initial values of the module's own globals.
@@ -107,8 +107,8 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
     })
 }
 
-/// Refuses a module whose limits of 64 bits cannot be decoded without the feature that they belong
-/// to, by the feature's name.
+/// Refuses a module whose 64-bit limits cannot be decoded without the feature that they belong to,
+/// by the feature's name.
 fn wide_limits(bytes: &[u8]) -> Option<Error> {
     let mut validator = Validator::new_with_features(FEATURES);
     let mut parser = Parser::new(0);
@@ -121,7 +121,7 @@ fn wide_limits(bytes: &[u8]) -> Option<Error> {
 }
 
 fn decode<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
-    // Places in the module are kept in 32 bits.
+    // Offsets in the module are stored in 32 bits.
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
     }
@@ -145,7 +145,7 @@ fn decode<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile
     Ok((parsed, bodies))
 }
 
-/// Takes over a section that the validator has accepted.
+/// Records a section that the validator has accepted.
 fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result<(), Error> {
     let info = &mut parsed.info;
     match payload {
@@ -295,7 +295,7 @@ fn element_segment(element: wp::Element<'_>, offset: u64) -> Result<ElementSegme
     Ok(ElementSegment { mode, ty, items })
 }
 
-/// Refuses a type that the validator knows and this engine does not.
+/// Refuses a type that the validator accepts and this engine does not support.
 fn known(ty: wp::ValType, offset: u64) -> Result<(), Error> {
     match ValType::from_wasm(ty) {
         Some(_) => Ok(()),

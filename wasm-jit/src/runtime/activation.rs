@@ -1,4 +1,4 @@
-//! Entering compiled code, and what comes out of it.
+//! Calls from the host into compiled code, and their outcomes.
 
 use std::panic::resume_unwind;
 use std::ptr::NonNull;
@@ -12,11 +12,11 @@ use crate::error::Error;
 use crate::trap::{self, Raised, WasmBacktrace};
 use crate::vmctx::{VmContext, VmFuncRef};
 
-/// The code of an entry trampoline.
+/// The type of an entry trampoline.
 pub(crate) type Entry = unsafe extern "sysv64" fn(*mut VmContext, *const u8, *mut u64) -> u64;
 
-/// Lends the store to what runs in it: as long as this lives, [`StoreArea::store`] is a pointer
-/// made from the caller's borrow.
+/// Lends the store to the code that runs in it: as long as this lives, [`StoreArea::store`] is a
+/// pointer derived from the caller's borrow.
 pub(crate) struct Lent {
     area: *mut StoreArea,
     before: *mut StoreOpaque,
@@ -24,7 +24,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// # Safety
-    /// The store outlives this, and the caller does not use its own borrow meanwhile.
+    /// The store outlives this, and the caller does not use its own borrow during that time.
     pub(crate) unsafe fn new(store: *mut StoreOpaque) -> Self {
         // SAFETY: the caller's obligation; the area lives as long as the store.
         unsafe {
@@ -41,32 +41,32 @@ impl Drop for Lent {
     }
 }
 
-/// Calls a function with these values: at first the arguments, then the results.
+/// Calls a function with these values: initially the arguments, then the results.
 ///
 /// # Errors
-/// Whatever stops the program. A panic of a host function goes on from here.
+/// The reason why the program stopped. A panic of a host function is resumed.
 ///
 /// # Safety
-/// The function is of this store; the values are as many as the larger of the numbers of its
-/// parameters and results, and are arguments of its types as this store lowers them.
+/// The function belongs to this store; the number of values is the larger one of the numbers of its
+/// parameters and results, and they are arguments of its types, lowered by this store.
 pub(crate) unsafe fn invoke<T: 'static>(
     store: &mut StoreInner<T>,
     func: Func,
     values: *mut u64,
 ) -> Result<(), Error> {
-    // The pointer is to the whole, so that host functions may get at the embedder's data.
+    // A pointer to the complete store, so that host functions can access the embedder's data.
     let store: *mut StoreInner<T> = store;
-    // SAFETY: the caller's obligation; the borrow is not used but through the pointer.
+    // SAFETY: the caller's obligation; the borrow is used only through the pointer.
     unsafe { invoke_in(store.cast(), func.vm(), None, values) }
 }
 
 /// Calls the start function of an instance. If that is a host function, the instance is its caller.
 ///
 /// # Errors
-/// As [`invoke`].
+/// Those of [`invoke`].
 ///
 /// # Safety
-/// Instance and function are of this store; the function has neither parameters nor results.
+/// Instance and function belong to this store; the function has neither parameters nor results.
 pub(crate) unsafe fn start<T: 'static>(
     store: &mut StoreInner<T>,
     func: Func,
@@ -78,7 +78,8 @@ pub(crate) unsafe fn start<T: 'static>(
 }
 
 /// # Safety
-/// As [`invoke`]; `store` points to a whole [`StoreInner`], and the caller is an instance of it.
+/// Those of [`invoke`]; `store` points to a complete [`StoreInner`], and the caller is an instance
+/// of it.
 unsafe fn invoke_in(
     store: *mut StoreOpaque,
     func: *const VmFuncRef,
@@ -94,7 +95,7 @@ unsafe fn invoke_in(
         }
         let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
         let area = (*store).area.as_ptr();
-        // The host may have gone to another stack since the activation around this one was entered.
+        // The host may have switched stacks since the enclosing activation was entered.
         let around = ((*area).stack_top, (*area).execution.vm.stack_limit);
         let on_another_stack = !stack::is_current(around.0, around.1);
         if on_another_stack {
@@ -114,7 +115,8 @@ unsafe fn invoke_in(
 }
 
 impl StoreOpaque {
-    /// Why an activation was left, as an error; or the panic of the host function that caused it.
+    /// The reason why an activation was left, as an error; resumes the panic of a host function
+    /// that caused it.
     #[cold]
     fn failure_of(&mut self, raised: Raised) -> Error {
         let (trap, backtrace) = match raised {
@@ -122,17 +124,17 @@ impl StoreOpaque {
             Raised::Trap { trap, backtrace } => (Some(trap), backtrace),
             Raised::Noted { backtrace } => (None, backtrace),
         };
-        // A trap may have a noted reason too: an exception that could not be made is thrown as
-        // null.
+        // A trap may also have a recorded reason: an exception that could not be allocated is
+        // thrown as null.
         match self.failure.take() {
             Some(Failure::Panic(panic)) => resume_unwind(panic),
             Some(Failure::Error(error)) => with_backtrace(error, backtrace),
-            None => Error::Trap { trap: trap.expect("whoever fails notes why"), backtrace },
+            None => Error::Trap { trap: trap.expect("a failure records its reason"), backtrace },
         }
     }
 }
 
-/// A trap that the runtime or a host function caused gets the frames that led to it.
+/// Adds the backtrace to a trap that the runtime or a host function caused.
 fn with_backtrace(error: Error, backtrace: WasmBacktrace) -> Error {
     match error {
         Error::Trap { trap, backtrace: empty } if empty.is_empty() => Error::Trap { trap, backtrace },

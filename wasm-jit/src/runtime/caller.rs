@@ -14,8 +14,7 @@ use crate::error::Error;
 use crate::trap;
 use crate::types::{FuncType, ValType};
 
-/// What a host function gets of whoever called it: the store, and the exports of the calling
-/// instance.
+/// The context of a call of a host function: the store, and the exports of the calling instance.
 #[derive(Debug)]
 pub struct Caller<'a, T: 'static> {
     store: StoreContextMut<'a, T>,
@@ -24,26 +23,25 @@ pub struct Caller<'a, T: 'static> {
 
 impl<'a, T: 'static> Caller<'a, T> {
     /// # Safety
-    /// The call's store is one whose data are of type `T`, and it is lent to the host function for
-    /// `'a`.
+    /// The store of the call has data of type `T`, and is lent to the host function for `'a`.
     pub(crate) unsafe fn new(call: HostCall) -> Self {
         let store: *mut StoreInner<T> = call.store.cast();
         // SAFETY: the caller's obligation.
         Self { store: StoreContextMut::new(unsafe { &mut *store }), instance: call.caller }
     }
 
-    /// The export of this name of the instance that called; `None` if the host called, too.
+    /// The export of this name of the calling instance; `None` also if the host is the caller.
     pub fn get_export(&mut self, name: &str) -> Option<Extern> {
-        // SAFETY: instances live as long as their store, which is borrowed: nothing runs meanwhile
-        // that could change this one.
+        // SAFETY: instances live as long as their store, which is borrowed: nothing that could
+        // change this one runs at the same time.
         let instance = unsafe { self.instance?.as_ref() };
         let item = instance.module.export(name)?;
         Some(instance.item(&self.store.as_context().0.opaque, item))
     }
 
-    /// Whether the program is being stopped: the call that runs it gives
-    /// [`Trap::Interrupt`](crate::Trap::Interrupt), whatever this host function returns. One that
-    /// waits in a system call asks when the call fails with `EINTR`.
+    /// Whether the program is being stopped: the call that runs it returns
+    /// [`Trap::Interrupt`](crate::Trap::Interrupt), whatever this host function returns. A host
+    /// function that waits in a system call checks this when the call fails with `EINTR`.
     pub fn is_interrupted(&self) -> bool {
         let execution = self.store.as_context().0.opaque.execution();
         // SAFETY: the store's state, on the thread that runs it.
@@ -81,14 +79,14 @@ impl<T: 'static> AsContextMut for Caller<'_, T> {
 }
 
 impl HostFunc {
-    /// A closure that takes and gives values of any types.
+    /// A closure that takes and returns values of any types.
     pub(crate) fn untyped<T: 'static>(
         ty: FuncType,
         closure: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Self {
         let (params, results): (Vec<ValType>, Vec<ValType>) = (ty.params().collect(), ty.results().collect());
         let wrapped = move |call: HostCall, values: *mut u64| {
-            // SAFETY: the store's data are of this type, and the store is lent to this call.
+            // SAFETY: the store has data of this type, and is lent to this call.
             let mut caller = unsafe { Caller::<T>::new(call) };
             let store = &mut caller.as_context_mut().into_inner().opaque;
             let arguments: Vec<Val> = params
@@ -99,7 +97,7 @@ impl HostFunc {
                 .collect();
             let mut out: Vec<Val> = results.iter().map(|ty| Val::default_for_ty(*ty)).collect();
             closure(caller, &arguments, &mut out)?;
-            // SAFETY: as above; the closure has given its own back.
+            // SAFETY: as above; the closure has returned its borrow.
             let mut caller = unsafe { Caller::<T>::new(call) };
             let store = &mut caller.as_context_mut().into_inner().opaque;
             collect::if_due(store, collect::From::Host, &[]);

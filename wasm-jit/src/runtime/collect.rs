@@ -1,20 +1,20 @@
 //! The collector: frees exceptions and references to host values that WebAssembly can no longer
 //! reach.
 //!
-//! It runs when there are twice as many as the last run left. It marks, then sweeps:
-//! 1. The roots are the frames of all activations, the registers that a callee keeps, results on
-//!    their way, globals, tables and element segments that hold such references, and the exceptions
-//!    that the host has handles of.
-//! 2. Frames are scanned conservatively: every word that looks like a reference is one. So compiled
-//!    code keeps no maps of its frames. Nothing moves, so a word that only looks like one does no
-//!    harm but keeping something alive. The frames of an activation lie between its entry
-//!    trampoline and the host trampoline that it was left by, which saves the registers too. What
-//!    the host has on the stack is not looked at: a host function may run on a stack of its own.
+//! It runs when there are twice as many as the last run retained. It marks, then sweeps:
+//! 1. The roots are the frames of all activations, callee-saved registers, results in transit,
+//!    globals, tables and element segments that hold such references, and the exceptions for which
+//!    the host has handles.
+//! 2. Frames are scanned conservatively: every word that looks like a reference is treated as one.
+//!    So compiled code keeps no maps of its frames. Nothing moves, so a word that only looks like a
+//!    reference merely keeps something alive. The frames of an activation are between its entry
+//!    trampoline and the host trampoline through which it was left, which also saves the registers.
+//!    The host's part of the stack is not scanned: a host function may run on a stack of its own.
 //! 3. The values of a marked exception are roots too.
 //!
-//! It may only run where every reference that is alive is in one of these places: in
-//! [`Libcall::NewException`]( crate::vmctx::Libcall::NewException), and in host calls before the
-//! arguments or results have been turned into what WebAssembly sees.
+//! It may only run when every live reference is in one of these places: in
+//! [`Libcall::NewException`]( crate::vmctx::Libcall::NewException), and in host calls before
+//! arguments or results are lowered.
 
 use std::arch::asm;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,10 +24,10 @@ use super::store::StoreOpaque;
 use crate::trap::Activation;
 use crate::types::RefType;
 
-/// Fewer are never collected.
+/// Minimum number of objects before a collection.
 const MINIMUM: usize = 1024;
 
-/// When the collector runs next.
+/// The thresholds of the next collection.
 #[derive(Debug)]
 pub(crate) struct Threshold(usize);
 
@@ -37,33 +37,33 @@ impl Default for Threshold {
     }
 }
 
-/// What the innermost activation, if there is one, has called.
+/// The callee of the innermost activation, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
-    /// The host, by a trampoline: its frames end there.
+    /// The host, through a trampoline: the frames end there.
     Host,
-    /// The runtime, which is on the same stack.
+    /// The runtime, on the same stack.
     Libcall,
 }
 
-/// Collects if it is time to.
+/// Collects if a threshold is exceeded.
 pub(crate) fn if_due(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
         collect(store, from, extra);
     }
 }
 
-/// What has been found to be alive.
+/// The objects known to be alive.
 struct Marks<'a> {
     store: &'a StoreOpaque,
     exceptions: Vec<bool>,
     extern_refs: Vec<bool>,
-    /// Exceptions that are marked and whose values are not yet.
+    /// Exceptions that are marked, but whose values are not marked yet.
     pending: Vec<usize>,
 }
 
 impl Marks<'_> {
-    /// Marks what the word refers to, if it looks like a reference.
+    /// Marks the object to which the word refers, if it looks like a reference.
     fn word(&mut self, word: u64) {
         if let Some(place) = self.store.extern_refs.place(word) {
             self.extern_refs[place] = true;
@@ -75,10 +75,10 @@ impl Marks<'_> {
     }
 }
 
-/// Collects. `extra` are references that are nowhere else yet.
+/// Collects. `extra` are references that are stored nowhere else yet.
 ///
 /// # Panics
-/// When to drop a host value panics; everything is freed by then.
+/// If dropping a host value panics; everything has been freed by then.
 pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     let handles = store.exceptions.prepare();
     let mut marks = Marks {
@@ -100,14 +100,14 @@ pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     drop_all(unreachable);
 }
 
-/// Drops all values, and goes on with the first panic of one.
+/// Drops all values, then resumes the first panic of their destructors.
 fn drop_all(values: Vec<ExternRef>) {
     let mut first = None;
     for value in values {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
             match &first {
                 None => first = Some(panic),
-                // To drop what it panicked with might panic again.
+                // Dropping the payload of another panic might panic again.
                 Some(_) => std::mem::forget(panic),
             }
         }
@@ -117,7 +117,7 @@ fn drop_all(values: Vec<ExternRef>) {
     }
 }
 
-/// Whether a value of this type may be what is collected.
+/// Whether a value of this type may be subject to collection.
 fn is_collected(ty: RefType) -> bool {
     ty != RefType::Func
 }
@@ -150,11 +150,11 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
     match from {
         From::Host => mark_frames(marks, vm.exit_sp, vm.activation_fp),
         From::Libcall => {
-            // What a callee keeps is still in its register, or saved in a frame between compiled
-            // code and here.
+            // A callee-saved register still has its value, or it is saved in a frame between
+            // compiled code and here.
             let mut kept = [0_u64; 5];
             let stack_pointer: usize;
-            // SAFETY: writes five words to where `kept` is, and reads registers only.
+            // SAFETY: writes five words to `kept`, and only reads registers.
             unsafe {
                 asm!(
                     "mov [{kept}], rbx",
@@ -172,7 +172,7 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
             mark_frames(marks, stack_pointer, vm.activation_fp);
         }
     }
-    // SAFETY: an activation is on the stack of the `enter` that waits for the one inside it.
+    // SAFETY: an activation is on the stack of the `enter` that waits for the nested one.
     let outer = |activation: *const Activation| unsafe { activation.as_ref() };
     for activation in std::iter::successors(outer(execution.outer), |inner| outer(inner.outer())) {
         let (exit_sp, activation_fp) = activation.frames();
@@ -180,14 +180,13 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
     }
 }
 
-/// Scans the words of a stack from one address up to another; there are none if an activation is
-/// none.
+/// Scans the words of a stack from one address up to another; none if there is no activation.
 fn mark_frames(marks: &mut Marks<'_>, from: usize, activation_fp: usize) {
     let words = (activation_fp & !7).saturating_sub(from) / 8;
     for index in 0..words {
-        // SAFETY: between the frame that an activation was left by and its first one, its stack is
-        // mapped. The words of the runtime's own frames may change with every call, so they are
-        // read one by one.
+        // SAFETY: between the frame through which an activation was left and its first one, its
+        // stack is mapped. The words of the runtime's own frames may change with every call, so
+        // they are read one by one.
         marks.word(unsafe { std::ptr::with_exposed_provenance::<u64>(from).add(index).read_volatile() });
     }
 }
@@ -198,14 +197,14 @@ mod tests {
     use crate::types::{FuncType, GlobalType, Mutability, RefType, TableType, TagType, ValType};
     use crate::{Engine, Error};
 
-    /// How many exceptions (with their handles) and references there are.
+    /// Numbers of exceptions (and of their handles) and references.
     fn counts(store: &mut Store<()>) -> (usize, usize) {
         let mut context = store.as_context_mut();
         (context.opaque().exceptions.len(), context.opaque().extern_refs.len())
     }
 
     #[test]
-    fn exceptions_go_when_neither_a_handle_nor_another_exception_has_them() -> Result<(), Error> {
+    fn exceptions_are_freed_when_no_handle_and_no_exception_refers_to_them() -> Result<(), Error> {
         let mut store = Store::new(&Engine::default(), ());
         let ty = TagType::new(FuncType::new([ValType::EXNREF, ValType::EXTERNREF], []));
         let tag = Tag::new(&mut store, &ty)?;
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_that_are_got_and_dropped_are_forgotten() -> Result<(), Error> {
+    fn dropped_handles_are_forgotten() -> Result<(), Error> {
         let mut store = Store::new(&Engine::default(), ());
         let tag = Tag::new(&mut store, &TagType::new(FuncType::new([ValType::EXNREF], [])))?;
         let inner = ExnRef::new(&mut store, &tag, &[Val::ExnRef(None)])?;

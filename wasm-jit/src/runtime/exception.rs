@@ -16,12 +16,12 @@ use crate::vmctx::VmException;
 
 const HEAD_WORDS: usize = size_of::<VmException>() / 8;
 
-/// An exception, held by the host. A clone is the same exception.
+/// An exception, held by the host. A clone refers to the same exception.
 #[derive(Clone, Debug)]
 pub struct ExnRef {
     store: StoreId,
     address: usize,
-    /// The exception lives as long as a handle has this.
+    /// Keeps the exception alive.
     _root: Arc<()>,
 }
 
@@ -29,8 +29,8 @@ impl ExnRef {
     /// An exception of this tag that carries these values, as if it had been thrown.
     ///
     /// # Errors
-    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], when the values are
-    /// not what the tag asks for; [`Error::StoreLimit`].
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`], if the values do not
+    /// match the tag; [`Error::StoreLimit`].
     ///
     /// # Panics
     /// If the tag belongs to another store.
@@ -47,7 +47,7 @@ impl ExnRef {
     /// The tag that it was thrown with.
     ///
     /// # Panics
-    /// If it belongs to another store; so do the other functions.
+    /// If it belongs to another store; so do the other methods.
     pub fn tag(&self, store: impl AsContext) -> Tag {
         let store = &store.as_context().0.opaque;
         // SAFETY: the handle keeps the exception alive, and its values do not change.
@@ -77,7 +77,7 @@ impl ExnRef {
         self.address as *const VmException
     }
 
-    /// What WebAssembly sees, if the store is the exception's own.
+    /// The lowered value, if the exception belongs to this store.
     pub(crate) fn lower(&self, store: &StoreOpaque) -> Result<u64, Error> {
         if self.store == store.id {
             Ok(self.address as u64)
@@ -88,8 +88,8 @@ impl ExnRef {
 }
 
 impl StoreOpaque {
-    /// A new exception, within the limits; returns its address. Nothing keeps it alive beyond the
-    /// next collection yet.
+    /// Allocates an exception, within the limits; returns its address. Nothing keeps it alive
+    /// beyond the next collection.
     pub(crate) fn create_exception(
         &mut self,
         from: collect::From,
@@ -106,7 +106,7 @@ impl StoreOpaque {
         Ok(self.exceptions.allocate(tag, values))
     }
 
-    /// A handle of the exception at this address, which is alive.
+    /// A handle of the exception at this address, which must be alive.
     pub(crate) fn root_exception(&mut self, address: usize) -> ExnRef {
         let root = Arc::new(());
         self.exceptions.rooted.push((address, Arc::downgrade(&root)));
@@ -118,9 +118,9 @@ impl StoreOpaque {
 #[derive(Debug, Default)]
 pub(crate) struct Exceptions {
     objects: Vec<Object>,
-    /// What the objects have together.
+    /// Total size of the objects.
     bytes: u64,
-    /// Those that handles have been made of.
+    /// Exceptions for which handles were created.
     rooted: Vec<(usize, Weak<()>)>,
 }
 
@@ -140,14 +140,14 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box in `allocate`; whoever drops an object knows that nobody refers
-        // to it.
+        // SAFETY: leaked from a box in `allocate`; an object is dropped only when nothing refers to
+        // it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
 impl Exceptions {
-    /// How many there are, and handles.
+    /// Numbers of exceptions and of handles.
     pub(crate) fn len(&self) -> usize {
         self.objects.len() + self.rooted.len()
     }
@@ -163,20 +163,20 @@ impl Exceptions {
         address
     }
 
-    /// Forgets handles that are gone, sorts the exceptions by address, and gives the addresses of
-    /// those that have handles.
+    /// Removes dropped handles, sorts the exceptions by address, and returns the addresses of those
+    /// that have handles.
     pub(crate) fn prepare(&mut self) -> Vec<u64> {
         self.rooted.retain(|(_, root)| root.strong_count() > 0);
         self.objects.sort_unstable_by_key(Object::address);
         self.rooted.iter().map(|(address, _)| *address as u64).collect()
     }
 
-    /// How many places there are for marks.
+    /// Number of places for marks.
     pub(crate) fn places(&self) -> usize {
         self.objects.len()
     }
 
-    /// The place of the exception that a word is the address of, if it is one. To be asked after
+    /// The place of the exception whose address the word is, if it is one. To be called after
     /// [`Exceptions::prepare`].
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
         // Most words are far from all of them.

@@ -1,4 +1,4 @@
-//! [`Extern`]: whatever is imported and exported.
+//! [`Extern`]: any item that is imported or exported.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::tag::Tag;
 use crate::module::{Item, Module};
 use crate::types::{ExternType, GlobalType, MemoryType, TableType, TagType};
 
-/// A handle of something that can be imported and exported.
+/// A handle of an item that can be imported or exported.
 #[derive(Clone, Debug)]
 pub enum Extern {
     /// A function.
@@ -59,7 +59,7 @@ impl Extern {
         if let Self::Tag(tag) = self { Some(tag) } else { None }
     }
 
-    /// Its type. Memories and tables have their present size as minimum.
+    /// Its type. The minimum of memories and tables is their current size.
     pub fn ty(&self, store: impl AsContext) -> ExternType {
         self.current_type(&store.as_context().0.opaque)
     }
@@ -86,7 +86,7 @@ impl Extern {
         }
     }
 
-    /// The memory of a store at this index, by the kind of handle that it has.
+    /// The memory at this index of a store, with the handle of its kind.
     pub(crate) fn of_memory(store: &StoreOpaque, index: u32) -> Self {
         let memory = &store.memories[index as usize];
         match memory.ty().is_shared() {
@@ -95,7 +95,7 @@ impl Extern {
         }
     }
 
-    /// Whether this can be what a module imports as `item`; it belongs to the store.
+    /// Whether a module can import this as `item`; it must belong to the store.
     pub(crate) fn matches(&self, store: &StoreOpaque, module: &Module, item: Item) -> bool {
         let info = module.info();
         match (self, item) {
@@ -130,8 +130,8 @@ fn memory_matches(found: MemoryType, wanted: MemoryType) -> bool {
         && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
 }
 
-/// Whether something of the first limits, minimum and maximum, can stand for something of the
-/// second.
+/// Whether an item with the limits `found` (minimum and maximum) can be imported with the limits
+/// `wanted`.
 fn limits_match(found: (u32, Option<u32>), wanted: (u32, Option<u32>)) -> bool {
     let maximum_fits = match (found.1, wanted.1) {
         (_, None) => true,
@@ -168,7 +168,7 @@ impl<'i> Export<'i> {
         self.name
     }
 
-    /// What is exported.
+    /// The exported item.
     pub fn into_extern(self) -> Extern {
         self.item
     }

@@ -13,7 +13,7 @@ use crate::error::{Error, Mismatch};
 use crate::types::FuncType;
 use crate::vmctx::VmFuncRef;
 
-/// A handle of a function. It is used with the store it belongs to; with another, its functions
+/// A handle of a function. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Func {
@@ -21,18 +21,18 @@ pub struct Func {
     vm: NonNull<VmFuncRef>,
 }
 
-// SAFETY: the address is used only by whoever borrows the store, whose id is compared before.
+// SAFETY: the address is used only while the store is borrowed, after its id was compared.
 unsafe impl Send for Func {}
 // SAFETY: as above.
 unsafe impl Sync for Func {}
 
 impl Func {
-    /// A host function of any type. The closure gets the arguments, and zeros or nulls to replace
-    /// by the results.
+    /// A host function of any type. The closure gets the arguments, and a slice of zeros or nulls
+    /// to replace by the results.
     ///
     /// # Errors
-    /// [`Error::Code`] if there is no memory for the code that calls it; [`Error::InvalidType`] for
-    /// more than 1000 parameters or results.
+    /// [`Error::Code`] if there is no memory for its trampoline; [`Error::InvalidType`] for more
+    /// than 1000 parameters or results.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,
@@ -46,7 +46,7 @@ impl Func {
     /// 16 parameters; its result is one or several values, or a `Result` of that.
     ///
     /// # Errors
-    /// As [`Func::new`].
+    /// Those of [`Func::new`].
     pub fn wrap<T: 'static, P, R>(
         mut store: impl AsContextMut<Data = T>,
         closure: impl IntoFunc<T, P, R>,
@@ -59,14 +59,14 @@ impl Func {
         self.type_in(&store.as_context().0.opaque)
     }
 
-    /// Calls it. `results` are replaced; there must be as many as the function has.
+    /// Calls it. `results` are overwritten; their number must be that of the function's results.
     ///
     /// # Errors
-    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] are about the
-    /// arguments; anything else is what stopped the program.
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] concern the arguments;
+    /// any other error is the reason why the program stopped.
     ///
     /// # Panics
-    /// When a host function does.
+    /// If a host function panics.
     pub fn call(
         &self,
         mut store: impl AsContextMut,
@@ -91,7 +91,7 @@ impl Func {
         Ok(())
     }
 
-    /// The same function, to be called with arguments and results of Rust's types.
+    /// The same function, with arguments and results of Rust types.
     ///
     /// # Errors
     /// [`Error::FuncType`] if the function has another type.
@@ -107,11 +107,11 @@ impl Func {
         }
     }
 
-    /// Calls it with lowered arguments, which the results replace.
+    /// Calls it with lowered arguments, which are replaced by the results.
     ///
     /// # Safety
-    /// The values are as many as the larger of the numbers of parameters and results, and are
-    /// arguments of its types as this store lowers them.
+    /// The number of values is the larger one of the numbers of parameters and results, and they
+    /// are arguments of its types, lowered by this store.
     #[track_caller]
     pub(crate) unsafe fn call_raw<T: 'static>(
         &self,
@@ -119,7 +119,7 @@ impl Func {
         values: *mut u64,
     ) -> Result<(), Error> {
         store.opaque.check(self.store);
-        // SAFETY: the caller's obligation, and the function is of this store.
+        // SAFETY: the caller's obligation, and the function belongs to this store.
         unsafe { activation::invoke(store, *self, values) }
     }
 
@@ -148,7 +148,7 @@ impl Func {
         self.store == store.id
     }
 
-    /// What WebAssembly sees, if the store is the function's own.
+    /// The lowered value, if the function belongs to this store.
     pub(crate) fn lower(&self, store: &StoreOpaque) -> Result<u64, Error> {
         match self.belongs_to(store) {
             true => Ok(self.vm.as_ptr().expose_provenance() as u64),

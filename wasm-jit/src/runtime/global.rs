@@ -12,9 +12,10 @@ use crate::types::{GlobalType, Mutability, RefType, ValType};
 #[derive(Debug)]
 pub(crate) struct GlobalData {
     pub ty: GlobalType,
-    /// Its eight bytes: in the context of the instance that defines it, or in `owned`.
+    /// The address of its eight bytes: in the context of the instance that defines it, or in
+    /// `owned`.
     pub cell: NonNull<u64>,
-    /// Whether the cell is a box of its own.
+    /// Whether the cell is a separate box.
     owned: bool,
 }
 
@@ -25,8 +26,8 @@ impl GlobalData {
     }
 
     pub(crate) fn raw(&self) -> u64 {
-        // SAFETY: the cell lives as long as the store; compiled code that could write it does not
-        // run meanwhile.
+        // SAFETY: the cell lives as long as the store; compiled code that could write it is not
+        // running.
         unsafe { self.cell.read() }
     }
 
@@ -49,7 +50,7 @@ impl Drop for GlobalData {
     }
 }
 
-/// A handle of a global. It is used with the store it belongs to; with another, its functions
+/// A handle of a global. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Global(pub(crate) Handle);
@@ -58,8 +59,7 @@ impl Global {
     /// A new global with this value.
     ///
     /// # Errors
-    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is not of the type, or of
-    /// another store.
+    /// [`Error::ValueType`] and [`Error::WrongStore`] if the value is of another type or store.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -82,10 +82,10 @@ impl Global {
         store.lift(ty, raw)
     }
 
-    /// Gives it a value.
+    /// Assigns a value.
     ///
     /// # Errors
-    /// [`Error::ConstantGlobal`], [`Error::ValueType`], or [`Error::WrongStore`] when the value
+    /// [`Error::ConstantGlobal`], [`Error::ValueType`], or [`Error::WrongStore`] if the value
     /// belongs to another store.
     pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;

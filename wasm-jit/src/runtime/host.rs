@@ -1,9 +1,9 @@
 //! Host functions: Rust closures that WebAssembly calls.
 //!
-//! Compiled code reaches one by way of its context and the host trampoline of its type, which calls
-//! [`call_host`] with the arguments in memory. That finds the store and the closure, and catches
-//! what must not unwind through compiled code: a failure, or a panic, is noted in the store, and
-//! taken up again where the activation was entered (`activation`).
+//! Compiled code calls a host function through its context and the host trampoline of its type,
+//! which calls [`call_host`] with the arguments in memory. That finds the store and the closure,
+//! and catches what must not unwind through compiled code: a failure or panic is recorded in the
+//! store, and resumed where the activation was entered (`activation`).
 
 use std::any::Any;
 use std::fmt;
@@ -23,25 +23,25 @@ use crate::trap::{self, Trap};
 use crate::types::FuncType;
 use crate::vmctx::{MAX_RESULTS, VmContext, VmFuncRef};
 
-/// Who calls a host function, in which store.
+/// The store and the caller of a host function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCall {
-    /// By the borrow that the call of WebAssembly took; nobody else uses it until the host function
-    /// returns.
+    /// Derived from the borrow of the call of WebAssembly; nothing else uses it until the host
+    /// function returns.
     pub store: *mut StoreOpaque,
-    /// The calling instance; none if the host calls it.
+    /// The calling instance; `None` if the host is the caller.
     pub caller: Option<NonNull<InstanceData>>,
 }
 
-/// The closure, wrapped: arguments are read from the values, eight bytes each, results are written
-/// there.
+/// The wrapped closure: arguments are read from the values, eight bytes each, and results are
+/// written there.
 ///
 /// # Safety
-/// The store is one whose data have the type that the closure was made for, and the values are as
-/// many as the larger of the numbers of parameters and results, of the types that the function has.
+/// The store has data of the type for which the closure was wrapped; the number of values is the
+/// larger one of the numbers of parameters and results, and they have the function's types.
 pub(crate) type HostClosure = dyn Fn(HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
 
-/// A host function that is in no store yet.
+/// A host function that does not belong to a store yet.
 #[derive(Clone)]
 pub struct HostFunc {
     pub(crate) ty: FuncType,
@@ -58,23 +58,23 @@ impl fmt::Debug for HostFunc {
 #[repr(C)]
 pub(crate) struct HostFuncData {
     context: VmContext,
-    /// What the host trampoline calls.
+    /// The function that the host trampoline calls.
     callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
     pub func_ref: VmFuncRef,
     closure: Arc<HostClosure>,
-    /// Keeps the id that `func_ref` has.
+    /// Keeps the id in `func_ref` in use.
     _type_id: TypeId,
-    /// Has the trampoline.
+    /// Contains the trampoline.
     _image: Arc<CodeImage>,
 }
 
 const _: () = assert!(offset_of!(HostFuncData, callee) == size_of::<VmContext>());
 
 impl HostFunc {
-    /// Makes it a function of a store, whose data must be of the type that the closure was made
-    /// for.
+    /// Creates the function in a store, whose data must have the type for which the closure was
+    /// wrapped.
     pub(crate) fn insert(&self, store: &mut StoreOpaque) -> Result<Func, Error> {
-        // What modules are held to. Compiled code relies on it.
+        // The limits of modules, on which compiled code relies.
         if self.ty.params().len() > MAX_RESULTS || self.ty.results().len() > MAX_RESULTS {
             return Err(Error::InvalidType { of: "function" });
         }
@@ -83,7 +83,7 @@ impl HostFunc {
         Ok(self.insert_with(store, type_id, image, 0))
     }
 
-    /// The same, by the trampoline that an image has for its type of this index.
+    /// The same, with the trampoline of an image for its type of this index.
     ///
     /// # Panics
     /// If it has none.
@@ -123,7 +123,7 @@ impl HostFuncData {
     /// Calls the closure.
     ///
     /// # Safety
-    /// `this` is a host function of the store; the values are as [`HostClosure`] asks for.
+    /// `this` is a host function of the store; the values are as required by [`HostClosure`].
     pub(crate) unsafe fn call(this: *const Self, call: HostCall, values: *mut u64) -> Result<(), Error> {
         // SAFETY: host functions live as long as their store, and do not change.
         let closure = unsafe { &(*this).closure };
@@ -137,11 +137,12 @@ impl fmt::Debug for HostFuncData {
     }
 }
 
-/// What host trampolines call. Returns 1 if the activation is to be left, or an exception thrown.
+/// The target of host trampolines. Returns 1 if the activation is to be left, or an exception is
+/// thrown.
 ///
 /// # Safety
-/// `context` is that of a host function, `caller` that of whoever calls it, in the store that runs;
-/// the values are as [`HostClosure`] asks for.
+/// `context` is that of a host function, `caller` that of its caller, in the running store; the
+/// values are as required by [`HostClosure`].
 unsafe extern "sysv64" fn call_host(
     context: *mut VmContext,
     caller: *mut VmContext,
@@ -154,10 +155,10 @@ unsafe extern "sysv64" fn call_host(
         ((*context).owner as *const HostFuncData, (*area).store, instance)
     };
     let call = HostCall { store, caller: instance };
-    // A panic goes on where the activation was entered; until then nothing looks at what the
-    // closure may have left half done. SAFETY: as above.
+    // A panic is resumed where the activation was entered; until then nothing observes state that
+    // the closure may have left inconsistent. SAFETY: as above.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { HostFuncData::call(host, call, values) }));
-    // SAFETY: the closure has given the store back.
+    // SAFETY: the closure has returned its borrow of the store.
     let store = unsafe { &mut *store };
     // SAFETY: the thread runs the store.
     let interrupted = unsafe { trap::is_interrupted(store.execution()) };
@@ -174,7 +175,7 @@ unsafe extern "sysv64" fn call_host(
 fn note(store: &mut StoreOpaque, error: Error) {
     match error {
         Error::Exception(exception) => match exception.lower(store) {
-            // SAFETY: the context lives as long as the store. Nothing is collected until the
+            // SAFETY: the context lives as long as the store. No collection runs until the
             // exception is taken from there.
             Ok(address) => unsafe { (*store.vm()).thrown = address as usize },
             Err(error) => store.fail(error),
@@ -188,12 +189,12 @@ fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
     store.failure = Some(Failure::Panic(panic));
 }
 
-/// Calls a host function from the host, or as the start function of `caller`: no compiled code is
-/// between, so a panic just goes on.
+/// Calls a host function from the host, or as the start function of `caller`: there is no compiled
+/// code in between, so a panic simply unwinds.
 ///
 /// # Safety
 /// `func` is the context of a host function of the store, which the caller has borrowed
-/// exclusively; the values are as [`HostClosure`] asks for.
+/// exclusively; the values are as required by [`HostClosure`].
 pub(crate) unsafe fn call_directly(
     store: *mut StoreOpaque,
     context: *mut VmContext,

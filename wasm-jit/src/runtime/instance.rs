@@ -1,4 +1,4 @@
-//! [`Instance`], and the memory that compiled code sees of one.
+//! [`Instance`], and the memory of an instance that compiled code accesses.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -19,8 +19,8 @@ use crate::module::{Item, Module};
 use crate::types::RefType;
 use crate::vmctx::{COUNTERS, VmContext, VmFuncRef, VmLayout};
 
-/// The block of memory that `r14` points to: a [`VmContext`] and what [`VmLayout`] places behind
-/// it.
+/// The block of memory that `r14` points to: a [`VmContext`] followed by the parts placed by
+/// [`VmLayout`].
 #[derive(Debug)]
 pub(crate) struct ContextBlock {
     start: NonNull<u8>,
@@ -55,7 +55,7 @@ impl ContextBlock {
         self.start.as_ptr().cast()
     }
 
-    /// What lies at an offset that [`VmLayout`] gave.
+    /// The part at an offset that [`VmLayout`] returned.
     pub(crate) fn at<T>(&self, offset: i32) -> NonNull<T> {
         let offset = offset as usize;
         assert!(offset + size_of::<T>() <= self.size);
@@ -71,7 +71,7 @@ impl Drop for ContextBlock {
     }
 }
 
-/// An instance of a store. The lists say where in the store's vectors its items are, by their
+/// An instance of a store. The lists have the indices of its items in the store's vectors, by their
 /// indices in the module.
 #[derive(Debug)]
 pub(crate) struct InstanceData {
@@ -79,15 +79,15 @@ pub(crate) struct InstanceData {
     /// Dropped before the context, which has the address of its counters.
     pub _counting: Counting,
     pub block: ContextBlock,
-    /// One for each function, imports first. Compiled code has their addresses.
+    /// One for each function, imports first. Compiled code holds their addresses.
     pub func_refs: NonNull<[VmFuncRef]>,
     pub memories: Box<[u32]>,
     pub tables: Box<[u32]>,
     pub globals: Box<[u32]>,
     pub tags: Box<[u32]>,
-    /// Which data segments are empty: they were used up, or dropped.
+    /// Data segments that are empty: they were used or dropped.
     pub dropped_data: Box<[bool]>,
-    /// The element segments; empty when used up or dropped.
+    /// The element segments; empty if used or dropped.
     pub elements: Box<[ElementValues]>,
 }
 
@@ -111,12 +111,12 @@ impl InstanceData {
         let type_index = image.module.functions[function as usize];
         let code =
             image.entry_trampoline(type_index).expect("the image has trampolines for all its functions");
-        // SAFETY: the code of an entry trampoline is such a function, for as long as the image; the
-        // instance holds its module.
+        // SAFETY: the code of an entry trampoline is such a function as long as the image lives;
+        // the instance holds its module.
         unsafe { std::mem::transmute::<*const u8, Entry>(code) }
     }
 
-    /// What an item of the module is in this instance.
+    /// The item of this instance that corresponds to an item of the module.
     pub(crate) fn item(&self, store: &StoreOpaque, item: Item) -> Extern {
         match item {
             Item::Func(index) => Extern::Func(Func::at(store, self.func_ref(index))),
@@ -127,7 +127,7 @@ impl InstanceData {
         }
     }
 
-    /// The elements of segments of such a type.
+    /// The elements of segments of types for which `kind` returns true.
     pub(crate) fn collected_elements(&self, kind: impl Fn(RefType) -> bool) -> impl Iterator<Item = u64> {
         self.elements
             .iter()
@@ -147,28 +147,28 @@ impl InstanceData {
 
 impl Drop for InstanceData {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box when the instance was made; an instance is dropped with its
+        // SAFETY: leaked from a box when the instance was created; an instance is dropped with its
         // store.
         drop(unsafe { Box::from_raw(self.func_refs.as_ptr()) });
     }
 }
 
-/// A handle of an instance of a module. It is used with the store it belongs to; with another, its
-/// functions panic.
+/// A handle of an instance of a module. It must be used with the store that it belongs to;
+/// otherwise its methods panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance(pub(crate) Handle);
 
 impl Instance {
-    /// Instantiates a module: links the imports, initializes memories and tables, and calls the
+    /// Instantiates a module: resolves the imports, initializes memories and tables, and calls the
     /// start function.
     ///
     /// # Errors
-    /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] are about
-    /// the imports; [`Error::Memory`] and [`Error::StoreLimit`] about what it needs. A trap, in the
-    /// start function or where a segment does not fit, leaves what was written before.
+    /// [`Error::ImportCount`], [`Error::IncompatibleImport`] and [`Error::WrongStore`] concern the
+    /// imports; [`Error::Memory`] and [`Error::StoreLimit`] the resources that it needs. After a
+    /// trap, in the start function or because a segment does not fit, earlier writes remain.
     ///
     /// # Panics
-    /// If store and module are of different engines; when a host function panics.
+    /// If store and module belong to different engines, or a host function panics.
     pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self, Error> {
         instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
     }
@@ -185,7 +185,7 @@ impl Instance {
         instance.module.export(name).map(|item| instance.item(store, item))
     }
 
-    /// All exports, in the module's order.
+    /// All exports, in module order.
     pub fn exports<'a, T: 'static>(
         &self,
         store: impl Into<super::StoreContext<'a, T>>,
@@ -201,7 +201,7 @@ impl Instance {
         self.get_export(store, name)?.into_func()
     }
 
-    /// The exported function of this name, to be called with arguments and results of Rust's types.
+    /// The exported function of this name, with arguments and results of Rust types.
     ///
     /// # Errors
     /// [`Error::UnknownExport`], and [`Error::FuncType`] if the function has another type.
@@ -241,8 +241,8 @@ impl Instance {
 
     #[track_caller]
     pub(crate) fn inner<'a>(&self, store: &'a StoreOpaque) -> &'a InstanceData {
-        // SAFETY: instances live as long as their store. What changes in them changes while the
-        // store is borrowed exclusively.
+        // SAFETY: instances live as long as their store. They are mutated only while the store is
+        // borrowed exclusively.
         unsafe { store.instances[self.0.index_in(store)].as_ref() }
     }
 }

@@ -1,11 +1,11 @@
 //! Instantiation.
 //!
-//! 1. *Link*: every import gets what is given for it, if that has a matching type.
-//! 2. *Allocate*: memories, tables, globals and tags of the module's own join the store's, or none
-//!    does; the context is filled in.
-//! 3. *Initialize*: globals in their order, element segments get their values, then active ones are
-//!    copied to their tables, active data segments to their memories. A segment that does not fit
-//!    traps; what was written before stays.
+//! 1. *Link*: every import is matched with the supplied item, which must have a compatible type.
+//! 2. *Allocate*: the module's own memories, tables, globals and tags are added to the store, all
+//!    or none; the context is filled in.
+//! 3. *Initialize*: globals in order, then the values of element segments; then active element
+//!    segments are copied to their tables, active data segments to their memories. A segment that
+//!    does not fit traps; earlier writes remain.
 //! 4. *Start*: the start function is called.
 
 use std::io;
@@ -45,12 +45,12 @@ pub(crate) fn instantiate<T: 'static>(
     };
     opaque.instances.push(data);
     let instance = Instance(Handle::at(opaque, opaque.instances.len() as u32 - 1));
-    // SAFETY: just made; the store keeps it.
+    // SAFETY: just created; the store keeps it alive.
     unsafe { fill_context(opaque, data) };
     initialize(opaque, data)?;
     if let Some(start) = module.parsed().start {
         let func = Func::at(opaque, instance.inner(opaque).func_ref(start));
-        // SAFETY: the function is of this store; a start function has neither parameters nor
+        // SAFETY: the function belongs to this store; a start function has neither parameters nor
         // results.
         unsafe { activation::start(store, func, data) }?;
     }
@@ -78,7 +78,7 @@ fn check_imports(store: &StoreOpaque, module: &Module, imports: &[Extern]) -> Re
     Ok(())
 }
 
-/// Makes the instance and all it has, not initialized yet.
+/// Creates the instance and its items, not initialized yet.
 fn allocate(
     store: &mut StoreOpaque,
     module: &Module,
@@ -144,10 +144,10 @@ fn allocate(
     Ok(NonNull::from(Box::leak(Box::new(instance))))
 }
 
-/// Writes what compiled code reads.
+/// Writes the fields that compiled code reads.
 ///
 /// # Safety
-/// The instance is one of the store, and nothing else uses it.
+/// The instance belongs to the store, and nothing else uses it.
 unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
     // SAFETY: the caller's obligation.
     let data = unsafe { instance.as_ref() };
@@ -165,8 +165,8 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
         owner: instance.as_ptr().cast(),
         is_host: 0,
     };
-    // SAFETY: `at` gives places in the block, which the instance owns; they are aligned as the
-    // layout is.
+    // SAFETY: `at` returns addresses in the block, which the instance owns; they are aligned as in
+    // the layout.
     unsafe {
         block.at::<VmContext>(0).write(head);
         for (number, index) in data.memories.iter().enumerate() {
@@ -187,7 +187,7 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
     }
 }
 
-/// What constant expressions of an instance refer to.
+/// The values to which constant expressions of an instance refer.
 struct Source<'a> {
     store: &'a StoreOpaque,
     instance: &'a InstanceData,
@@ -228,8 +228,8 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             }
         }
     };
-    // Where one does not fit, functions that are in an imported table already may still ask for
-    // those that were not used up.
+    // If one does not fit, functions that are already in an imported table may still use the
+    // remaining segments.
     for (number, segment) in parsed.elements.iter().enumerate() {
         if !matches!(segment.mode, SegmentMode::Declared) {
             let values = segment_values(store, &segment.items);

@@ -1,9 +1,9 @@
-//! What compiled code calls for instructions that are too much for it: growing, bulk operations,
-//! waiting, making exceptions.
+//! Libcalls: operations that compiled code delegates to the runtime: growing, bulk operations,
+//! waiting, allocating exceptions.
 //!
-//! All run on the stack of the program, called with the convention of C, in the middle of an
-//! activation; none unwinds. Those that can trap note the trap in the store and answer so; compiled
-//! code then leaves by `Raise`.
+//! All run on the stack of the program, called with the C convention, inside an activation; none
+//! unwinds. Those that can trap record the trap in the store and return a failure; compiled code
+//! then leaves through `Raise`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use super::wait::{self, Outcome};
 use crate::trap::{self, Trap};
 use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
 
-/// What a size is when it could not grow.
+/// The result of a refused growth.
 const REFUSED: u64 = u32::MAX as u64;
 
 /// The addresses, in the order of [`Libcall`].
@@ -77,7 +77,7 @@ fn address(libcall: Libcall) -> usize {
     }
 }
 
-/// The store and the instance of a context, for the time of a libcall.
+/// The store and the instance of a context, during a libcall.
 struct Running<'a> {
     store: &'a mut StoreOpaque,
     instance: &'a mut InstanceData,
@@ -85,10 +85,10 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// # Safety
-    /// The context is that of an instance whose code is running, and has called this libcall.
+    /// The context belongs to an instance whose code is running and has called this libcall.
     unsafe fn new(context: *mut VmContext) -> Self {
-        // SAFETY: the store has been lent to what runs in it; the libcall is all that does.
-        // Instance and store are different objects, and no one else holds a reference to the
+        // SAFETY: the store is lent to the code that runs in it, which is only this libcall.
+        // Instance and store are different objects, and there is no other reference to the
         // instance.
         unsafe {
             let area: *mut StoreArea = (*context).store.cast();
@@ -100,13 +100,13 @@ impl Running<'_> {
         &self.store.memories[self.instance.memories[index as usize] as usize]
     }
 
-    /// The place of a table in the store.
+    /// The index of a table in the store.
     fn table(&self, index: u32) -> u32 {
         self.instance.tables[index as usize]
     }
 
-    /// What a bulk operation answers. A program may spend nearly all its time in them, where no
-    /// signal can stop it; so it is stopped here.
+    /// The result of a bulk operation. A program may spend nearly all of its time in these, where
+    /// no signal can stop it; so interrupts take effect here.
     fn answer(self, outcome: Result<u64, Trap>) -> Answer {
         // SAFETY: this thread runs the store.
         let is_interrupted = || unsafe { trap::is_interrupted(self.store.execution()) };
@@ -120,7 +120,7 @@ impl Running<'_> {
     }
 }
 
-/// The halves of two indices in one argument.
+/// The two indices that are packed into one argument.
 fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
 }
@@ -157,8 +157,8 @@ fn copy(
     let from = from_memory.range(from, length).ok_or(Trap::MemoryOutOfBounds)?;
     let to = to_memory.range(to, length).ok_or(Trap::MemoryOutOfBounds)?;
     let shared = to_memory.ty().is_shared() || from_memory.ty().is_shared();
-    // SAFETY: both ranges have access. Memories that are not shared belong to the store, which does
-    // nothing else meanwhile.
+    // SAFETY: both ranges are accessible. Memories that are not shared belong to the store, which
+    // is not used concurrently.
     unsafe {
         match shared {
             true => copy_atomically(from, to, length as usize),
@@ -206,7 +206,7 @@ unsafe extern "sysv64" fn memory_init(
     running.answer(outcome.map(|()| 0))
 }
 
-/// `length` elements from `from` on, if there are so many.
+/// `length` elements from `from` on, if there are that many.
 fn part<T>(all: &[T], from: u64, length: u64) -> Option<&[T]> {
     let end = from.checked_add(length)?;
     all.get(usize::try_from(from).ok()?..usize::try_from(end).ok()?)
@@ -217,15 +217,15 @@ pub(crate) fn write_memory(memory: &LinearMemory, to: u64, bytes: &[u8]) -> Resu
     let to = memory.range(to, bytes.len() as u64).ok_or(Trap::MemoryOutOfBounds)?;
     match memory.ty().is_shared() {
         true => {
-            // Atomic accesses ask for memory that may be written, even to read it.
+            // Atomic accesses require writable memory, even for reads.
             let mut copy = [0; 4096];
             for (number, chunk) in bytes.chunks(copy.len()).enumerate() {
                 copy[..chunk.len()].copy_from_slice(chunk);
-                // SAFETY: the chunk's place lies in the range, which has access.
+                // SAFETY: the chunk is inside the range, which is accessible.
                 unsafe { copy_atomically(copy.as_ptr(), to.add(number * copy.len()), chunk.len()) };
             }
         }
-        // SAFETY: as in `copy`; the bytes are not the memory's.
+        // SAFETY: as in `copy`; the bytes are not part of the memory.
         false => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
     }
     Ok(())
@@ -313,7 +313,7 @@ unsafe extern "sysv64" fn atomic_wait_32(
     expected: u64,
     timeout: i64,
 ) -> Answer {
-    // SAFETY: aligned and in a memory, as `atomic_wait` asks.
+    // SAFETY: aligned and in a memory, as `atomic_wait` guarantees.
     let load =
         |cell: NonNull<u8>| unsafe { AtomicU32::from_ptr(cell.as_ptr().cast()) }.load(Ordering::SeqCst);
     // SAFETY: called by compiled code.
@@ -327,17 +327,17 @@ unsafe extern "sysv64" fn atomic_wait_64(
     expected: u64,
     timeout: i64,
 ) -> Answer {
-    // SAFETY: aligned and in a memory, as `atomic_wait` asks.
+    // SAFETY: aligned and in a memory, as `atomic_wait` guarantees.
     let load =
         |cell: NonNull<u8>| unsafe { AtomicU64::from_ptr(cell.as_ptr().cast()) }.load(Ordering::SeqCst);
     // SAFETY: called by compiled code.
     unsafe { atomic_wait(context, memory as u32, address, 8, timeout, |cell| load(cell) == expected) }
 }
 
-/// `is_expected` is asked about a cell of `size` bytes that is aligned and in the memory.
+/// `is_expected` is called with a cell of `size` bytes that is aligned and in the memory.
 ///
 /// # Safety
-/// As [`Running::new`].
+/// Those of [`Running::new`].
 unsafe fn atomic_wait(
     context: *mut VmContext,
     memory: u32,
@@ -380,7 +380,7 @@ unsafe extern "sysv64" fn atomic_notify(
     running.answer(cell.map(|cell| u64::from(wait::notify(cell.as_ptr().addr(), count as u32))))
 }
 
-/// Where an atomic access of `size` bytes goes.
+/// The address of an atomic access of `size` bytes.
 fn atomic_cell(memory: &LinearMemory, address: u64, size: u64) -> Result<NonNull<u8>, Trap> {
     if !address.is_multiple_of(size) {
         return Err(Trap::HeapMisaligned);
@@ -403,7 +403,7 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         true => Err(Trap::Interrupt.into()),
         false => {
             let tag = tag.identity(running.store);
-            // The collector drops values of the embedder's, which may panic: nothing may unwind
+            // The collector drops values of the embedder, which may panic: nothing may unwind
             // through compiled code.
             let create = || {
                 collect::if_due(running.store, collect::From::Libcall, values);
@@ -420,7 +420,7 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
     };
     match exception {
         Ok(address) => address as u64,
-        // To throw null traps; the activation is left for this reason then.
+        // Throwing null traps; the activation is then left for this reason.
         Err(error) => {
             running.store.fail(error);
             0

@@ -1,8 +1,8 @@
-//! [`StoreLimits`]: how much the instances of a store may use.
+//! [`StoreLimits`]: limits on the resources of a store's instances.
 
 use crate::error::Error;
 
-/// Limits of a store. By default there are none but those of WebAssembly and of the machine.
+/// Limits of a store. By default there are none except those of WebAssembly and of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct StoreLimits {
     memory_size: Option<u64>,
@@ -17,27 +17,26 @@ impl StoreLimits {
         Self::default()
     }
 
-    /// Each memory has at most so many bytes. To grow beyond fails as `memory.grow` does.
+    /// Maximum size of each memory, in bytes. Growing beyond it fails as `memory.grow` does.
     pub fn memory_size(mut self, bytes: u64) -> Self {
         self.memory_size = Some(bytes);
         self
     }
 
-    /// Each table has at most so many elements. To grow beyond fails as `table.grow` does.
+    /// Maximum number of elements of each table. Growing beyond it fails as `table.grow` does.
     pub fn table_elements(mut self, elements: u64) -> Self {
         self.table_elements = Some(elements);
         self
     }
 
-    /// The exceptions that are still reached have at most so many bytes, all together; each has
-    /// some twenty, and eight for each value. To throw one more ends the call with
-    /// [`Error::StoreLimit`].
+    /// Maximum size of all reachable exceptions together, in bytes; each has some twenty, and eight
+    /// for each value. Throwing an exception beyond it ends the call with [`Error::StoreLimit`].
     pub fn exceptions_size(mut self, bytes: u64) -> Self {
         self.exceptions_size = Some(bytes);
         self
     }
 
-    /// There are at most so many instances.
+    /// Maximum number of instances.
     pub fn instances(mut self, instances: usize) -> Self {
         self.instances = Some(instances);
         self
@@ -55,7 +54,7 @@ impl StoreLimits {
         self.exceptions_size.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Whether there may be one instance more.
+    /// Whether another instance is permitted.
     pub(crate) fn check_instances(&self, existing: usize) -> Result<(), Error> {
         match self.instances.is_none_or(|limit| existing < limit) {
             true => Ok(()),

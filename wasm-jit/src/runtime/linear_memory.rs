@@ -1,17 +1,17 @@
-//! A linear memory's pages.
+//! The pages of a linear memory.
 //!
 //! Compiled code does not compare addresses with the memory's length. The whole range that an
-//! access can name is reserved, without access: 4 GiB for the address, 4 GiB for the offset in the
-//! instruction, and a guard for the width of the access. To grow is to give access to the first
-//! pages that have none, so the base never moves.
+//! access can address is reserved, inaccessible: 4 GiB for the address, 4 GiB for the offset in the
+//! instruction, and a guard for the width of the access. Growing makes further pages accessible, so
+//! the base never moves.
 //!
-//! Where the system refuses so many addresses (`ulimit -v`), compiled code does compare
+//! If the system refuses that many addresses (`ulimit -v`), compiled code does compare
 //! ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory has no more addresses than
-//! bytes. Its base does not move either: it lies in a range of addresses where the kernel puts
-//! nothing by itself, 8 GiB from the next one, and grows into them.
+//! bytes. Its base does not move either: it is in a range of addresses in which the kernel places
+//! nothing by itself, 8 GiB from the next memory, and grows into the gap.
 //!
-//! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock lets
-//! one of them grow it at a time.
+//! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock
+//! serializes growth.
 
 use std::ffi::c_void;
 use std::hash::{BuildHasher, RandomState};
@@ -32,37 +32,37 @@ pub(crate) const MAX_PAGES: u64 = 1 << 16;
 const GUARD: usize = 1 << 16;
 const RESERVED: usize = (8 << 30) + GUARD;
 
-/// As many memories the system must let a process reserve addresses for.
+/// Number of memories for which the system must be able to reserve addresses.
 const MEMORIES: usize = 8;
 
-/// Where memories without a reservation lie: far from executables, which are above, and from what
-/// the kernel places, above those.
+/// Start of the range of memories without a reservation: far from executables, which are above, and
+/// from the kernel's mappings, which are above those.
 const FIRST_SLOT: usize = 0x1000_0000_0000;
 const SLOT: usize = 8 << 30;
 const SLOTS: usize = 8192;
-/// Most slots that are tried for a memory.
+/// Maximum number of slots that are tried for a memory.
 const MAX_TRIES: usize = 1024;
 
-/// Which addresses a memory has.
+/// The addresses of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All that an access can name.
+    /// All addresses that an access can reach.
     Reserved,
-    /// Those of its pages, and a guard before them: for code that checks bounds.
+    /// Only those of its pages, and a guard before them: for code that checks bounds.
     Exact,
 }
 
 /// Whether the system lets this process reserve the addresses of some memories.
 pub(crate) fn can_reserve() -> bool {
     let length = MEMORIES * RESERVED;
-    // SAFETY: a new mapping at an address that the kernel chooses, which goes again.
+    // SAFETY: a new mapping at an address chosen by the kernel, which is unmapped again.
     unsafe {
         let mapped = mmap_anonymous(null_mut(), length, ProtFlags::empty(), MAP_FLAGS);
         mapped.is_ok_and(|base| munmap(base, length).is_ok())
     }
 }
 
-/// A memory that has no reservation cannot be used by code that does not check bounds.
+/// The error if a memory without a reservation is used by code that does not check bounds.
 pub(crate) fn not_reserved(source: io::Error) -> Error {
     Error::Memory { purpose: "the 8 GiB of addresses of a linear memory (see BoundsChecks)", source }
 }
@@ -82,8 +82,8 @@ pub(crate) struct LinearMemory {
     growing: Mutex<()>,
 }
 
-// SAFETY: the mapping belongs to this value until it is dropped. Its contents are reached through
-// raw pointers only; who may do so is for the owners to say: one store for a memory of its own, and
+// SAFETY: the mapping belongs to this value until it is dropped. Its contents are accessed through
+// raw pointers only; its owners guarantee exclusive access: one store for a memory of its own, and
 // atomic accesses for a shared one.
 unsafe impl Send for LinearMemory {}
 // SAFETY: as above.
@@ -110,24 +110,24 @@ impl LinearMemory {
         Ok(memory)
     }
 
-    /// Lets the pages at `from..to`, in bytes, be read and written. They are zero: nobody could
-    /// write there before.
+    /// Makes the pages at `from..to`, in bytes, readable and writable. They are zero, because they
+    /// were not writable before.
     ///
-    /// New pages mapped over reserved ones would be the same, but where the kernel refuses that, it
-    /// may have unmapped the old ones already: compiled code would reach whatever comes to lie
-    /// there. Where none are reserved, the new ones replace nothing.
+    /// Mapping new pages over the reserved ones would have the same effect, but if the kernel
+    /// refuses that, it may already have unmapped the old ones: compiled code could then access an
+    /// unrelated mapping. Without a reservation, the new pages replace nothing.
     fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
         if from == to {
             return Ok(());
         }
         let length = (to - from) as usize;
-        // SAFETY: an address for the kernel, behind the memory's length.
+        // SAFETY: an address for the kernel, beyond the memory's length.
         let start = unsafe { self.base.as_ptr().add(from as usize).cast() };
         match self.extent {
             Extent::Reserved => {
                 let access = MprotectFlags::READ | MprotectFlags::WRITE;
-                // SAFETY: the range lies in this value's reservation, behind the memory's length,
-                // where nobody reads or writes.
+                // SAFETY: the range is in this value's reservation, beyond the memory's length,
+                // where nothing reads or writes.
                 unsafe { mprotect(start, length, access) }
             }
             Extent::Exact => map_at(start, length, ProtFlags::READ | ProtFlags::WRITE),
@@ -143,7 +143,7 @@ impl LinearMemory {
         self.ty
     }
 
-    /// The type that an importer sees: at least as large as it is now.
+    /// The type for importers: the minimum is the current size.
     pub(crate) fn current_type(&self) -> MemoryType {
         let pages = self.pages() as u32;
         match (self.ty.is_shared(), self.ty.maximum()) {
@@ -156,7 +156,7 @@ impl LinearMemory {
         self.base.as_ptr()
     }
 
-    /// Where the length is, for compiled code.
+    /// The address of the length, for compiled code.
     pub(crate) fn length_cell(&self) -> *const AtomicU64 {
         &raw const self.length
     }
@@ -170,7 +170,7 @@ impl LinearMemory {
         self.length() / PAGE
     }
 
-    /// Adds pages; returns how many there were. `None` if there cannot be so many, or
+    /// Adds pages; returns their previous number. `None` if the maximum is exceeded, or
     /// `allow(new size in bytes)` refuses.
     pub(crate) fn grow(&self, pages: u64, allow: impl FnOnce(u64) -> bool) -> Option<u64> {
         let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +185,7 @@ impl LinearMemory {
         Some(old / PAGE)
     }
 
-    /// The address of `length` bytes at `offset`, or `None` where they are not all in the memory.
+    /// The address of `length` bytes at `offset`, or `None` if they are not all in the memory.
     pub(crate) fn range(&self, offset: u64, length: u64) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
         // SAFETY: within the reservation.
@@ -199,19 +199,19 @@ impl Drop for LinearMemory {
             Extent::Reserved => (self.base(), RESERVED),
             Extent::Exact => (self.base().wrapping_sub(GUARD), GUARD + self.length() as usize),
         };
-        // SAFETY: the mapping is this value's own, and nobody is left who knows its address.
-        // Unmapping what is mapped succeeds.
+        // SAFETY: the mapping is this value's own, and nothing else has its address. Unmapping a
+        // mapped range succeeds.
         let unmapped = unsafe { munmap(start.cast(), length) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Maps new pages there, if nothing else is mapped there.
+/// Maps new pages at this address, if nothing else is mapped there.
 fn map_at(start: *mut c_void, length: usize, access: ProtFlags) -> rustix::io::Result<()> {
     // SAFETY: replaces no mapping.
     let mapped = unsafe { mmap_anonymous(start, length, access, MAP_FLAGS | MapFlags::FIXED_NOREPLACE) }?;
     if mapped != start {
-        // Linux before 4.17 takes the address for a hint.
+        // Linux before 4.17 treats the address as a hint.
         // SAFETY: just mapped.
         unsafe { munmap(mapped, length) }?;
         return Err(rustix::io::Errno::EXIST);
@@ -219,10 +219,10 @@ fn map_at(start: *mut c_void, length: usize, access: ProtFlags) -> rustix::io::R
     Ok(())
 }
 
-/// Takes a slot by mapping the guard at its beginning. Gives the address behind that.
+/// Claims a slot by mapping the guard at its start. Returns the address after the guard.
 fn map_slot() -> rustix::io::Result<*mut c_void> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // The first is chosen at random.
+    // The first slot is chosen at random.
     static OFFSET: LazyLock<usize> = LazyLock::new(|| RandomState::new().hash_one(0) as usize % SLOTS);
     for _ in 0..MAX_TRIES {
         let slot = (NEXT.fetch_add(1, Ordering::Relaxed) + *OFFSET) % SLOTS;
@@ -240,16 +240,16 @@ fn no_memory(errno: rustix::io::Errno) -> Error {
     Error::Memory { purpose: "a linear memory", source: errno.into() }
 }
 
-/// Copies bytes that other threads may be writing or reading, to where they may be too.
+/// Copies bytes between ranges that other threads may be reading or writing.
 ///
 /// The ranges may overlap. Each byte is copied atomically, eight at a time where both ends are
 /// aligned alike.
 ///
 /// # Safety
-/// Both ranges are mapped with access, and are used otherwise by atomic accesses or compiled code
-/// only.
+/// Both ranges are mapped and accessible, and are otherwise accessed only atomically or by compiled
+/// code.
 pub(crate) unsafe fn copy_atomically(from: *const u8, to: *mut u8, length: usize) {
-    // Words can be copied from the first place on that is aligned at both ends.
+    // Words can be copied from the first offset that is aligned at both ends.
     let alike = from.addr() % 8 == to.addr() % 8;
     let head = if alike { from.align_offset(8).min(length) } else { length };
     let words = (length - head) / 8;
@@ -280,10 +280,10 @@ pub(crate) unsafe fn copy_atomically(from: *const u8, to: *mut u8, length: usize
     }
 }
 
-/// Sets bytes that other threads may be using.
+/// Sets bytes that other threads may be accessing.
 ///
 /// # Safety
-/// As [`copy_atomically`].
+/// Those of [`copy_atomically`].
 pub(crate) unsafe fn fill_atomically(to: *mut u8, byte: u8, length: usize) {
     let head = to.align_offset(8).min(length);
     let words = (length - head) / 8;
@@ -299,7 +299,7 @@ pub(crate) unsafe fn fill_atomically(to: *mut u8, byte: u8, length: usize) {
     }
 }
 
-/// What the kernel's answer is as an error of this library.
+/// Converts the kernel's error into an error of this library.
 pub(crate) fn system_refuses(purpose: &'static str) -> Error {
     Error::Memory { purpose, source: io::Error::from(io::ErrorKind::OutOfMemory) }
 }
@@ -324,7 +324,7 @@ mod tests {
         // SAFETY: three pages have access.
         unsafe { assert_eq!((base.add(65_535).read(), base.add(3 * 65_536 - 1).read()), (7, 0)) };
         assert_eq!(memory.grow(1, |_| true), None, "beyond the maximum");
-        assert_eq!(memory.grow(0, |_| false), Some(3), "growing by nothing tells the size");
+        assert_eq!(memory.grow(0, |_| false), Some(3), "growing by nothing returns the size");
     }
 
     #[test]
@@ -354,14 +354,14 @@ mod tests {
         let other = LinearMemory::new(MemoryType::new(1, None), Extent::Exact).unwrap();
         assert_ne!(memory.base(), other.base());
         assert_eq!(memory.grow(3, |_| true), Some(0));
-        let behind = memory.base().wrapping_add(5 * PAGE as usize);
-        map_at(behind.cast(), PAGE as usize, ProtFlags::empty()).unwrap();
+        let after = memory.base().wrapping_add(5 * PAGE as usize);
+        map_at(after.cast(), PAGE as usize, ProtFlags::empty()).unwrap();
         assert_eq!(memory.grow(3, |_| true), None);
         assert_eq!(memory.grow(2, |_| true), Some(3));
         // SAFETY: five pages have access.
         unsafe { assert_eq!(memory.base().add(5 * PAGE as usize - 1).read(), 0) };
         // SAFETY: mapped above.
-        unsafe { munmap(behind.cast(), PAGE as usize) }.unwrap();
+        unsafe { munmap(after.cast(), PAGE as usize) }.unwrap();
         assert_eq!(memory.grow(1, |_| true), Some(5));
     }
 
@@ -378,7 +378,7 @@ mod tests {
             unsafe { copy_atomically(base.add(from), base.add(to), length) };
             assert_eq!(found, expected, "copy {from} to {to}, {length} bytes");
             expected[to..to + length].fill(9);
-            // SAFETY: the range lies in the vector.
+            // SAFETY: the range is inside the vector.
             unsafe { fill_atomically(found.as_mut_ptr().add(to), 9, length) };
             assert_eq!(found, expected, "fill {to}, {length} bytes");
         }

@@ -1,4 +1,4 @@
-//! [`Linker`]: finds the imports of modules by name.
+//! [`Linker`]: resolves the imports of modules by name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::error::{Error, Mismatch};
 use crate::module::{Import, Item, Module};
 use crate::types::{ExternType, FuncType};
 
-/// Definitions by the two names of imports. Host functions belong to no store, so one linker can
-/// serve many stores whose data are of type `T`.
+/// Definitions by the two names of imports. Host functions belong to no store, so one linker can be
+/// used with many stores whose data have type `T`.
 #[derive(Clone)]
 pub struct Linker<T: 'static> {
     engine: Engine,
     definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
     allow_shadowing: bool,
-    /// The closures of the definitions are made for stores with such data, which they read and
+    /// The closures of the definitions are for stores with data of this type, which they read and
     /// write: invariant in `T`.
     data: std::marker::PhantomData<fn(T) -> T>,
 }
@@ -58,10 +58,10 @@ impl<T: 'static> Linker<T> {
         self
     }
 
-    /// Defines a name for something of a store, which then only this store can import.
+    /// Defines a name for an item of a store, which then only this store can import.
     ///
     /// # Errors
-    /// [`Error::DuplicateDefinition`]; [`Error::WrongStore`] when it belongs to another store.
+    /// [`Error::DuplicateDefinition`]; [`Error::WrongStore`] if it belongs to another store.
     pub fn define(
         &mut self,
         store: impl AsContext<Data = T>,
@@ -76,7 +76,7 @@ impl<T: 'static> Linker<T> {
         self.insert(module, name, Definition::Extern(item))
     }
 
-    /// Defines a host function by a closure of Rust's types; see [`Func::wrap`].
+    /// Defines a host function by a closure with Rust types; see [`Func::wrap`].
     ///
     /// # Errors
     /// [`Error::DuplicateDefinition`].
@@ -123,7 +123,7 @@ impl<T: 'static> Linker<T> {
         Ok(self)
     }
 
-    /// Makes the names of `module` known as those of `as_module` too.
+    /// Makes the definitions of `module` also available under `as_module`.
     ///
     /// # Errors
     /// [`Error::DuplicateDefinition`].
@@ -147,10 +147,10 @@ impl<T: 'static> Linker<T> {
         self.definitions.get(module)?.get(name)
     }
 
-    /// What is defined by these names. A host function becomes one of the store.
+    /// The definition of these names. A host function is created in the store.
     ///
     /// # Errors
-    /// As [`Func::new`], for a host function.
+    /// Those of [`Func::new`], for a host function.
     pub fn get(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -166,13 +166,13 @@ impl<T: 'static> Linker<T> {
         })
     }
 
-    /// Instantiates a module with what is defined for its imports.
+    /// Instantiates a module with the definitions of its imports.
     ///
     /// # Errors
-    /// [`Error::UnknownImport`], and whatever [`Instance::new`] gives.
+    /// [`Error::UnknownImport`], and those of [`Instance::new`].
     ///
     /// # Panics
-    /// If store and module are of different engines.
+    /// If store and module belong to different engines.
     pub fn instantiate(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -194,7 +194,7 @@ impl<T: 'static> Linker<T> {
     }
 }
 
-/// A host function for an import, called by the trampoline that the module has for its type.
+/// A host function for an import, called through the module's own trampoline for its type.
 fn import_host<T: 'static>(
     store: &mut StoreInner<T>,
     module: &Module,

@@ -7,8 +7,8 @@ use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMu
 use crate::error::Error;
 use crate::types::MemoryType;
 
-/// A handle of a memory that belongs to one store. It is used with that store; with another, its
-/// functions panic.
+/// A handle of a memory that belongs to one store. It must be used with that store; otherwise its
+/// methods panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(pub(crate) Handle);
 
@@ -16,7 +16,7 @@ impl Memory {
     /// A new memory, zeroed.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for a shared memory (see [`SharedMemory`]) and for impossible limits,
+    /// [`Error::InvalidType`] for a shared memory (see [`SharedMemory`]) and for invalid limits,
     /// [`Error::StoreLimit`], [`Error::Memory`].
     pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self, Error> {
         if ty.is_shared() {
@@ -41,7 +41,7 @@ impl Memory {
         self.inner(&store.as_context().0.opaque).length() as usize
     }
 
-    /// Where it is; it never moves. Compiled code changes what is there.
+    /// Its address; it never moves. Compiled code changes its contents.
     pub fn data_ptr(&self, store: impl AsContext) -> *mut u8 {
         self.inner(&store.as_context().0.opaque).base()
     }
@@ -50,31 +50,31 @@ impl Memory {
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.opaque;
         let memory = self.inner(store);
-        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed:
-        // nothing writes there.
+        // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
+        // borrowed: nothing writes to it.
         unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) }
     }
 
-    /// Its contents, to be changed.
+    /// Its contents, mutable.
     pub fn data_mut<'a, T: 'static>(&self, store: impl Into<StoreContextMut<'a, T>>) -> &'a mut [u8] {
         self.data_and_store_mut(store).0
     }
 
-    /// Its contents, to be changed, and the embedder's data.
+    /// Its contents, mutable, and the embedder's data.
     pub fn data_and_store_mut<'a, T: 'static>(
         &self,
         store: impl Into<StoreContextMut<'a, T>>,
     ) -> (&'a mut [u8], &'a mut T) {
         let store = store.into().into_inner();
         let memory = self.inner(&store.opaque);
-        // SAFETY: so many bytes have access. The memory is not shared, and its store is borrowed
-        // exclusively: nothing else reads or writes there. Neither does whoever has the embedder's
-        // data.
+        // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
+        // borrowed exclusively: nothing else reads or writes it. The embedder's data do not give
+        // access to it either.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.length() as usize) };
         (bytes, &mut store.data)
     }
 
-    /// Copies bytes out of it.
+    /// Copies bytes from it.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
@@ -96,7 +96,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Adds pages, zeroed; returns how many there were.
+    /// Adds zeroed pages; returns their previous number.
     ///
     /// # Errors
     /// [`Error::Grow`].
@@ -143,13 +143,13 @@ impl StoreOpaque {
         self.memories.len() as u32 - 1
     }
 
-    /// Adds pages to a memory, within the limits; returns how many there were.
+    /// Adds pages to a memory, within the limits; returns their previous number.
     pub(crate) fn grow_memory(&mut self, memory: u32, pages: u64) -> Option<u64> {
         self.memories[memory as usize].grow(pages, |bytes| self.limits.allows_memory(bytes))
     }
 }
 
-/// A memory that any number of stores and threads may use. A clone is the same memory.
+/// A memory that any number of stores and threads may use. A clone refers to the same memory.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(pub(crate) Arc<LinearMemory>);
 
@@ -157,13 +157,13 @@ impl SharedMemory {
     /// A new memory, zeroed.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for a memory that is not shared and for impossible limits,
+    /// [`Error::InvalidType`] for a memory that is not shared and for invalid limits,
     /// [`Error::Memory`].
     pub fn new(ty: MemoryType) -> Result<Self, Error> {
         if !ty.is_shared() {
             return Err(Error::InvalidType { of: "memory" });
         }
-        // Without a reservation, modules can use it that were compiled with bounds checks.
+        // Without a reservation, only modules compiled with bounds checks can use it.
         let memory = match LinearMemory::new(ty, Extent::Reserved) {
             Err(Error::Memory { .. }) => LinearMemory::new(ty, Extent::Exact),
             memory => memory,
@@ -186,13 +186,13 @@ impl SharedMemory {
         self.0.length() as usize
     }
 
-    /// Where it is; it never moves. Other threads may read and write there at any time: use atomic
-    /// accesses.
+    /// Its address; it never moves. Other threads may read and write its contents at any time: use
+    /// atomic accesses.
     pub fn data_ptr(&self) -> *mut u8 {
         self.0.base()
     }
 
-    /// Adds pages, zeroed; returns how many there were.
+    /// Adds zeroed pages; returns their previous number.
     ///
     /// # Errors
     /// [`Error::Grow`].
@@ -200,14 +200,14 @@ impl SharedMemory {
         self.0.grow(pages, |_| true).ok_or(Error::Grow { of: "memory", size: self.size(), by: pages })
     }
 
-    /// Copies bytes out of it. Where other threads write meanwhile, each byte is an old one or a
-    /// new one.
+    /// Copies bytes from it. If other threads write at the same time, each byte is an old or a new
+    /// one.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
         let from = self.range(offset, buffer.len())?;
-        // SAFETY: so many bytes have access, and no reference to them exists; the buffer is
+        // SAFETY: this many bytes are accessible, and there is no reference to them; the buffer is
         // borrowed exclusively.
         unsafe { copy_atomically(from, buffer.as_mut_ptr(), buffer.len()) };
         Ok(())
@@ -219,11 +219,11 @@ impl SharedMemory {
     /// [`Error::OutOfBounds`].
     pub fn write(&self, offset: usize, buffer: &[u8]) -> Result<(), Error> {
         let to = self.range(offset, buffer.len())?;
-        // Atomic accesses ask for memory that may be written, even to read it.
+        // Atomic accesses require writable memory, even for reads.
         let mut copy = [0; 1024];
         for (number, chunk) in buffer.chunks(copy.len()).enumerate() {
             copy[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: as in `read`; the chunk lies in the range.
+            // SAFETY: as in `read`; the chunk is inside the range.
             unsafe { copy_atomically(copy.as_ptr(), to.add(number * copy.len()), chunk.len()) };
         }
         Ok(())

@@ -1,15 +1,14 @@
-//! Running modules: stores, instances, functions of the host, and all that compiled code needs
-//! besides its own instructions.
+//! The runtime: stores, instances, host functions, and everything else that compiled code needs.
 //!
-//! To read it:
-//! 1. `store.rs`: who owns what, and who may touch it when.
-//! 2. `instance.rs` and `instantiate.rs`: a context for compiled code, filled in.
-//! 3. `activation.rs`: a call from the host into WebAssembly, and what comes out of it. `func.rs`
-//!    and `typed.rs` are its two interfaces.
-//! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: what compiled code asks of the
-//!    runtime.
+//! Read in this order:
+//! 1. `store.rs`: ownership, and exclusive access.
+//! 2. `instance.rs` and `instantiate.rs`: contexts of compiled code, and their initialization.
+//! 3. `activation.rs`: a call from the host into WebAssembly, and its outcome. `func.rs` and
+//!    `typed.rs` are its two interfaces.
+//! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
+//!    compiled code calls.
 //! 5. `linear_memory.rs`: why accesses need no checks. `wait.rs`: threads that wait at an address.
-//! 6. `collect.rs`: which exceptions and host values are still reached.
+//! 6. `collect.rs`: collection of unreachable exceptions and host values.
 //!
 //! Each of the other files is one type of the public API.
 

@@ -1,15 +1,15 @@
 //! References to values of the host.
 //!
-//! To WebAssembly an `externref` is a number: the place of the host's value in the store's table of
-//! them, marked so that no small number looks like one. A place is free again when the collector
-//! finds no reference to it (`collect`).
+//! In WebAssembly an `externref` is a number: the index of the host's value in a table of the
+//! store, tagged so that no small number looks like one. The collector frees an entry when it finds
+//! no reference to it (`collect`).
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A value of the host that WebAssembly can hold and pass on, but not look into. A clone is the
-/// same value.
+/// A value of the host that WebAssembly can hold and pass on, but not inspect. A clone refers to
+/// the same value.
 #[derive(Clone)]
 pub struct ExternRef(Arc<dyn Any + Send + Sync>);
 
@@ -36,10 +36,11 @@ impl fmt::Debug for ExternRef {
     }
 }
 
-/// The upper half of an `externref`, which makes it unlike any number that programs compute with.
+/// The upper half of an `externref`, which distinguishes it from numbers that programs compute
+/// with.
 const MARK: u64 = 0x6b1d_e7f5_0000_0000;
 
-/// The host's values that WebAssembly may hold.
+/// The values of the host that WebAssembly may hold.
 #[derive(Debug, Default)]
 pub(crate) struct ExternRefs {
     values: Vec<Option<ExternRef>>,
@@ -47,40 +48,40 @@ pub(crate) struct ExternRefs {
 }
 
 impl ExternRefs {
-    /// How many there are.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    /// How many places there are; marks of the collector are numbered by place.
+    /// Number of entries; marks of the collector are numbered by entry.
     pub(crate) fn places(&self) -> usize {
         self.values.len()
     }
 
-    /// What WebAssembly sees.
+    /// The lowered reference.
     pub(crate) fn lower(&mut self, value: ExternRef) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.values.push(None);
-            u32::try_from(self.values.len() - 1).expect("fewer references than 32 bits can count")
+            u32::try_from(self.values.len() - 1).expect("fewer than 2^32 references")
         });
         self.values[place as usize] = Some(value);
         MARK | u64::from(place)
     }
 
-    /// The value that WebAssembly sees as `raw`, or `None` for null.
+    /// The value of a lowered reference, or `None` for null.
     pub(crate) fn lift(&self, raw: u64) -> Option<ExternRef> {
         let place = self.place(raw)?;
         self.values[place].clone()
     }
 
-    /// The place that a word refers to if it is an `externref`.
+    /// The entry to which a word refers if it is an `externref`.
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
         let place = (word ^ MARK) as usize;
         (place < self.values.len()).then_some(place)
     }
 
-    /// Frees the places that are not marked. Gives the values that were there: to drop one runs
-    /// code of the embedder's, which may panic.
+    /// Frees the entries that are not marked. Returns their values: dropping one runs code of the
+    /// embedder, which may panic.
     #[must_use]
     pub(crate) fn sweep(&mut self, marked: &[bool]) -> Vec<ExternRef> {
         let mut unreachable = Vec::new();

@@ -1,13 +1,13 @@
-//! How far down compiled code may use the stack.
+//! The stack limit of compiled code.
 //!
 //! A thread may run on a stack that is not its own, that of a coroutine or a segment; the host may
-//! change to one between two activations. How large it is, nobody says: the embedder must give it
-//! what the setting allows the program, and [`RESERVE`] besides.
+//! switch stacks between two activations. The size of such a stack is unknown: the embedder must
+//! provide the size that the setting permits, plus [`RESERVE`].
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-/// What compiled code leaves of a thread's stack to host functions, to the runtime, and to signal
+/// Bytes of a thread's stack that compiled code leaves to host functions, the runtime, and signal
 /// handlers.
 const RESERVE: usize = 256 << 10;
 
@@ -18,18 +18,18 @@ pub(crate) fn pointer() -> usize {
     std::hint::black_box(&raw const local).addr()
 }
 
-/// Whether this is the stack on which compiled code was entered at `top` and may go down to
-/// `limit`. `top` is 0 if there was none.
+/// Whether this is the stack on which compiled code was entered at `top` with the limit `limit`.
+/// `top` is 0 if there was none.
 pub(crate) fn is_current(top: usize, limit: usize) -> bool {
     let here = pointer();
     match range() {
         Some((lowest, highest)) if (lowest..highest).contains(&here) => (lowest..highest).contains(&top),
-        // Host functions may have gone below the limit.
+        // Host functions may have used the stack below the limit.
         _ => top != 0 && (limit.saturating_sub(RESERVE)..=top).contains(&here),
     }
 }
 
-/// The lowest address that compiled code may use: `size` bytes below here, or what the thread has.
+/// The lowest address that compiled code may use: `size` bytes below here, or the thread's limit.
 pub(crate) fn limit(size: usize) -> usize {
     let here = pointer();
     let by_setting = here.saturating_sub(size);
@@ -53,12 +53,12 @@ fn range() -> Option<(usize, usize)> {
 
 fn ask() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: fills the attributes of the calling thread in.
+    // SAFETY: initializes the attributes of the calling thread.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
         return None;
     }
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes were filled in, and are destroyed once.
+    // SAFETY: the attributes were initialized, and are destroyed once.
     let failed = unsafe {
         let failed = libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());

@@ -1,14 +1,14 @@
-//! [`Store`]: what running programs own.
+//! [`Store`]: owner of the state of running programs.
 //!
-//! Everything that an instance is made of lives in vectors of its store, for as long as the store:
-//! handles such as [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address
-//! there, and the store's id, which is compared at each use.
+//! All parts of an instance are in vectors of its store, as long as the store lives: handles such
+//! as [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address there, and the
+//! store's id, which is compared at each use.
 //!
-//! # Who may touch it when
+//! # Exclusive access
 //! A call of WebAssembly borrows the store exclusively until it returns. While compiled code runs,
-//! the borrow is lent to whatever that code calls: [`StoreArea::store`] is a pointer made from it,
-//! by which libcalls and host functions have the store for the time that they run.
-//! [`StoreContextMut`] is not `Send`, so that all nested activations are on one thread's stack.
+//! the borrow is lent to the code that it calls: [`StoreArea::store`] is a pointer derived from it,
+//! through which libcalls and host functions access the store while they run. [`StoreContextMut`]
+//! is not `Send`, so that all nested activations are on one thread's stack.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::trap::{ExecutionState, InterruptHandle, Interruption};
 use crate::vmctx::VmStoreContext;
 
-/// Which store a handle belongs to; no two stores of a process have the same.
+/// The store that a handle belongs to; ids are unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StoreId(u64);
 
@@ -41,7 +41,7 @@ impl StoreId {
     }
 }
 
-/// What a handle of the public API is: the place of something in one of its store's vectors.
+/// A handle of the public API: an index in one of its store's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     store: StoreId,
@@ -49,7 +49,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Of what is at this place.
+    /// A handle of the item at this index.
     pub(crate) fn at(store: &StoreOpaque, index: u32) -> Self {
         Self { store: store.id, index }
     }
@@ -58,7 +58,7 @@ impl Handle {
         self.store == store.id
     }
 
-    /// The place, in the store that it belongs to.
+    /// The index, in the store that it belongs to.
     ///
     /// # Panics
     /// If that is another store.
@@ -69,23 +69,23 @@ impl Handle {
     }
 }
 
-/// Why a libcall or host function failed: noted when it fails, taken when its activation has been
-/// left.
+/// The reason why a libcall or host function failed: recorded when it fails, taken when its
+/// activation has been left.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Error(Error),
     Panic(Box<dyn std::any::Any + Send>),
 }
 
-/// What contexts point to: the state of what runs, whose head compiled code knows, and the way from
-/// there to the store.
+/// The target of contexts: the execution state, whose head compiled code accesses, and the link
+/// from there to the store.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct StoreArea {
     pub execution: ExecutionState,
-    /// The store, by the borrow of the innermost activation; null when nothing runs.
+    /// The store, derived from the borrow of the innermost activation; null if nothing runs.
     pub store: *mut StoreOpaque,
-    /// An address above the frames that `stack_limit` is for, on the same stack; 0 when nothing
+    /// An address above the frames to which `stack_limit` applies, on the same stack; 0 if nothing
     /// runs.
     pub stack_top: usize,
 }
@@ -131,18 +131,18 @@ impl StoreOpaque {
     }
 
     /// # Panics
-    /// If the handle is of another store.
+    /// If the handle belongs to another store.
     #[track_caller]
     pub(crate) fn check(&self, id: StoreId) {
         assert!(self.id == id, "a handle was used with another store than its own");
     }
 
-    /// How many memories, tables, globals and tags there are.
+    /// Numbers of memories, tables, globals and tags.
     pub(crate) fn sizes(&self) -> [usize; 4] {
         [self.memories.len(), self.tables.len(), self.globals.len(), self.tags.len()]
     }
 
-    /// Drops the last ones, which nothing refers to yet, so that there are as many as there were.
+    /// Drops the last items, to which nothing refers yet, to restore these numbers.
     pub(crate) fn shrink_to(&mut self, [memories, tables, globals, tags]: [usize; 4]) {
         self.memories.truncate(memories);
         self.tables.truncate(tables);
@@ -150,17 +150,17 @@ impl StoreOpaque {
         self.tags.truncate(tags);
     }
 
-    /// The part that compiled code sees.
+    /// The part that compiled code accesses.
     pub(crate) fn vm(&self) -> *mut VmStoreContext {
         self.area.as_ptr().cast()
     }
 
-    /// The state of what runs in the store.
+    /// The execution state of the store.
     pub(crate) fn execution(&self) -> *mut ExecutionState {
         self.area.as_ptr().cast()
     }
 
-    /// Notes why a libcall or host function fails.
+    /// Records the reason why a libcall or host function failed.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failure = Some(Failure::Error(error));
     }
@@ -168,8 +168,8 @@ impl StoreOpaque {
 
 impl Drop for StoreOpaque {
     fn drop(&mut self) {
-        // SAFETY: each was leaked from a box by this store, and nothing runs any more that could
-        // reach it.
+        // SAFETY: each was leaked from a box by this store, and nothing that could reach it is
+        // running.
         unsafe {
             self.instances.drain(..).for_each(|instance| drop(Box::from_raw(instance.as_ptr())));
             self.hosts.drain(..).for_each(|host| drop(Box::from_raw(host.as_ptr())));
@@ -178,7 +178,7 @@ impl Drop for StoreOpaque {
     }
 }
 
-/// A store and the embedder's data. The first comes first, so that a pointer to it is a pointer to
+/// A store and the embedder's data. The store comes first, so that a pointer to it is a pointer to
 /// both.
 #[repr(C)]
 #[derive(Debug)]
@@ -187,8 +187,8 @@ pub(crate) struct StoreInner<T> {
     pub data: T,
 }
 
-/// Owns instances and all they are made of, and some data of the embedder, which host functions
-/// reach through their [`Caller`](super::Caller).
+/// Owns instances and all their parts, and data of the embedder, which host functions access
+/// through their [`Caller`](super::Caller).
 ///
 /// What a store owns is freed with the store. One thread at a time can use a store; different
 /// stores are independent.
@@ -199,9 +199,9 @@ pub struct Store<T: 'static> {
     data: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: a store owns everything that its pointers lead to, and shares it with nobody, except for
-// what is made to be shared (modules, engines, shared memories, host functions, which are all
-// `Send` and `Sync`). Its thread can change only between two activations, which borrow it.
+// SAFETY: a store owns everything that its pointers lead to, and shares nothing except for what is
+// designed to be shared (modules, engines, shared memories, host functions, which are all `Send`
+// and `Sync`). It can move to another thread only between two activations, which borrow it.
 unsafe impl<T: Send> Send for Store<T> {}
 // SAFETY: through a shared reference a store can only be read.
 unsafe impl<T: Sync> Sync for Store<T> {}
@@ -236,7 +236,7 @@ impl<T: 'static> Store<T> {
         inner.data
     }
 
-    /// By this the store's program can be stopped from another thread.
+    /// A handle to stop the store's program from another thread.
     pub fn interrupt_handle(&mut self) -> InterruptHandle {
         let opaque = &mut self.as_context_mut().into_inner().opaque;
         let signal = opaque.engine.interrupt_signal();
@@ -245,13 +245,13 @@ impl<T: 'static> Store<T> {
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
     }
 
-    /// Frees exceptions and references to host values that nothing reaches. It happens by itself,
-    /// too, when there are many.
+    /// Frees unreachable exceptions and references to host values. This also happens automatically,
+    /// when there are many.
     pub fn gc(&mut self) {
         collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
     }
 
-    /// Limits what instances of the store may use from now on.
+    /// Limits the resources of the store's instances from now on.
     pub fn set_limits(&mut self, limits: StoreLimits) {
         self.as_context_mut().into_inner().opaque.limits = limits;
     }
@@ -264,7 +264,7 @@ impl<T: 'static> Drop for Store<T> {
     }
 }
 
-/// A store, borrowed.
+/// A shared borrow of a store.
 #[derive(Debug)]
 pub struct StoreContext<'a, T: 'static>(pub(crate) &'a StoreInner<T>);
 
@@ -288,7 +288,7 @@ impl<'a, T: 'static> StoreContext<'a, T> {
     }
 }
 
-/// A store, borrowed exclusively. It stays on its thread.
+/// An exclusive borrow of a store. It stays on its thread.
 #[derive(Debug)]
 pub struct StoreContextMut<'a, T: 'static> {
     inner: &'a mut StoreInner<T>,
@@ -328,8 +328,8 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
     }
 }
 
-/// What a store can be borrowed from: a [`Store`], a [`Caller`](super::Caller), or a borrow of
-/// either.
+/// Types from which a store can be borrowed: a [`Store`], a [`Caller`](super::Caller), or a borrow
+/// of either.
 pub trait AsContext {
     /// The embedder's data.
     type Data: 'static;
@@ -338,7 +338,7 @@ pub trait AsContext {
     fn as_context(&self) -> StoreContext<'_, Self::Data>;
 }
 
-/// What a store can be borrowed exclusively from.
+/// Types from which a store can be borrowed exclusively.
 pub trait AsContextMut: AsContext {
     /// Borrows the store exclusively.
     fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;

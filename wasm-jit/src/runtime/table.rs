@@ -12,14 +12,14 @@ use crate::trap::Trap;
 use crate::types::{TableType, ValType};
 use crate::vmctx::VmTable;
 
-/// Most elements that a table may have (the limit that wasmparser has for the size at first).
+/// Maximum number of elements of a table (wasmparser's limit for the initial size).
 const MAX_ELEMENTS: u64 = 10_000_000;
 
-/// A table of a store. Elements are what compiled code sees.
+/// A table of a store. Elements are in the representation of compiled code.
 #[derive(Debug)]
 pub(crate) struct TableData {
     pub ty: TableType,
-    /// What compiled code reads: always the address and length of `elements`.
+    /// Read by compiled code: always the address and length of `elements`.
     pub vm: NonNull<VmTable>,
     elements: Vec<u64>,
 }
@@ -42,7 +42,7 @@ impl TableData {
         Ok(table)
     }
 
-    /// Adds elements; returns how many there were. `None` if there cannot be so many.
+    /// Adds elements; returns their previous number. `None` if the limit is exceeded.
     pub(crate) fn grow(&mut self, by: u64, value: u64) -> Option<u64> {
         let new = self.length().checked_add(by)?;
         let maximum = self.ty.maximum().map_or(MAX_ELEMENTS, |maximum| MAX_ELEMENTS.min(u64::from(maximum)));
@@ -57,11 +57,10 @@ impl TableData {
         Some(old)
     }
 
-    /// Tells compiled code where the elements are.
+    /// Publishes the address of the elements to compiled code.
     fn publish(&mut self) {
         let vm = VmTable { elements: self.elements.as_mut_ptr(), length: self.length() };
-        // SAFETY: the box is this table's own; compiled code that could read it does not run
-        // meanwhile.
+        // SAFETY: the box is this table's own; compiled code that could read it is not running.
         unsafe { self.vm.write(vm) };
     }
 
@@ -79,13 +78,13 @@ impl TableData {
         Ok(&self.elements[at as usize..end as usize])
     }
 
-    /// `length` elements from `at` on, to be written.
+    /// `length` elements from `at` on, mutable.
     pub(crate) fn range_mut(&mut self, at: u64, length: u64) -> Result<&mut [u64], Trap> {
         let end = at.checked_add(length).filter(|end| *end <= self.length()).ok_or(Trap::TableOutOfBounds)?;
         Ok(&mut self.elements[at as usize..end as usize])
     }
 
-    /// Copies elements within the table; both ranges may overlap.
+    /// Copies elements within the table; the ranges may overlap.
     pub(crate) fn copy_within(&mut self, to: u64, from: u64, length: u64) -> Result<(), Trap> {
         self.range(from, length)?;
         self.range(to, length)?;
@@ -94,8 +93,8 @@ impl TableData {
     }
 }
 
-/// Null elements in memory that the system zeroes when it is touched: a module may ask for many
-/// tables that it never uses.
+/// Null elements in memory that the system zeroes on first access: a module may declare many tables
+/// that it never uses.
 fn zeroed(length: usize) -> Option<Vec<u64>> {
     if length == 0 {
         return Some(Vec::new());
@@ -114,7 +113,8 @@ impl Drop for TableData {
     }
 }
 
-/// A handle of a table. It is used with the store it belongs to; with another, its functions panic.
+/// A handle of a table. It must be used with the store that it belongs to; otherwise its methods
+/// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table(pub(crate) Handle);
 
@@ -122,9 +122,9 @@ impl Table {
     /// A new table, all of whose elements are `init`.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] for impossible limits, [`Error::StoreLimit`], [`Error::Memory`] when
-    /// there is none left, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is not of the
-    /// type, or of another store.
+    /// [`Error::InvalidType`] for invalid limits, [`Error::StoreLimit`], [`Error::Memory`] if there
+    /// is no memory, [`Error::ValueType`] and [`Error::WrongStore`] if `init` is of another type or
+    /// store.
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -137,12 +137,12 @@ impl Table {
         self.data(&store.as_context().0.opaque).ty
     }
 
-    /// How many elements it has.
+    /// Its number of elements.
     pub fn size(&self, store: impl AsContext) -> u64 {
         self.data(&store.as_context().0.opaque).length()
     }
 
-    /// The element at `index`, or `None` where there is none.
+    /// The element at `index`, or `None` if it is out of bounds.
     pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -154,8 +154,8 @@ impl Table {
     /// Replaces the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], [`Error::ValueType`], or [`Error::WrongStore`] when the value
-    /// belongs to another store.
+    /// [`Error::OutOfBounds`], [`Error::ValueType`], or [`Error::WrongStore`] if the value belongs
+    /// to another store.
     pub fn set(&self, store: impl AsContextMut, index: u64, value: Val) -> Result<(), Error> {
         self.fill(store, index, value, 1)
     }
@@ -163,7 +163,7 @@ impl Table {
     /// Replaces `length` elements from `index` on.
     ///
     /// # Errors
-    /// As [`Table::set`].
+    /// Those of [`Table::set`].
     pub fn fill(
         &self,
         mut store: impl AsContextMut,
@@ -181,10 +181,10 @@ impl Table {
         Ok(())
     }
 
-    /// Adds `by` elements; returns how many there were.
+    /// Adds `by` elements; returns their previous number.
     ///
     /// # Errors
-    /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] when the value belongs to
+    /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] if the value belongs to
     /// another store.
     pub fn grow(&self, mut store: impl AsContextMut, by: u64, init: Val) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
@@ -199,7 +199,7 @@ impl Table {
         &store.tables[self.0.index_in(store)]
     }
 
-    /// The type that an importer sees: at least as large as it is now.
+    /// The type for importers: the minimum is the current size.
     pub(crate) fn current_type(&self, store: &StoreOpaque) -> TableType {
         let table = self.data(store);
         TableType::new(table.ty.element(), table.length() as u32, table.ty.maximum())
@@ -216,7 +216,7 @@ impl StoreOpaque {
         Ok(self.tables.len() as u32 - 1)
     }
 
-    /// Adds elements to a table, within the limits; returns how many there were.
+    /// Adds elements to a table, within the limits; returns their previous number.
     pub(crate) fn grow_table(&mut self, table: u32, by: u64, value: u64) -> Option<u64> {
         let table = &mut self.tables[table as usize];
         let allowed = self.limits.allows_table(table.length().checked_add(by)?);

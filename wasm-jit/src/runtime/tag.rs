@@ -1,4 +1,4 @@
-//! [`Tag`]: what exceptions are told apart by.
+//! [`Tag`]: the identity of a kind of exception.
 
 use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use crate::engine::TypeId;
@@ -6,20 +6,21 @@ use crate::error::Error;
 use crate::types::{FuncType, TagType};
 use crate::vmctx::MAX_RESULTS;
 
-/// A tag of a store. There may be many of a large type, so they have its id only.
+/// A tag of a store. There may be many of a large type, so they store only its id.
 #[derive(Debug)]
 pub(crate) struct TagData {
     pub type_id: TypeId,
-    /// How many values its exceptions carry.
+    /// Number of values that its exceptions carry.
     pub values: u32,
 }
 
-/// A handle of a tag. It is used with the store it belongs to; with another, its functions panic.
+/// A handle of a tag. It must be used with the store that it belongs to; otherwise its methods
+/// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub(crate) Handle);
 
 impl Tag {
-    /// A new tag, different from all others.
+    /// A new tag, distinct from all others.
     ///
     /// # Errors
     /// [`Error::InvalidType`] if the type has results, or more than 1000 parameters.
@@ -48,7 +49,7 @@ impl Tag {
         &store.tags[self.0.index_in(store)]
     }
 
-    /// The number that compiled code knows the tag by.
+    /// The number that identifies the tag in compiled code.
     #[track_caller]
     pub(crate) fn identity(&self, store: &StoreOpaque) -> usize {
         self.0.index_in(store) + 1

@@ -1,4 +1,4 @@
-//! Functions whose types are Rust's: [`TypedFunc`], and closures as host functions.
+//! Functions with Rust types: [`TypedFunc`], and closures as host functions.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use super::store::{AsContextMut, StoreContextMut};
 use crate::error::Error;
 use crate::types::ValType;
 
-/// Most parameters or results.
-const MOST: usize = 16;
+/// Maximum number of parameters or results.
+const MAX_VALUES: usize = 16;
 
-/// A type of Rust that a value of WebAssembly can have.
+/// A Rust type that represents a WebAssembly type.
 ///
 /// # Safety
-/// `lower` gives a value of this type.
+/// `lower` returns a value of this type.
 pub unsafe trait WasmTy: Sized + 'static {
     /// The value's type.
     #[doc(hidden)]
     const TYPE: ValType;
 
-    /// What compiled code sees of it.
+    /// The value in the representation of compiled code.
     #[doc(hidden)]
     fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error>;
 
-    /// The value of this type that compiled code sees so.
+    /// The value of this type with this representation in compiled code.
     ///
     /// # Safety
-    /// `raw` is a value of this type that compiled code of this store has, or had when nothing was
-    /// collected since.
+    /// `raw` is a value of this type in compiled code of this store, or was when no collection has
+    /// run since.
     #[doc(hidden)]
     unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
 }
@@ -41,7 +41,7 @@ pub unsafe trait WasmTy: Sized + 'static {
 macro_rules! numbers {
     ($($ty:ty: $val:ident, $value:ident => $raw:expr, $back:ident => $lifted:expr;)*) => {
         $(
-            // SAFETY: the type has the same numbers.
+            // SAFETY: the types have the same numbers.
             unsafe impl WasmTy for $ty {
                 const TYPE: ValType = ValType::$val;
 
@@ -115,12 +115,12 @@ pub unsafe trait WasmParams {
     #[doc(hidden)]
     fn types() -> Vec<ValType>;
 
-    /// Writes what compiled code sees of them.
+    /// Writes them in the representation of compiled code.
     #[doc(hidden)]
     fn lower<T: 'static>(
         self,
         store: &mut StoreContextMut<'_, T>,
-        values: &mut [u64; MOST],
+        values: &mut [u64; MAX_VALUES],
     ) -> Result<(), Error>;
 }
 
@@ -133,14 +133,14 @@ pub unsafe trait WasmResults: Sized {
     #[doc(hidden)]
     fn types() -> Vec<ValType>;
 
-    /// Reads them from what compiled code has given.
+    /// Reads them from the representation of compiled code.
     ///
     /// # Safety
-    /// The values are of these types, each as [`WasmTy::lift`] asks for.
+    /// The values are of these types, each as required by [`WasmTy::lift`].
     #[doc(hidden)]
-    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self;
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self;
 
-    /// Writes what compiled code sees of them.
+    /// Writes them in the representation of compiled code.
     ///
     /// # Safety
     /// There is room for as many values.
@@ -152,13 +152,13 @@ pub unsafe trait WasmResults: Sized {
     ) -> Result<(), Error>;
 }
 
-/// What a host function may return: results, or a `Result` of them.
+/// The return type of a host function: results, or a `Result` of them.
 pub trait WasmRet {
     /// The results.
     #[doc(hidden)]
     type Results: WasmResults;
 
-    /// The results, or why the function fails.
+    /// The results, or the error of the function.
     #[doc(hidden)]
     fn into_result(self) -> Result<Self::Results, Error>;
 }
@@ -179,15 +179,15 @@ impl<R: WasmResults> WasmRet for Result<R, Error> {
     }
 }
 
-/// A closure that can be a host function of a store whose data are of type `T`.
+/// A closure that can be a host function of a store whose data have type `T`.
 ///
-/// Implemented for closures and functions of up to 16 parameters of the types that implement
-/// [`WasmTy`], before which there may be a [`Caller`].
+/// Implemented for closures and functions of up to 16 parameters of types that implement
+/// [`WasmTy`], optionally preceded by a [`Caller`].
 ///
 /// # Safety
-/// The wrapped closure takes the store for one whose data are of type `T`.
+/// The wrapped closure treats the store as one whose data have type `T`.
 pub unsafe trait IntoFunc<T: 'static, P, R>: Send + Sync + 'static {
-    /// The closure, wrapped.
+    /// The wrapped closure.
     #[doc(hidden)]
     fn into_host_func(self) -> HostFunc;
 }
@@ -201,7 +201,7 @@ unsafe impl<A: WasmTy> WasmParams for A {
     fn lower<T: 'static>(
         self,
         store: &mut StoreContextMut<'_, T>,
-        values: &mut [u64; MOST],
+        values: &mut [u64; MAX_VALUES],
     ) -> Result<(), Error> {
         values[0] = WasmTy::lower(self, store)?;
         Ok(())
@@ -214,7 +214,7 @@ unsafe impl<A: WasmTy> WasmResults for A {
         vec![A::TYPE]
     }
 
-    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self {
         // SAFETY: the caller's obligation.
         unsafe { WasmTy::lift(values[0], store) }
     }
@@ -243,7 +243,7 @@ macro_rules! tuple {
             fn lower<T: 'static>(
                 self,
                 store: &mut StoreContextMut<'_, T>,
-                values: &mut [u64; MOST],
+                values: &mut [u64; MAX_VALUES],
             ) -> Result<(), Error> {
                 let ($($a,)*) = self;
                 $(values[$at] = $a.lower(store)?;)*
@@ -258,7 +258,7 @@ macro_rules! tuple {
             }
 
             #[allow(unused_variables, clippy::unused_unit, reason = "of the empty tuple")]
-            unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MOST]) -> Self {
+            unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self {
                 // SAFETY: the caller's obligation.
                 ($(unsafe { $A::lift(values[$at], store) },)*)
             }
@@ -279,7 +279,7 @@ macro_rules! tuple {
             }
         }
 
-        // SAFETY: the type is handed on.
+        // SAFETY: the type is passed on.
         unsafe impl<T, F, R, $($A),*> IntoFunc<T, ($($A,)*), R> for F
         where
             T: 'static,
@@ -304,14 +304,13 @@ macro_rules! tuple {
             #[allow(unused_mut, reason = "without parameters")]
             fn into_host_func(self) -> HostFunc {
                 let closure = move |call: HostCall, values: *mut u64| {
-                    // SAFETY: the store's data are of this type, and the store is lent to this
-                    // call.
+                    // SAFETY: the store's data have this type, and the store is lent to this call.
                     let mut caller = unsafe { Caller::<T>::new(call) };
-                    // SAFETY: there is a value of its type for each parameter; nothing is collected
+                    // SAFETY: there is a value of its type for each parameter; no collection runs
                     // before all are read.
                     $(let $a = unsafe { $A::lift(values.add($at).read(), &mut caller.as_context_mut()) };)*
                     let results = self(caller $(, $a)*).into_result()?;
-                    // SAFETY: as above; the closure has given its own back.
+                    // SAFETY: as above; the closure has returned its borrow.
                     let mut caller = unsafe { Caller::<T>::new(call) };
                     let mut store = caller.as_context_mut();
                     collect::if_due(store.opaque(), collect::From::Host, &[]);
@@ -343,7 +342,7 @@ tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11
 tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14);
 tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14 Q q 15);
 
-/// A function whose type was compared with Rust's types, so that a call does not.
+/// A function whose type was compared with Rust's types, so that calls need no check.
 #[derive(Debug)]
 pub struct TypedFunc<P, R> {
     func: Func,
@@ -359,7 +358,7 @@ impl<P, R> Clone for TypedFunc<P, R> {
 impl<P, R> Copy for TypedFunc<P, R> {}
 
 impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
-    /// Of a function of this type.
+    /// A typed function; the caller has compared the types.
     pub(crate) fn new(func: Func) -> Self {
         Self { func, ty: PhantomData }
     }
@@ -372,19 +371,19 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
     /// Calls it.
     ///
     /// # Errors
-    /// [`Error::WrongStore`] for an argument of another store; anything else is what stopped the
-    /// program.
+    /// [`Error::WrongStore`] for an argument of another store; any other error is the reason why
+    /// the program stopped.
     ///
     /// # Panics
     /// If the function belongs to another store, and when a host function panics.
     pub fn call(&self, mut store: impl AsContextMut, params: P) -> Result<R, Error> {
         let mut store = store.as_context_mut();
         collect::if_due(store.opaque(), collect::From::Host, &[]);
-        let mut values = [0; MOST];
+        let mut values = [0; MAX_VALUES];
         params.lower(&mut store, &mut values)?;
-        // SAFETY: the function has these types, of which there are at most `MOST`.
+        // SAFETY: the function has these types, of which there are at most `MAX_VALUES`.
         unsafe { self.func.call_raw(store.inner_mut(), values.as_mut_ptr()) }?;
-        // SAFETY: they are the function's results now.
+        // SAFETY: they are now the function's results.
         Ok(unsafe { R::lift(&mut store, &values) })
     }
 }

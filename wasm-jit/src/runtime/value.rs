@@ -1,8 +1,8 @@
-//! [`Val`], and what compiled code sees of it.
+//! [`Val`], and its representation in compiled code.
 //!
-//! To compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero above; a
-//! reference as the table of references has it, null as 0. To *lower* is to turn a value into that,
-//! to *lift* is the way back.
+//! In compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero-extended;
+//! a reference as in the table of references, null as 0. To *lower* a value is to convert it to
+//! that representation, to *lift* it is the reverse.
 
 use std::ptr::NonNull;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Mismatch};
 use crate::types::{RefType, ValType};
 use crate::vmctx::VmFuncRef;
 
-/// A value of WebAssembly. Floats are their bits, so that none is changed on the way.
+/// A value of WebAssembly. Floats are represented by their bits, so that they are never changed.
 #[derive(Clone, Debug)]
 pub enum Val {
     /// An integer of 32 bits.
@@ -41,7 +41,7 @@ macro_rules! accessors {
                 if let $pattern = self { Some($value) } else { None }
             }
 
-            /// The same.
+            /// The same, unwrapped.
             ///
             /// # Panics
             /// If the value is of another type.
@@ -133,8 +133,8 @@ conversions! {
 }
 
 impl StoreOpaque {
-    /// What compiled code sees of a value, which must be of this type and belong to this store.
-    /// Never runs the collector.
+    /// The representation of a value in compiled code; it must be of this type and belong to this
+    /// store. Never runs the collector.
     pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u64, Error> {
         if value.ty() != ty {
             return Err(Error::ValueType(Mismatch { expected: ty, found: value.ty() }));
@@ -158,7 +158,7 @@ impl StoreOpaque {
         reference.map_or(0, |reference| self.extern_refs.lower(reference.clone()))
     }
 
-    /// Appends what compiled code sees of these values.
+    /// Appends the representations of these values.
     pub(crate) fn lower_all(
         &mut self,
         what: &'static str,
@@ -175,7 +175,7 @@ impl StoreOpaque {
         Ok(())
     }
 
-    /// The value of this type that compiled code sees so.
+    /// The value of this type with this representation.
     pub(crate) fn lift(&mut self, ty: ValType, raw: u64) -> Val {
         match ty {
             ValType::I32 => Val::I32(raw as i32),

@@ -30,7 +30,7 @@
 //! use wasm_jit::Linker;
 //! fn strengthen(linker: Linker<fn(&'static str)>) -> Linker<for<'a> fn(&'a str)> { linker }
 //! ```
-//! A caller has a store that host functions may write to:
+//! A caller has a store to which host functions may write:
 //! ```compile_fail
 //! use wasm_jit::Caller;
 //! fn weaken(caller: Caller<'_, for<'a> fn(&'a str)>) -> Caller<'_, fn(&'static str)> { caller }

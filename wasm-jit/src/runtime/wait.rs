@@ -1,19 +1,19 @@
 //! `memory.atomic.wait` and `notify`.
 //!
-//! Waiters queue up by the address that they wait at. A waiter compares the value and joins the
-//! queue under the lock that a notifier takes, so none misses a notification that comes after its
-//! comparison. It stays in its queue until it is notified or gives up, also while it looks, now and
-//! then, whether its store is to be interrupted.
+//! Waiters are queued by address. A waiter compares the value and joins the queue under the lock
+//! that a notifier takes, so that it misses no notification after the comparison. It stays in the
+//! queue until it is notified or gives up, including while it periodically checks whether its store
+//! is to be interrupted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a waiter asks whether it is interrupted.
+/// Interval at which a waiter checks for interrupts.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Queues by address. Several, each with a lock, so that threads at different addresses seldom
-/// meet.
+/// Queues by address. They are divided into shards, each with a lock, so that threads at different
+/// addresses seldom contend.
 const SHARDS: usize = 64;
 
 type Queues = HashMap<usize, VecDeque<Arc<Waiter>>>;
@@ -24,7 +24,7 @@ struct Waiter {
     wake: Condvar,
 }
 
-/// How a wait ends; the numbers are the instruction's results.
+/// The outcome of a wait; the numbers are the instruction's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Notified = 0,
@@ -39,8 +39,8 @@ fn queues(address: usize) -> MutexGuard<'static, Queues> {
     QUEUES[(address >> 2) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits at an address unless the value there is not the expected one, which `is_expected` tells.
-/// `is_interrupted` is asked now and then, if there is anything to ask.
+/// Waits at an address unless `is_expected` returns false for the value there. `is_interrupted`, if
+/// given, is called periodically.
 pub(crate) fn wait(
     address: usize,
     is_expected: impl FnOnce() -> bool,
@@ -72,7 +72,7 @@ pub(crate) fn wait(
 }
 
 impl Waiter {
-    /// Sleeps until it is notified, but no longer than `time`. Whether it was.
+    /// Sleeps until notified, but no longer than `time`. Returns whether it was notified.
     fn sleep(&self, time: Option<Duration>) -> bool {
         let notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
         let asleep = |notified: &mut bool| !*notified;
@@ -86,7 +86,7 @@ impl Waiter {
     }
 }
 
-/// Leaves the queue, unless a notifier has taken the waiter out of it meanwhile.
+/// Leaves the queue, unless a notifier has removed the waiter in the meantime.
 fn give_up(address: usize, waiter: &Arc<Waiter>, outcome: Outcome) -> Outcome {
     let mut queues = queues(address);
     let place =
@@ -105,7 +105,7 @@ fn give_up(address: usize, waiter: &Arc<Waiter>, outcome: Outcome) -> Outcome {
     }
 }
 
-/// Wakes at most `count` of those who wait at the address, the first first; returns how many.
+/// Wakes at most `count` waiters at the address, in order of arrival; returns their number.
 pub(crate) fn notify(address: usize, count: u32) -> u32 {
     let mut queues = queues(address);
     let Some(queue) = queues.get_mut(&address) else { return 0 };
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_wakes_as_many_as_asked_for() {
+    fn notify_wakes_the_requested_number() {
         let woken = AtomicU32::new(0);
         thread::scope(|scope| {
             for _ in 0..3 {

@@ -1,10 +1,10 @@
-//! The frames of a program that was left.
+//! Backtraces: the frames of a program when an activation was left.
 //!
-//! What is captured is addresses of code. Everything else is looked up when somebody asks: the
-//! function by the image, its name in the name section, the instruction by compiling the function
-//! once more (the compiler gives the same code every time, and tells this time which instruction
-//! made which), and the source line in the DWARF sections. So nothing of it costs anything while
-//! the program runs, nor a program that traps often and shows none of it.
+//! Only code addresses are captured. Everything else is looked up on demand: the function in the
+//! image, its name in the name section, the instruction by compiling the function again (the
+//! compiler produces the same code every time, and reports the position of each instruction), and
+//! the source line in the DWARF sections. So none of this costs anything while the program runs,
+//! nor for a program that traps often and never shows a backtrace.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::lines::Lines;
 use crate::code::sections::{Sections, printable};
 use crate::code::{CodeImage, ObserveError};
 
-/// The WebAssembly frames of a trap, innermost first; those of the host in between are not told.
+/// The WebAssembly frames of a trap, innermost first, without the frames of host functions.
 #[derive(Default)]
 pub struct WasmBacktrace {
     places: Vec<(Arc<CodeImage>, usize)>,
@@ -32,12 +32,12 @@ pub struct FrameInfo {
     func_name: Option<String>,
     func_start: usize,
     instruction: Option<usize>,
-    /// Why the instruction cannot be told.
+    /// The reason why the instruction is unknown.
     problem: Option<String>,
     symbols: Vec<FrameSymbol>,
 }
 
-/// Where in the source a frame is, as far as DWARF tells.
+/// The source position of a frame, according to DWARF.
 #[derive(Clone, Debug)]
 pub struct FrameSymbol {
     pub(super) name: Option<String>,
@@ -47,18 +47,18 @@ pub struct FrameSymbol {
 }
 
 impl WasmBacktrace {
-    /// The frames, innermost first. Looked up by the first call, which may take a while for large
+    /// The frames, innermost first. The first call looks them up, which may take a while for large
     /// modules.
     pub fn frames(&self) -> &[FrameInfo] {
         self.frames.get_or_init(|| resolve(&self.places))
     }
 
-    /// Whether no WebAssembly frame is known.
+    /// Whether there is no WebAssembly frame.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// How many outer frames were not kept.
+    /// Number of outer frames that were not kept.
     pub fn omitted(&self) -> usize {
         self.omitted
     }
@@ -67,12 +67,12 @@ impl WasmBacktrace {
         self.places.len()
     }
 
-    /// The functions' indices, each in its own module; nothing has to be looked up for them.
+    /// The functions' indices, each in its own module, without further lookups.
     pub(super) fn functions(&self) -> impl Iterator<Item = u32> {
         self.places.iter().filter_map(|(image, pc)| image.function_at(*pc))
     }
 
-    /// Adds a place in a function's code.
+    /// Adds a code address of a function.
     pub(super) fn push(&mut self, image: Arc<CodeImage>, pc: usize) {
         self.places.push((image, pc));
     }
@@ -99,7 +99,7 @@ impl FrameInfo {
     }
 
     /// The instruction's offset in the binary module. `None` only after a defect of the compiler,
-    /// which the text of the frame tells.
+    /// which `Display` reports.
     pub fn module_offset(&self) -> Option<usize> {
         self.instruction
     }
@@ -109,7 +109,7 @@ impl FrameInfo {
         self.instruction?.checked_sub(self.func_start)
     }
 
-    /// Where in the source the frame is, innermost first: more than one where calls were inlined;
+    /// The source positions of the frame, innermost first: more than one if calls were inlined;
     /// empty without DWARF.
     pub fn symbols(&self) -> &[FrameSymbol] {
         &self.symbols
@@ -138,7 +138,7 @@ impl FrameSymbol {
     }
 }
 
-/// Looks everything up, each module and each function once.
+/// Resolves the addresses, reading each module and each function once.
 fn resolve(places: &[(Arc<CodeImage>, usize)]) -> Vec<FrameInfo> {
     let mut modules: HashMap<*const CodeImage, Module<'_>> = HashMap::new();
     let mut frames = Vec::new();
@@ -149,7 +149,7 @@ fn resolve(places: &[(Arc<CodeImage>, usize)]) -> Vec<FrameInfo> {
     frames
 }
 
-/// A module that is asked about.
+/// The module of a frame, and data read from it.
 struct Module<'a> {
     image: &'a CodeImage,
     sections: Sections<'a>,
@@ -175,8 +175,8 @@ impl<'a> Module<'a> {
         let (instruction, problem) = match positions {
             Ok(_) if let Some(instruction) = self.image.stub_at(pc) => (Some(instruction as usize), None),
             Ok(positions) => {
-                let behind = positions.partition_point(|position| position.code <= offset);
-                (behind.checked_sub(1).map(|at| positions[at].wasm as usize), None)
+                let after = positions.partition_point(|position| position.code <= offset);
+                (after.checked_sub(1).map(|at| positions[at].wasm as usize), None)
             }
             Err(error) => (None, Some(error.to_string())),
         };
@@ -215,7 +215,7 @@ impl fmt::Debug for WasmBacktrace {
     }
 }
 
-/// `0x1a2b - module!function`, and a line for each place in the source.
+/// `0x1a2b - module!function`, and a line for each source position.
 impl fmt::Display for FrameInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(offset) = self.instruction {

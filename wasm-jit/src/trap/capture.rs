@@ -1,5 +1,5 @@
-//! Why an activation is left, and where: found out on the thread's own stack, below the frames that
-//! are about to go, with the help of what was noted in the store.
+//! Captures the reason and the backtrace of a non-local exit: on the thread's own stack, below the
+//! frames that are about to be left, from the state recorded in the store.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
@@ -9,14 +9,14 @@ use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
 
-/// The longest instruction.
+/// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
 
-/// The most frames that are kept; the outer ones are counted only.
+/// Maximum number of frames that are kept; further outer frames are only counted.
 const MAX_FRAMES: usize = 256;
 
-/// Captures why and where, for [`enter`](super::enter). A place `without_frame` is farther in than
-/// `frame`.
+/// Captures the reason and the backtrace, for [`enter`](super::enter). The address `without_frame`
+/// is that of a callee of `frame`.
 ///
 /// # Safety
 /// As [`Frames::new`].
@@ -29,10 +29,10 @@ pub(super) unsafe fn capture(
     let mut backtrace = WasmBacktrace::default();
     // SAFETY: the caller's obligation.
     let frames = unsafe { Frames::new(store, frame) };
-    // A return address may be that behind the function.
+    // A return address may be the end of its function.
     let places = frames.map(|frame| frame.pc - usize::from(frame.is_call));
     for pc in without_frame.into_iter().chain(places) {
-        // SAFETY: the address is of code that the thread is in.
+        // SAFETY: the thread is in the code at this address.
         let Some(image) = (unsafe { image_at(pc) }) else { continue };
         if !image.has_function_at(pc) {
             continue;
@@ -51,17 +51,18 @@ pub(super) unsafe fn capture(
 /// For [`Libcall::Raise`](crate::vmctx::Libcall::Raise).
 ///
 /// # Safety
-/// `pc` and `fp` must be the place and the frame that raise, in the store's innermost activation.
+/// `pc` and `fp` must be the program counter and the frame that raise, in the store's innermost
+/// activation.
 pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, pc: usize, fp: usize) {
     let frame = Frame { pc, fp, is_call: true };
     // SAFETY: the caller's obligation.
     unsafe { capture(store, None, frame, |backtrace| Raised::Noted { backtrace }) };
 }
 
-/// For a thread that the signal handler has sent here.
+/// For a thread that was redirected here by the signal handler.
 ///
 /// # Safety
-/// What the handler noted in the store must be of this thread, and of now.
+/// The state that the handler recorded in the store must be of this thread, and current.
 pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) {
     // SAFETY: the caller's obligation.
     let (trap, (without_frame, frame)) = unsafe { (classify(&(*store).vm), innermost(&(*store).vm)) };
@@ -69,7 +70,7 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
     unsafe { capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace }) };
 }
 
-/// What trap the signal means.
+/// The trap that corresponds to the signal.
 ///
 /// # Safety
 /// As [`capture_signal`].
@@ -102,7 +103,7 @@ unsafe fn classify(store: &VmStoreContext) -> Trap {
 /// # Safety
 /// It must be in a function of an image that is alive.
 unsafe fn instruction_at(pc: usize) -> Instruction {
-    // SAFETY: the image has this place; behind the code of its functions there is more of it, or
+    // SAFETY: the address is in the image; the code of its functions is followed by more code, or
     // the rest of a page.
     unsafe {
         let Some(image) = image_at(pc) else { return Instruction::default() };
@@ -118,10 +119,10 @@ unsafe fn instruction_at(pc: usize) -> Instruction {
     }
 }
 
-/// The value of an instruction's operand, of four or eight bytes.
+/// The value of an instruction's operand of four or eight bytes.
 ///
 /// # Safety
-/// The instruction must have read it, and nothing have changed since.
+/// The instruction must have read it, and it must not have changed since.
 unsafe fn first_operand(instruction: &Instruction, store: &VmStoreContext) -> Option<u64> {
     let register = |register: Register| {
         let full = register.full_register();
@@ -152,9 +153,9 @@ unsafe fn first_operand(instruction: &Instruction, store: &VmStoreContext) -> Op
     }
 }
 
-/// The frame that a signal came in. In a function's prologue, and at its RET, there is none of its
-/// own: `rbp` is the caller's, and the return address is found by the stack pointer. Then the place
-/// is given apart.
+/// The innermost frame at a signal. In a function's prologue, and at its RET, the function has no
+/// frame of its own: `rbp` is the caller's, and the return address is found through the stack
+/// pointer. Then the program counter is returned separately.
 ///
 /// # Safety
 /// As [`capture_signal`].
@@ -164,15 +165,16 @@ unsafe fn innermost(store: &VmStoreContext) -> (Option<usize>, Frame) {
     // SAFETY: the thread is in a function's code there.
     let Some(pushed) = (unsafe { pushed_without_frame(pc) }) else { return own };
     let return_address = std::ptr::with_exposed_provenance::<usize>(sp + 8 * pushed);
-    // SAFETY: the function has pushed so much since it was called.
+    // SAFETY: the function has pushed this many quadwords since it was called.
     let caller = Frame { pc: unsafe { return_address.read() }, fp, is_call: true };
     (Some(pc), caller)
 }
 
-/// How many quadwords a function has pushed at a place at which `rbp` is not its own.
+/// Number of quadwords that a function has pushed at a point where `rbp` is not its own frame
+/// pointer; `None` elsewhere.
 ///
 /// # Safety
-/// The place must be one in the code of a function of an image that is alive.
+/// The address must be in the code of a function of an image that is alive.
 unsafe fn pushed_without_frame(pc: usize) -> Option<usize> {
     // SAFETY: the caller's obligation.
     unsafe {

@@ -1,26 +1,26 @@
-//! Stopping a program from another thread, at no cost to the program.
+//! Interrupts: stopping a program from another thread, at no cost to the program.
 //!
-//! Compiled code has no check for it: neither loops nor calls ask a flag or count fuel. A check
-//! would be code that runs while nobody interrupts, in the hottest places there are; this engine's
-//! rule is that what is off costs nothing, and whoever wants to count or look in a loop puts a
-//! probe there. Instead, the thread is sent a signal:
+//! Compiled code has no check for interrupts: neither loops nor calls test a flag or count fuel.
+//! Such a check would run in the hottest code even if nothing ever interrupts; it is a rule of this
+//! engine that a feature which is off costs nothing, and to count or observe loops, one places
+//! probes. Instead, the thread is sent a signal:
 //!
-//! - Its handler finds the thread in compiled code, in a function: the thread leaves its activation
-//!   at this very instruction. That is always possible, since `r14` leads to the store at every
-//!   instruction of a function, and everything that the activation needs to be left is in the frame
-//!   of its entry trampoline.
-//! - Else it finds the thread in the runtime or in a host function, which must not be left in the
-//!   middle. The request stays. It is met where the host function or the bulk operation returns
-//!   ([`is_interrupted`](super::is_interrupted)), or by the next signal, which comes after a few
-//!   milliseconds: a thread of its own repeats it until the request is met or withdrawn.
+//! - If the handler finds the thread in a compiled function, the thread leaves its activation at
+//!   this instruction. That is always possible, because `r14` leads to the store at every
+//!   instruction of a function, and all that is needed to leave the activation is in the frame of
+//!   its entry trampoline.
+//! - Otherwise the thread is in the runtime or in a host function, which must not be interrupted in
+//!   the middle. The request stays pending. It takes effect when the host function or the bulk
+//!   operation returns ([`is_interrupted`](super::is_interrupted)), or at the next signal, a few
+//!   milliseconds later: a separate thread repeats it until the request was met or withdrawn.
 //!
-//! A request stays until the outermost call has returned, so a host function that calls the program
-//! and goes on after an interrupt does not hide it from its own caller. Only the activation of that
-//! outermost call ends the request. A request that finds nothing running is met by the next call
-//! into the store.
+//! A request stays pending until the outermost call has returned, so a host function that calls the
+//! program and continues after an interrupt does not hide it from its own caller. Only the
+//! activation of that outermost call ends the request. If nothing is running, the next call into
+//! the store is interrupted.
 //!
 //! The handler is installed without SA_RESTART: a system call in which a host function waits fails
-//! with `EINTR`. The signal may come just before that call; then the next one ends it.
+//! with `EINTR`. If the signal arrives just before that call, the next signal ends it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -29,19 +29,19 @@ use std::time::{Duration, Instant};
 
 use super::signals;
 
-/// The signal by default: ignored by programs that do not know of it, and sent by the kernel for
-/// out-of-band data only.
+/// The default signal: its default action is to be ignored, and the kernel sends it for out-of-band
+/// data only.
 pub(crate) const DEFAULT_SIGNAL: i32 = libc::SIGURG;
 
-/// The time from one signal to the next: doubled each time.
+/// The initial time between signals, which is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who asks for an interrupt that was not met yet.
+/// The pending requests for an interrupt.
 ///
 /// The lowest bit: a handle. The rest of the lower half: twice the number of timeouts. The upper
-/// half numbers the rounds, which end when what was asked for is met or withdrawn: so a timeout
-/// knows whether its request is still there, and withdraws no other's.
+/// half counts the rounds, which end when all requests were met or withdrawn: so a timeout knows
+/// whether its request is still pending, and never withdraws another one's.
 #[derive(Debug, Default)]
 struct Requests(AtomicU64);
 
@@ -50,7 +50,7 @@ impl Requests {
         self.0.fetch_or(1, Ordering::SeqCst);
     }
 
-    /// Gives the round.
+    /// Adds the request of a timeout; returns its round.
     fn by_timeout(&self) -> u64 {
         self.0.fetch_add(2, Ordering::SeqCst) >> 32
     }
@@ -70,13 +70,13 @@ impl Requests {
     }
 }
 
-/// Of one store: who runs it, and whether it is to be interrupted.
+/// Interrupt state of one store: the thread that runs it, and the requests.
 #[derive(Debug)]
 pub(crate) struct Interruption {
     requests: Requests,
-    /// The thread in the store's outermost activation, as the kernel numbers threads, or 0.
+    /// The kernel's id of the thread in the store's outermost activation, or 0.
     thread: AtomicI32,
-    /// Activations inside one another.
+    /// Number of nested activations.
     depth: AtomicU32,
     /// The outermost activation is being left because of the requests.
     ends_outermost: AtomicBool,
@@ -84,7 +84,7 @@ pub(crate) struct Interruption {
 }
 
 impl Interruption {
-    /// Installs the handler for the signal, too.
+    /// Also installs the handler for the signal.
     pub(crate) fn new(signal: i32) -> Arc<Self> {
         signals::install_interrupt(signal);
         Arc::new(Self {
@@ -96,7 +96,7 @@ impl Interruption {
         })
     }
 
-    /// Notes, as long as the guard lives, that this thread runs the store.
+    /// Records that this thread runs the store, as long as the guard lives.
     pub(super) fn run(&self) -> Running<'_> {
         if self.depth.fetch_add(1, Ordering::Relaxed) == 0 {
             // SAFETY: takes nothing and touches no memory.
@@ -106,8 +106,8 @@ impl Interruption {
         Running(self)
     }
 
-    /// Whether there is a request; then the innermost activation must be left for it.
-    /// Async-signal-safe, on the thread that runs the store.
+    /// Whether there is a request; then the innermost activation must be left. Async-signal-safe,
+    /// on the thread that runs the store.
     pub(super) fn acknowledge(&self) -> bool {
         let requested = self.requests.is_any();
         if requested && self.depth.load(Ordering::Relaxed) <= 1 {
@@ -121,24 +121,23 @@ impl Interruption {
         self.requests.is_any()
     }
 
-    /// Whether a request was not met yet, by a thread that is running.
+    /// Whether a request is pending for a thread that is running.
     fn is_waited_for(&self) -> bool {
         self.requests.is_any() && self.thread.load(Ordering::SeqCst) != 0
     }
 
-    /// Sends the signal to whoever runs the store.
+    /// Sends the signal to the thread that runs the store.
     fn poke(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
-            // A thread that has left the store meanwhile takes a signal that means nothing to it;
-            // one that has ended takes none. SAFETY: sends a signal for which a handler is
-            // installed.
+            // If the thread has left the store in the meantime, the signal has no effect on it; if
+            // it has ended, it gets none. SAFETY: sends a signal for which a handler is installed.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, self.signal) };
         }
     }
 }
 
-/// This thread runs the store.
+/// Marks that this thread runs the store.
 pub(super) struct Running<'a>(&'a Interruption);
 
 impl Drop for Running<'_> {
@@ -163,28 +162,27 @@ impl InterruptHandle {
         Self { interruption: interruption.clone() }
     }
 
-    /// Asks for the store's program to be stopped: the call that runs it gives the trap
-    /// [`Trap::Interrupt`](super::Trap::Interrupt), and so do the calls around it, if host
-    /// functions have called the program in turn. The request is met when the outermost one has
-    /// returned. Returns at once. Compiled code stops within some ten microseconds; a host function
-    /// goes on, but a system call that it waits in fails with `EINTR`, and the program stops where
-    /// it returns. If nothing runs in the store, the next call is stopped before it begins. Not for
-    /// signal handlers.
+    /// Requests that the store's program be stopped: the call that runs it returns the trap
+    /// [`Trap::Interrupt`](super::Trap::Interrupt), and so do the enclosing calls, if host
+    /// functions called the program in turn. The request ends when the outermost call has returned.
+    /// Returns immediately. Compiled code stops within some ten microseconds; a host function
+    /// continues, but a system call in which it waits fails with `EINTR`, and the program stops
+    /// when the function returns. If nothing runs in the store, the next call is stopped before it
+    /// begins. Not for signal handlers.
     pub fn interrupt(&self) {
         self.interruption.requests.by_handle();
         self.interruption.poke();
-        // Where the repeating thread cannot be started, one signal has to do.
+        // Without the repeating thread, only one signal is sent.
         let _ = repeater().map(|repeater| repeater.add(Due::again(&self.interruption, FIRST_PAUSE)));
     }
 
-    /// [`InterruptHandle::interrupt`] when so much time has passed, unless the guard is dropped
-    /// before.
+    /// Calls [`InterruptHandle::interrupt`] after this time, unless the guard is dropped before.
     ///
     /// # Errors
-    /// When the thread that watches the time cannot be started.
+    /// The timer thread cannot be started.
     pub fn interrupt_after(&self, time: Duration) -> io::Result<Timeout> {
         let timer = Arc::new(Timer::default());
-        // A time beyond what the clock can tell never comes.
+        // A time that the clock cannot represent never comes.
         if let Some(at) = Instant::now().checked_add(time) {
             let interruption = Arc::downgrade(&self.interruption);
             repeater()?.add(Due { at, pause: FIRST_PAUSE, interruption, timer: Some(timer.clone()) });
@@ -192,14 +190,14 @@ impl InterruptHandle {
         Ok(Timeout { handle: self.clone(), timer })
     }
 
-    /// Withdraws what was asked for and not met yet, by this handle, its clones and timeouts.
+    /// Withdraws the pending requests of this handle, its clones and timeouts.
     pub fn withdraw(&self) {
         self.interruption.requests.end_round();
     }
 }
 
-/// An interrupt that is to come; none comes once it is dropped, and if it has come and was not met,
-/// it is withdrawn. In a forked child, those of its parent do not come.
+/// A scheduled interrupt. Dropping it cancels the interrupt, or withdraws it if it is pending. In a
+/// forked child, timeouts of the parent do not fire.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the timeout"]
 pub struct Timeout {
@@ -208,7 +206,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// Whether the time has passed, and the interrupt was asked for.
+    /// Whether the time has passed, and the interrupt was requested.
     pub fn has_fired(&self) -> bool {
         self.timer.fired_in.get().is_some()
     }
@@ -228,18 +226,18 @@ impl Drop for Timeout {
 
 #[derive(Debug, Default)]
 struct Timer {
-    /// The round of requests that it has fired in.
+    /// The round of requests in which it has fired.
     fired_in: OnceLock<u64>,
 }
 
-/// What the repeating thread is to do next for a store.
+/// The next action of the repeating thread for a store.
 #[derive(Debug)]
 struct Due {
     at: Instant,
-    /// From this time to the next.
+    /// The time until the next action after this one.
     pause: Duration,
     interruption: Weak<Interruption>,
-    /// Of a timeout: it has not come yet.
+    /// For a timeout that has not fired yet.
     timer: Option<Arc<Timer>>,
 }
 
@@ -249,7 +247,7 @@ impl Due {
         Self { at: Instant::now() + pause, pause, interruption, timer: None }
     }
 
-    /// Sends the signal, and says when to do so again.
+    /// Sends the signal; returns the next action.
     fn act(self) -> Option<Self> {
         let interruption = self.interruption.upgrade()?;
         match &self.timer {
@@ -267,7 +265,7 @@ impl Due {
     }
 }
 
-/// The thread that repeats signals, and what it has to do.
+/// The thread that repeats signals, and its pending actions.
 #[derive(Debug)]
 struct Repeater {
     dues: Mutex<Vec<Due>>,
@@ -279,7 +277,7 @@ impl Repeater {
         self.dues.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// In place of what was to be repeated for the same store, unless it is a timeout.
+    /// Replaces the pending repetition for the same store, unless it is a timeout.
     fn add(&self, due: Due) {
         let mut dues = self.dues();
         if due.timer.is_none() {
@@ -308,10 +306,10 @@ impl Repeater {
     }
 }
 
-/// The repeating thread, and the process that it is a thread of.
+/// The repeating thread, and the process that it belongs to.
 static REPEATER: Mutex<Option<(u32, &Repeater)>> = Mutex::new(None);
 
-/// That of this process. A forked child has none of its parent's threads.
+/// The thread, if it belongs to this process. A forked child has none of its parent's threads.
 fn of_this_process(repeater: Option<(u32, &'static Repeater)>) -> Option<&'static Repeater> {
     repeater.filter(|(process, _)| *process == std::process::id()).map(|(_, repeater)| repeater)
 }
@@ -320,8 +318,7 @@ fn started() -> Option<&'static Repeater> {
     of_this_process(*REPEATER.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// The process's repeating thread, started when it is first needed. The program's signals do not
-/// come to it.
+/// The process's repeating thread, started on first use. It blocks all signals of the program.
 fn repeater() -> io::Result<&'static Repeater> {
     let mut current = REPEATER.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(repeater) = of_this_process(*current) {

@@ -1,11 +1,11 @@
 //! Source lines from the DWARF sections of a module.
 //!
 //! In WebAssembly, DWARF's code addresses are offsets from the start of the code section's
-//! contents. Units are read when one of their addresses is asked about, so a large module costs a
-//! look at each entry, its list of units, and one of them.
+//! contents. Units are read when one of their addresses is looked up, so a lookup in a large module
+//! reads each entry of the list of units, and one unit.
 //!
-//! A module may come from anybody, and so does its DWARF. What it may cost is bounded: in time and
-//! memory by a budget of bytes read ([`Metered`]), in stack by the depth of its inlined functions,
+//! Modules, and their DWARF, may be untrusted. The cost of reading it is bounded: in time and
+//! memory by a budget of bytes read ([`Metered`]), in stack by the depth of inlined functions,
 //! which addr2line reads recursively.
 
 use std::cell::Cell;
@@ -16,23 +16,22 @@ use super::FrameSymbol;
 use super::metered::{Budget, Metered};
 use crate::code::sections::{Sections, demangle};
 
-/// The most functions that were inlined into each other at one place. They are read with a frame of
-/// less than 1 KiB for each, by a thread that may have no more than what compiled code leaves to
-/// host functions.
+/// Maximum depth of functions inlined into each other. Each takes a stack frame of less than 1 KiB,
+/// and the thread may have no more stack than compiled code leaves to host functions.
 const MAX_INLINED: usize = 100;
 
-/// What may be read of DWARF: so many times its size, and so many bytes in any case.
+/// Limits of the bytes of DWARF that are read: a multiple of its size, and a constant.
 const MAX_READ: usize = 8;
 const MIN_READ: usize = 4 << 20;
 
-/// A module's DWARF, ready to be asked.
+/// A module's DWARF, prepared for lookups.
 pub(super) struct Lines<'a> {
     context: addr2line::Context<Metered<'a>>,
     code_start: u64,
 }
 
 impl<'a> Lines<'a> {
-    /// None where there is no DWARF, or none that can be read.
+    /// `None` if there is no DWARF, or none that can be read.
     pub(super) fn of(sections: &Sections<'a>) -> Option<Self> {
         if !sections.dwarf.contains_key(SectionId::DebugInfo.name()) {
             return None;
@@ -52,7 +51,7 @@ impl<'a> Lines<'a> {
         Some(Self { context, code_start: sections.code_start })
     }
 
-    /// The functions whose source an instruction comes from, innermost first: more than one where
+    /// The functions whose source an instruction comes from, innermost first: more than one if
     /// calls were inlined.
     pub(super) fn symbols(&self, module_offset: u64) -> Vec<FrameSymbol> {
         let mut symbols = Vec::new();
@@ -72,10 +71,10 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether no more than [`MAX_INLINED`] functions are inlined into each other anywhere.
+/// Whether nowhere more than [`MAX_INLINED`] functions are inlined into each other.
 fn is_shallow(dwarf: &Dwarf<Metered<'_>>) -> gimli::Result<bool> {
     let mut units = dwarf.units();
-    // The depths of the entries of inlined functions that the next entry may be inside of.
+    // Depths of the inlined functions that may contain the next entry.
     let mut around = Vec::new();
     while let Some(unit) = units.next()? {
         let abbreviations = dwarf.abbreviations(&unit)?;

@@ -1,9 +1,9 @@
 //! DWARF that is read with a budget.
 //!
-//! Lists in DWARF may be shared: a thousand units may name the same line program, each function the
-//! same list of ranges. Whoever reads a small section may so be made to read, and to keep,
-//! gigabytes. Here every read costs what it reads. When the budget is spent, reads fail as they do
-//! at a section's end, and whoever reads gives up.
+//! Lists in DWARF may be shared: a thousand units may refer to the same line program, each function
+//! to the same list of ranges. A small section can so make its reader read, and keep, gigabytes.
+//! Here every read is charged to the budget. When the budget is spent, reads fail as they do at a
+//! section's end, and the reader gives up.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use addr2line::gimli::{EndianSlice, Error, LittleEndian, Reader, ReaderOffsetId, Result};
 
-/// Bytes that may yet be read, of all sections.
+/// Bytes that may still be read, of all sections.
 pub(super) type Budget = Rc<Cell<usize>>;
 
 /// A part of a section.
@@ -26,7 +26,7 @@ impl<'a> Metered<'a> {
         Self { rest: EndianSlice::new(data, LittleEndian), budget: budget.clone() }
     }
 
-    /// Takes so many bytes from the budget, one for what reads none.
+    /// Charges this many bytes to the budget, and one for a read of none.
     fn pay(&self, bytes: usize) -> Result<()> {
         let left = self.budget.get().checked_sub(bytes.max(1));
         self.budget.set(left.unwrap_or(0));

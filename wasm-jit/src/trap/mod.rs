@@ -1,33 +1,33 @@
-//! Leaving compiled code other than by a return: traps, exceptions, failures of the host,
-//! interrupts.
+//! Non-local exits from compiled code: traps, exceptions, failures of the host, interrupts.
 //!
-//! # For the rest of the runtime
-//! - [`enter`] runs compiled code. It takes care of the signal handlers, of `activation_fp` and of
-//!   nested activations, and says why an activation was left: [`Raised`]. `stack_limit` is the
-//!   caller's to set.
+//! # Interface to the rest of the runtime
+//! - [`enter`] runs compiled code. It handles the signal handlers, `activation_fp` and nested
+//!   activations, and returns the reason if an activation was left: [`Raised`]. The caller sets
+//!   `stack_limit`.
 //! - The last three libcalls are [`routine`]s of this module.
-//! - A libcall or host function that fails notes its reason with the store. Compiled code then
-//!   calls `Raise` (a libcall's failure) or `RaiseFromHost` (a host function's), and [`enter`]
-//!   answers [`Raised::Noted`]. A host function that throws an exception sets `thrown` in the
-//!   store's [`VmStoreContext`](crate::vmctx::VmStoreContext) instead: the exception goes to its
-//!   handler in the calling code, or comes out as [`Raised::Exception`].
-//! - When a host function returns, the runtime asks [`is_interrupted`], and if so treats it as a
+//! - A libcall or host function that fails records its reason in the store. Compiled code then
+//!   calls `Raise` (failure of a libcall) or `RaiseFromHost` (of a host function), and [`enter`]
+//!   returns [`Raised::Noted`]. A host function that throws an exception instead sets `thrown` in
+//!   the store's [`VmStoreContext`](crate::vmctx::VmStoreContext): the exception goes to its
+//!   handler in the calling code, or is returned as [`Raised::Exception`].
+//! - When a host function returns, the runtime calls [`is_interrupted`], and if true treats it as a
 //!   failure whose reason is [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does
-//!   not ask: `interrupt` tells how it is stopped.
+//!   not check: see `interrupt`.
 //!
-//! # How an activation is left
-//! 1. *Noted*: the signal handler (`signals`), or one of the routines that compiled code calls
-//!    (`routines`), writes place, frame and registers into the store's [`ExecutionState`].
+//! # Steps of a non-local exit
+//! 1. *Recorded*: the signal handler (`signals`), or one of the routines that compiled code calls
+//!    (`routines`), writes program counter, frame and registers into the store's
+//!    [`ExecutionState`].
 //! 2. *Captured*, on the same stack, below the frames that are being left and while they are still
-//!    whole: why it happened, and the return addresses (`capture`). Nothing of this runs in the
-//!    signal handler, so it may allocate.
-//! 3. *Left*: the registers of the entry trampoline's caller are taken from its frame, and the
+//!    intact: the reason, and the return addresses (`capture`). This does not run in the signal
+//!    handler, so it may allocate.
+//! 3. *Left*: the registers of the entry trampoline's caller are restored from its frame, and the
 //!    trampoline returns 1.
-//! 4. [`enter`] gives what was captured to its caller. Names, offsets and lines are looked up when
-//!    somebody asks (`backtrace`).
+//! 4. [`enter`] returns the captured state to its caller. Names, offsets and lines are looked up on
+//!    demand (`backtrace`).
 //!
-//! To read it: `state` (what a store keeps of this), `unwind` (frames, and the handlers of
-//! exceptions), `routines`, `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
+//! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
+//! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
 
 mod backtrace;
 mod capture;
@@ -51,11 +51,11 @@ use crate::vmctx::TrapCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Trap {
-    /// The stack is used up.
+    /// Stack overflow.
     StackOverflow,
     /// A load, store or bulk operation reached beyond the memory.
     MemoryOutOfBounds,
-    /// An atomic access at an address that its width does not divide.
+    /// An atomic access at an address that is not a multiple of its width.
     HeapMisaligned,
     /// A table operation reached beyond the table.
     TableOutOfBounds,
@@ -65,7 +65,7 @@ pub enum Trap {
     IndirectCallToNull,
     /// `call_indirect` of a function of another type.
     BadSignature,
-    /// The quotient of an integer division has no representation, or a float is too large for the
+    /// The quotient of an integer division is not representable, or a float is out of range of the
     /// integer type.
     IntegerOverflow,
     /// An integer was divided by zero.
@@ -78,7 +78,7 @@ pub enum Trap {
     Interrupt,
     /// `memory.atomic.wait` on a memory that is not shared.
     AtomicWaitNonSharedMemory,
-    /// An instruction met a null reference that it must not.
+    /// An instruction got a null reference that it does not accept.
     NullReference,
 }
 
@@ -124,7 +124,7 @@ impl From<TrapCode> for Trap {
     }
 }
 
-/// Why an activation was left.
+/// The reason why an activation was left.
 #[derive(Debug)]
 pub(crate) enum Raised {
     /// Compiled code trapped, or was interrupted.
@@ -132,17 +132,17 @@ pub(crate) enum Raised {
     /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler
     /// in the activation.
     Exception { exception: usize },
-    /// A libcall or a host function failed, and noted the reason with the store.
+    /// A libcall or a host function failed, and recorded the reason in the store.
     Noted { backtrace: WasmBacktrace },
 }
 
-/// Runs compiled code: `call` must call an entry trampoline, once, and give what it returned.
-/// Nested calls, from host functions, are told apart. A request to interrupt the store that is
-/// waiting is met before anything runs.
+/// Runs compiled code: `call` must call an entry trampoline, once, and return its result. Calls may
+/// be nested, from host functions. A pending request to interrupt the store takes effect before
+/// anything runs.
 ///
 /// # Safety
-/// `store` must be the state of the store that the code runs in, which nobody else uses meanwhile.
-/// Nothing may unwind out of the call, and the code images must outlive it.
+/// `store` must be the state of the store that the code runs in, and nothing else may use it during
+/// the call. No panic may unwind out of the call, and the code images must outlive it.
 pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u64) -> Result<(), Raised> {
     signals::install();
     // SAFETY: the caller's obligation. No reference into the context is kept while compiled code
@@ -185,7 +185,7 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     }
 }
 
-/// Whether somebody has asked for the store's program to be stopped, without meeting the request.
+/// Whether an interrupt of the store's program was requested. The request stays pending.
 ///
 /// # Safety
 /// As [`enter`].
@@ -195,8 +195,8 @@ pub(crate) unsafe fn is_requested(store: *mut ExecutionState) -> bool {
     interruption.is_some_and(|interruption| interruption.is_requested())
 }
 
-/// Whether somebody has asked for the store's program to be stopped: to be asked where a host
-/// function returns, and where the runtime waits. Whoever asks must then leave the activation.
+/// Whether an interrupt of the store's program was requested: checked when a host function returns,
+/// and where the runtime waits. If so, the caller must leave the activation.
 ///
 /// # Safety
 /// As [`enter`].

@@ -1,9 +1,9 @@
-//! The machine code by which activations are left, and exceptions reach their handlers.
+//! Machine code that leaves activations, and passes exceptions to their handlers.
 //!
-//! Every routine is jumped to or called with `rbp` as compiled code had it, and none returns. The
-//! stack pointer may be anywhere below the frames; the routines go on below it. No callee-saved
-//! register is kept: an activation that is left takes its caller's from the frame of its entry
-//! trampoline, and a function that has handlers has all of its own in its frame.
+//! Every routine is jumped to or called with `rbp` as in compiled code, and none returns. The stack
+//! pointer may be anywhere below the frames; the routines use the stack below it. They preserve no
+//! callee-saved register: an activation that is left restores its caller's from the frame of its
+//! entry trampoline, and a function that has handlers saves all of them in its frame.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -22,8 +22,8 @@ pub(crate) fn routine(libcall: Libcall) -> Option<usize> {
     }
 }
 
-/// Where the signal handler sends a thread: `rdi` is the store, what happened is noted there, the
-/// stack is aligned to 16 bytes.
+/// The target to which the signal handler redirects a thread: `rdi` is the store, in which the
+/// event is recorded, and the stack is aligned to 16 bytes.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn raise_by_signal() {
     naked_asm!(
@@ -54,7 +54,8 @@ unsafe extern "C" fn leave() {
     )
 }
 
-/// [`Libcall::Raise`]: the return address is the place, `r14` the context of an instance or host function.
+/// [`Libcall::Raise`]: the return address is the program counter, `r14` the context of an instance
+/// or host function.
 #[unsafe(naked)]
 unsafe extern "C" fn raise() {
     naked_asm!(
@@ -72,7 +73,8 @@ unsafe extern "C" fn raise() {
     )
 }
 
-/// [`Libcall::RaiseFromHost`]: throws the exception that the host function has left in the store, if there is one.
+/// [`Libcall::RaiseFromHost`]: throws the exception that the host function has recorded in the
+/// store, if there is one.
 #[unsafe(naked)]
 unsafe extern "C" fn raise_from_host() {
     naked_asm!(
@@ -89,8 +91,9 @@ unsafe extern "C" fn raise_from_host() {
     )
 }
 
-/// [`Libcall::Throw`]: goes on at the handler of the exception in `rdi`, or leaves the activation. The handler's place, frame and
-/// stack pointer come in the fields of the store that else tell where the thread raised.
+/// [`Libcall::Throw`]: continues at the handler of the exception in `rdi`, or leaves the
+/// activation. The handler's address, frame and stack pointer are returned in the store's fields
+/// that otherwise describe where the thread raised.
 #[unsafe(naked)]
 unsafe extern "C" fn throw() {
     naked_asm!(

@@ -1,34 +1,35 @@
-//! The signals by which the hardware reports traps, and the one by which a thread is interrupted.
+//! Signal handlers: for the signals with which the hardware reports traps, and the one that
+//! interrupts a thread.
 //!
 //! Runs in signal context, on any thread, at any instruction: atomics and fixed memory only; no
 //! locks, no allocation, no formatting.
 //!
-//! # A signal is
-//! 1. of a thread that executes a function in a code image: `r14` is its context. For a fault,
-//!    place and registers are noted in the store and the thread is sent to [`raise_by_signal`]; for
-//!    an interrupt, too, if the store's interrupt was asked for;
-//! 2. a SIGILL where a frame goes over into another version of its function: the thread goes on
-//!    there ([`CodeImage::transfer`]);
-//! 3. else an interrupt of ours that came at the wrong moment: nothing is done, it will be
-//!    repeated;
-//! 4. else not ours: the previous handler gets it. Where the previous action was the default one,
-//!    it is put back and the handler returns, so that the instruction faults again and the process
-//!    ends as it would have without us.
+//! # Classification of a signal
+//! 1. The thread executes a function in a code image: `r14` is its context. For a fault, program
+//!    counter and registers are recorded in the store and the thread is redirected to
+//!    [`raise_by_signal`]; for an interrupt also, if the store's interrupt was requested.
+//! 2. Otherwise, a SIGILL where a frame is transferred to another version of its function: the
+//!    thread continues there ([`CodeImage::transfer`]).
+//! 3. Otherwise, an interrupt of ours that arrived at another point: ignored, it will be repeated.
+//! 4. Otherwise, the signal is not ours: it is passed to the previous handler. If the previous
+//!    action was the default, it is restored and the handler returns, so that the instruction
+//!    faults again and the process ends as it would have without us.
 //!
 //! # The signal stack
-//! A frame of a signal takes more than 3 KiB, and threads of Rust have a signal stack of 8 KiB. So
-//! while one of these handlers runs, all other signals wait, but for faults and SIGTRAP, which the
-//! previous handler may cause and handle.
+//! A signal frame takes more than 3 KiB, and Rust's threads have a signal stack of 8 KiB. So while
+//! one of these handlers runs, all other signals are blocked, except for faults and SIGTRAP, which
+//! the previous handler may cause and handle.
 //!
 //! # Traps
 //! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the
 //! instance's memories, or at a null function reference. Any other address is a defect of the
-//! program or of this engine, and is not ours.
+//! program or of this engine, and the signal is passed on.
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use fastinst_sigsafe::signal::{Action, was_sent};
 use wasm_jit_codegen::UD2;
 
 use super::ExecutionState;
@@ -37,11 +38,11 @@ use crate::code::CodeImage;
 use crate::code::registry::image_at;
 use crate::vmctx::{FUNC_REF_SIZE, TrapCode, VmContext, VmMemory};
 
-/// By what the hardware reports traps.
+/// The signals with which the hardware reports traps.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// The first address behind everything that an access can name, from a memory's base on: index,
-/// offset, and eight bytes.
+/// The end of the range that an access can reach, from a memory's base: index, offset, and eight
+/// bytes.
 const REACH: usize = 2 * u32::MAX as usize + 8;
 
 /// `si_code` of a signal that one thread sent to another (sigaction(2)).
@@ -50,15 +51,12 @@ const SI_TKILL: i32 = -6;
 /// `si_code` of a fault whose address the kernel does not know.
 const SI_KERNEL: i32 = 0x80;
 
-/// The signals whose default is that nothing happens.
-const IGNORED: [i32; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
-
 /// Signals are numbered from 1 to 64.
 const MAX_SIGNALS: usize = 65;
 
-/// What a signal means to us, and what was installed before us.
+/// The role of a signal, and the action that was installed before.
 struct Handled {
-    /// Threads are interrupted by it.
+    /// The signal interrupts threads.
     is_interrupt: AtomicBool,
     previous: AtomicUsize,
     previous_flags: AtomicI32,
@@ -78,7 +76,7 @@ pub(super) fn install() {
     ONCE.call_once(|| FAULTS.into_iter().for_each(|signal| install_one(signal, libc::SA_RESTART)));
 }
 
-/// Installs the handler for a signal by which threads are interrupted, once.
+/// Installs the handler for a signal that interrupts threads, once.
 pub(super) fn install_interrupt(signal: i32) {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _lock = LOCK.lock().unwrap_or_else(|e| e.into_inner());
@@ -102,8 +100,9 @@ fn install_one(signal: i32, restart: i32) {
     // SAFETY: all zero is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handle as *const () as usize;
-    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may be used up.
-    // RESTART for faults only: an interrupt ends the system call that a host function waits in.
+    // SIGINFO: the handler changes the context. ONSTACK: the thread's own stack may have
+    // overflowed. RESTART for faults only: an interrupt ends the system call in which a host
+    // function waits.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restart;
     // SAFETY: changes the mask of the action.
     unsafe {
@@ -161,44 +160,39 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         if is_ours {
             // SAFETY: as above.
             unsafe { note(store, signal, info_ref, registers) };
-            // The routine's own frames go below what the interrupted code may use, with the
-            // alignment that a call expects.
+            // The routine's frames are placed below the red zone of the interrupted code, aligned
+            // as for a call.
             registers[libc::REG_RSP as usize] = (registers[libc::REG_RSP as usize] - 128) & !15;
             registers[libc::REG_RDI as usize] = store as i64;
             registers[libc::REG_RIP as usize] = raise_by_signal as *const () as i64;
             return;
         }
     }
-    // SAFETY: a signal that was sent tells by whom.
+    // SAFETY: a signal sent by tgkill has the sender's process id.
     let is_from_us = || info_ref.si_code == SI_TKILL && unsafe { info_ref.si_pid() == libc::getpid() };
     if !(is_interrupt && is_from_us()) {
         pass_on(signal, info, context);
     }
 }
 
-/// Whether a process sent the signal, or a timer: the instruction is not its cause.
-fn was_sent(info: &libc::siginfo_t) -> bool {
-    info.si_code <= 0
-}
-
-/// Why the code at `pc` traps by itself: UD2 and a [`TrapCode`].
+/// The reason of an explicit trap at `pc`: UD2 and a [`TrapCode`].
 ///
 /// # Safety
 /// A thread must have executed the instruction at `pc`, which must be in a function.
 pub(super) unsafe fn trap_code(pc: usize) -> Option<TrapCode> {
     let code = std::ptr::with_exposed_provenance::<[u8; 2]>(pc);
-    // SAFETY: the instruction raised SIGILL, so its two bytes are mapped or it is none; UD2 has its
-    // code behind it.
+    // SAFETY: the instruction raised SIGILL, so its two bytes are mapped, or it is not UD2; UD2 is
+    // followed by its code.
     let code = unsafe { (code.read_unaligned() == UD2).then(|| code.add(1).cast::<u8>().read())? };
     TrapCode::ALL.get(usize::from(code)).copied()
 }
 
-/// Whether a SIGSEGV in the image's code is what WebAssembly calls a trap.
+/// Whether a SIGSEGV in the image's code is a WebAssembly trap.
 ///
 /// # Safety
 /// `context` must be that of the running instance or of the host function that it calls.
 unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &libc::siginfo_t) -> bool {
-    // An access to an address that is none at all (general protection) has no address here.
+    // For a non-canonical address (general protection), the kernel reports no address.
     if info.si_code == SI_KERNEL {
         return false;
     }
@@ -212,8 +206,8 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
         return false;
     }
     (0..image.module.memories.len() as u32).any(|memory| {
-        // SAFETY: the instance is of this image's module while one of its functions runs, so the
-        // layout is its.
+        // SAFETY: the instance belongs to this image's module while one of its functions runs, so
+        // the layout is right.
         let base = unsafe {
             let memory = context.byte_offset(image.layout.memory(memory) as isize).cast::<VmMemory>();
             (*memory).base as usize
@@ -222,7 +216,7 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
     })
 }
 
-/// Writes what happened, and where, into the store.
+/// Records the event and the state of the thread in the store.
 ///
 /// # Safety
 /// The store must be the one that this thread runs.
@@ -233,8 +227,8 @@ unsafe fn note(
     registers: &[libc::greg_t; 23],
 ) {
     let register = |number: i32| registers[number as usize] as u64;
-    // SAFETY: the caller's obligation; a fault's signal has an address, and any other's is not
-    // looked at.
+    // SAFETY: the caller's obligation; a fault's signal has an address, and that of any other is
+    // not read.
     unsafe {
         (*store).vm.raised_signal = signal;
         (*store).vm.raised_address = info.si_addr() as usize;
@@ -265,36 +259,12 @@ const NUMBERED: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Gives the signal to the handler that was there before us, or lets it have its default effect.
+/// Passes the signal to the handler that was installed before, or performs its default action.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let handled = &HANDLED[signal as usize];
+    // Acquire, first: pairs with the Release that published the action.
     let flags = handled.previous_flags.load(Ordering::Acquire);
-    // SAFETY: the kernel's pointer.
-    let is_fault = FAULTS.contains(&signal) && !was_sent(unsafe { &*info });
-    match handled.previous.load(Ordering::Relaxed) {
-        // A fault cannot be ignored: the kernel ends a process that tries.
-        libc::SIG_IGN if !is_fault => {}
-        libc::SIG_DFL if IGNORED.contains(&signal) => {}
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: both are async-signal-safe. A fault happens again when this handler has
-            // returned; any other signal has to be sent again.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                if !is_fault {
-                    libc::raise(signal);
-                }
-            }
-        }
-        function if flags & libc::SA_SIGINFO != 0 => {
-            type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: the program installed this function with SA_SIGINFO.
-            let function: Action = unsafe { std::mem::transmute(function) };
-            function(signal, info, context);
-        }
-        function => {
-            // SAFETY: the program installed this function without SA_SIGINFO.
-            let function: extern "C" fn(i32) = unsafe { std::mem::transmute(function) };
-            function(signal);
-        }
-    }
+    let previous = Action { function: handled.previous.load(Ordering::Relaxed), flags };
+    // SAFETY: the program installed the function with these flags; the pointers are the kernel's.
+    unsafe { previous.take(info, context) };
 }

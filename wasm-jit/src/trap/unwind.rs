@@ -1,15 +1,15 @@
-//! Frames of compiled code, from the innermost outwards.
+//! Walks frames of compiled code, from the innermost outwards.
 //!
 //! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table
-//! is needed. An activation's frames end at its entry trampoline. The frames of the activation
-//! around it begin at the host trampoline that it was left by.
+//! is needed. An activation's frames end at its entry trampoline. The frames of the enclosing
+//! activation begin at the host trampoline through which it was left.
 
 use super::{Activation, ExecutionState, Raised, capture};
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
-/// A place in a frame: an address of code, and the frame pointer.
+/// A code address and a frame pointer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub pc: usize,
@@ -39,21 +39,21 @@ impl Frames {
     /// From `frame` outwards.
     ///
     /// # Safety
-    /// The frame must be one of the store's innermost activation, and no frame may be left while
-    /// they are walked.
+    /// The frame must belong to the store's innermost activation, and no frame may be left during
+    /// the walk.
     pub(super) unsafe fn new(store: *const ExecutionState, frame: Frame) -> Self {
         // SAFETY: the caller's obligation.
         let (activation_fp, outer) = unsafe { ((*store).vm.activation_fp, (*store).outer) };
         Self { next: Some(frame), activation_fp, outer }
     }
 
-    /// The frame behind one whose caller is in no activation, if there is an activation farther
-    /// out.
+    /// The frame following one whose caller is in no activation, if there is an enclosing
+    /// activation.
     fn outer(&mut self) -> Option<Frame> {
-        // SAFETY: an activation is on the stack of the `enter` that waits for the one inside it.
+        // SAFETY: an activation is on the stack of the `enter` that waits for the nested one.
         let outer = unsafe { self.outer.as_ref()? };
         (self.activation_fp, self.outer) = (outer.activation_fp, outer.outer);
-        // SAFETY: the host trampoline of an activation that waits has not been left.
+        // SAFETY: the host trampoline of a waiting activation has not been left.
         (outer.activation_fp != 0).then(|| unsafe { Frame::caller(outer.exit_fp) })
     }
 }
@@ -66,20 +66,20 @@ impl Iterator for Frames {
         self.next = if frame.fp == self.activation_fp {
             self.outer()
         } else {
-            // SAFETY: inside the activation; `new`'s caller says that it is whole.
+            // SAFETY: inside the activation, whose frames are intact by the obligation of `new`.
             Some(unsafe { Frame::caller(frame.fp) })
         };
         Some(frame)
     }
 }
 
-/// Finds the handler of an exception, or notes that there is none. Writes the handler's place,
-/// frame and stack pointer where `raised_pc` and its neighbours are. Whether there is one. Called
-/// by [`throw`](super::routines).
+/// Finds the handler of an exception, or records that there is none. Stores the handler's address,
+/// frame and stack pointer into `raised_pc`, `raised_fp` and `raised_sp`. Returns whether there is
+/// one. Called by [`throw`](super::routines).
 ///
 /// # Safety
-/// `pc` and `fp` must be the place and the frame that throw, in the store's innermost activation;
-/// `exception` null or an exception.
+/// `pc` and `fp` must be the program counter and the frame that throw, in the store's innermost
+/// activation; `exception` null or an exception.
 pub(super) unsafe extern "sysv64" fn find_handler(
     store: *mut ExecutionState,
     exception: usize,
@@ -103,7 +103,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     let activation_fp = unsafe { (*store).vm.activation_fp };
     let mut frame = thrower;
     while frame.fp != activation_fp {
-        // SAFETY: the address is of code that the thread is in.
+        // SAFETY: the thread is in the code at this address.
         if let Some(image) = unsafe { image_at(frame.pc) }
             // SAFETY: the frame is inside the activation.
             && let Some((handler, frame_size)) = unsafe { handler_in(image, frame, tag) }
@@ -124,13 +124,12 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     0
 }
 
-/// The handler for exceptions of the tag in this frame, and the size of its frame.
+/// The handler for exceptions of this tag in this frame, and the size of its frame.
 ///
 /// # Safety
 /// The frame must be one of the image's code, or of its trampolines.
 unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*const u8, u32)> {
-    // A return address may be that behind the last instruction of a function: the call is in front
-    // of it.
+    // A return address may be the end of a function: the call precedes it.
     let function = image.function_at(frame.pc - 1)?;
     let (base, catches) = image.catches(function, frame.pc);
     let mut catches = catches.peekable();
@@ -138,8 +137,8 @@ unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*co
     // SAFETY: a function's frame has its context below the frame pointer.
     let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
     let catch = catches.find(|catch| {
-        // SAFETY: the context is of an instance of the image's module, which has a place for each
-        // of its tags.
+        // SAFETY: the context is that of an instance of the image's module, whose layout has all of
+        // its tags.
         let identity =
             |tag| unsafe { context.byte_offset(image.layout.tag(tag) as isize).cast::<usize>().read() };
         catch.tag.is_none_or(|index| identity(index) == tag)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasm_jit::{AsContextMut, Engine, ExternRef, Func, Instance, Module, Store};
 
-/// Counts itself when it is dropped, and panics, but not while it is dropped because of a panic.
+/// Counts its drops and panics when dropped, except while another panic unwinds.
 struct Panics(Arc<AtomicUsize>);
 
 impl Drop for Panics {
@@ -18,8 +18,8 @@ impl Drop for Panics {
     }
 }
 
-/// Makes `count` references that panic when they are dropped, and throws so many exceptions that
-/// they are collected.
+/// Creates `count` references that panic when dropped, and throws enough exceptions to cause a
+/// collection.
 const PROGRAM: &str = r#"(module
     (import "host" "make" (func $make (result externref)))
     (tag $tag)
@@ -42,7 +42,7 @@ fn check_panic<R>(act: impl FnOnce() -> R) {
 }
 
 #[test]
-fn a_destructor_that_panics_in_a_collection_panics_in_the_call_and_harms_nothing() {
+fn a_destructor_that_panics_in_a_collection_panics_in_the_call() {
     let (made, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let module = Module::new(&Engine::default(), PROGRAM).unwrap();
     let mut store = Store::new(module.engine(), ());
@@ -58,7 +58,7 @@ fn a_destructor_that_panics_in_a_collection_panics_in_the_call_and_harms_nothing
         // While an exception is created.
         check_panic(|| run.call(&mut store, (5, 3000)));
     }
-    // In a host function that returns a reference, and by the embedder's wish.
+    // In a host function that returns a reference, and in an explicit collection.
     check_panic(|| run.call(&mut store.as_context_mut(), (3000, 1)));
     check_panic(|| {
         run.call(&mut store, (5, 1)).unwrap();

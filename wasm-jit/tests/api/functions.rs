@@ -1,4 +1,4 @@
-//! Functions of programs and of the host, called from either side.
+//! Functions of programs and of the host, called from both sides.
 
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error, Extern, Func, FuncType, Linker, Module, Store, Val, ValType,
@@ -7,7 +7,7 @@ use wasm_jit::{
 use super::{call0, instance, with_host};
 
 #[test]
-fn typed_functions_take_and_give_all_number_types() {
+fn typed_functions_take_and_return_all_number_types() {
     let (mut store, instance) = instance(
         r#"(module (func (export "f") (param i32 i64 f32 f64) (result i32 i64 f32 f64)
             local.get 0 i32.const 1 i32.add
@@ -77,7 +77,7 @@ fn host_functions_see_arguments_and_the_callers_memory() {
             Ok::<_, Error>(length * 2)
         })
         .unwrap();
-    // One linker serves several stores.
+    // One linker is used with several stores.
     for _ in 0..2 {
         let mut store = Store::new(&engine, Vec::new());
         let instance = linker.instantiate(&mut store, &module).unwrap();
@@ -128,7 +128,7 @@ fn untyped_host_functions_get_values_of_their_type() {
 }
 
 #[test]
-fn a_host_functions_error_comes_out_as_it_is() {
+fn a_host_functions_error_is_returned_unchanged() {
     #[derive(Debug, thiserror::Error)]
     #[error("exit {0}")]
     struct Exit(i32);

@@ -1,4 +1,4 @@
-//! A module can be looked at: functions, names, bodies, instructions.
+//! Inspection of modules: functions, names, bodies, instructions.
 
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, FuncType, Module, ValType};
@@ -39,7 +39,7 @@ fn functions_come_by_index_with_names_and_types() {
 }
 
 #[test]
-fn instructions_fill_the_body_behind_its_locals() {
+fn instructions_fill_the_body_after_its_locals() {
     let module = module();
     let body = module.function(1).unwrap().body().unwrap();
     assert_eq!(body.locals().collect::<Vec<_>>(), [ValType::I32, ValType::F64, ValType::F64]);

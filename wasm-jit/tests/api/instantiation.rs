@@ -1,4 +1,4 @@
-//! Start functions that are the host's, and limits that this engine does not have.
+//! Start functions of the host, and unsupported limits.
 
 use wasm_jit::{Caller, Engine, Error, Extern, Linker, Module, Store};
 
@@ -48,7 +48,7 @@ fn limits_of_64_bits_are_refused_by_their_features_name() {
     check(&engine, r#"(module (import "a" "b" (memory i64 0 0x1000000000000)))"#, memory);
     check(&engine, "(module (table i64 0x100000000 funcref))", table);
     check(&engine, "(module (table i64 1 0xffffffffffffffff funcref))", table);
-    // What is malformed stays so.
+    // A malformed module is still reported as malformed.
     let overlong = b"\0asm\x01\0\0\0\x05\x08\x01\x00\x81\x80\x80\x80\x80\x00";
     let error = Module::new(&engine, overlong).unwrap_err();
     assert!(matches!(&error, Error::Invalid { message, .. } if message.contains("integer")), "{error}");

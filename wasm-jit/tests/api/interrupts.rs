@@ -1,4 +1,4 @@
-//! Interrupts of programs that call back and forth, and wait in the host.
+//! Interrupts of programs that call host functions which call back, or wait.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ const NESTED: &str = r#"(module
     (func (export "spin") (loop $again (br $again)))
     (func (export "run") (call $nested) (call $mark)))"#;
 
-/// What happened besides.
+/// Events that the test observes.
 #[derive(Clone, Default)]
 struct Seen {
     nested_interrupt: Arc<AtomicBool>,
     mark: Arc<AtomicBool>,
 }
 
-/// A program whose host function calls `spin` and swallows the interrupt; `within` runs that call.
+/// A program whose host function calls `spin` and ignores the interrupt; `within` makes that call.
 fn swallowing(
     within: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static,
 ) -> (Store<()>, Instance, InterruptHandle, Seen) {
@@ -96,7 +96,8 @@ fn a_panic_after_a_swallowed_interrupt_ends_the_request() {
     let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
     handle.interrupt();
     for _ in 0..2 {
-        // At first the request meets the call before it begins; then the host panics.
+        // The first request takes effect before the call begins; the second call panics in the
+        // host.
         let timeout = handle.interrupt_after(Duration::from_millis(10)).unwrap();
         let call = std::panic::AssertUnwindSafe(|| run.call(&mut store, ()));
         let outcome = std::panic::catch_unwind(call);
@@ -109,7 +110,7 @@ fn a_panic_after_a_swallowed_interrupt_ends_the_request() {
 }
 
 #[test]
-fn a_host_function_that_waits_in_a_system_call_learns_of_an_interrupt() {
+fn a_host_function_that_waits_in_a_system_call_is_notified_of_an_interrupt() {
     let engine = Engine::default();
     let text = r#"(module (import "host" "read" (func $read)) (func (export "run") (call $read)))"#;
     let module = Module::new(&engine, text).unwrap();
@@ -120,7 +121,7 @@ fn a_host_function_that_waits_in_a_system_call_learns_of_an_interrupt() {
     linker
         .func_wrap("host", "read", move |mut caller: Caller<'_, Option<bool>>| -> Result<(), Error> {
             let mut byte = 0_u8;
-            // SAFETY: reads into one byte. Nobody writes to the pipe.
+            // SAFETY: reads one byte. Nothing is written to the pipe.
             let count = unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) };
             let error = io::Error::last_os_error();
             assert_eq!((count, error.kind()), (-1, io::ErrorKind::Interrupted));

@@ -1,4 +1,4 @@
-//! Modules, imports, and what belongs to which store.
+//! Modules, imports, and ownership by stores.
 
 use wasm_jit::{
     Engine, Error, ExnRef, Extern, ExternRef, ExternType, Func, FuncType, GlobalType, Instance, Linker,
@@ -47,7 +47,7 @@ fn an_instance_imports_everything_from_another() {
 }
 
 #[test]
-fn a_linker_says_what_does_not_fit() {
+fn a_linker_reports_mismatched_imports() {
     let engine = Engine::default();
     let wants =
         |import: &str| Module::new(&engine, format!(r#"(module (import "a" "b" {import}))"#)).unwrap();
@@ -101,7 +101,7 @@ fn limits_of_imported_memories_and_tables_must_fit() {
 }
 
 #[test]
-fn a_segment_that_does_not_fit_traps_and_leaves_what_came_before() {
+fn a_segment_that_does_not_fit_traps_and_keeps_earlier_writes() {
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());
     let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
@@ -119,7 +119,7 @@ fn a_segment_that_does_not_fit_traps_and_leaves_what_came_before() {
 }
 
 #[test]
-fn segments_that_were_not_used_up_are_there_when_another_does_not_fit() {
+fn unused_segments_remain_usable_when_another_does_not_fit() {
     let engine = Engine::default();
     let module = Module::new(
         &engine,
@@ -184,7 +184,7 @@ fn stores_modules_and_engines_that_are_dropped_leave_no_mappings() {
     };
     let before = mappings();
     (0..500).for_each(|_| run());
-    // Other tests of this process have some.
+    // Other tests of this process also create mappings.
     let after = mappings();
     assert!(after < before + 200, "{before} and then {after} mappings of code and memories");
 }
@@ -232,7 +232,7 @@ fn values_and_imports_of_another_store_are_errors() {
 }
 
 #[test]
-fn a_module_tells_its_imports_and_exports() {
+fn a_module_lists_its_imports_and_exports() {
     let module = module(
         r#"(module
             (import "a" "f" (func (param i32)))
@@ -274,7 +274,7 @@ fn unsupported_features_are_refused_by_name() {
 }
 
 #[test]
-fn wrong_modules_are_refused_with_the_place() {
+fn invalid_modules_are_refused_with_the_offset() {
     let engine = Engine::default();
     assert!(matches!(Module::new(&engine, "(module (func i32.add))"), Err(Error::Invalid { .. })));
     assert!(matches!(Module::new(&engine, "(module (fun))"), Err(Error::Text { .. })));
@@ -294,7 +294,7 @@ fn modules_and_engines_are_shared_among_threads_and_stores_move() {
             scope.spawn(|| {
                 let mut store = Store::new(module.engine(), ());
                 let instance = Instance::new(&mut store, &module, &[]).unwrap();
-                // A store may go on in another thread.
+                // A store may move to another thread.
                 scope.spawn(move || assert_eq!(call0::<i32>(&mut store, instance, "f").unwrap(), 3));
             });
         }

@@ -1,4 +1,4 @@
-//! Memories, tables and globals, seen from both sides.
+//! Memories, tables and globals, accessed from both sides.
 
 use wasm_jit::{
     Engine, Error, ExternRef, Func, Global, GlobalType, Instance, Memory, MemoryType, Module, Mutability,

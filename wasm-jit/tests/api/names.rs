@@ -1,8 +1,8 @@
-//! Names in messages: a module must not be able to write to the terminal of whoever reads them.
+//! Names in messages: a module must not be able to send control characters to the user's terminal.
 
 use wasm_jit::{Engine, Error, Func, Linker, Module, Store};
 
-/// Clears the screen, sets the title of the window, and reverses what follows.
+/// Clears the screen, sets the window title, and reverses the direction of the text.
 const HOSTILE: &str = r"\1b[2J\1b]0;owned\07\0d\e2\80\ae\c2\9b";
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! Host values and exceptions, which a program holds and forgets.
+//! Host values and exceptions that a program holds and drops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn exceptions_pass_between_program_and_host() {
     assert_eq!((fields[0].unwrap_i32(), fields[1].unwrap_f64()), (7, 0.5));
 }
 
-/// Counts how many of it are alive.
+/// Counts its live instances.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -120,7 +120,7 @@ fn a_collection_in_a_nested_call_spares_what_the_outer_ones_hold() {
     linker.func_wrap("host", "make", move || Some(ExternRef::new(Counted::new(&count)))).unwrap();
     let nest = |mut caller: Caller<'_, u32>, _: Option<ExternRef>| -> Result<(), Error> {
         *caller.data_mut() += 1;
-        // Three activations, one in another, before the innermost burns through many collections.
+        // Three nested activations, before the innermost one causes many collections.
         let (name, argument) =
             if *caller.data() < 3 { ("run", vec![]) } else { ("burn", vec![Val::I32(10_000)]) };
         let func = caller.get_export(name).and_then(Extern::into_func).unwrap();
@@ -137,10 +137,10 @@ fn a_collection_in_a_nested_call_spares_what_the_outer_ones_hold() {
 }
 
 #[test]
-fn a_program_that_throws_for_ever_needs_little_memory() {
+fn a_program_that_throws_endlessly_needs_little_memory() {
     let alive = Arc::new(AtomicUsize::new(0));
     let count = alive.clone();
-    // Each exception carries a value of the host, whose life tells of the exception's.
+    // Each exception carries a host value, whose lifetime shows that of the exception.
     let (mut store, instance) = with_host(
         r#"(module
             (import "host" "f" (func $f (result externref)))

@@ -1,4 +1,4 @@
-//! Host functions that go on on a stack of their own, as coroutines and segmented stacks do.
+//! Host functions that switch to a stack of their own, as coroutines and segmented stacks do.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -22,7 +22,7 @@ impl Stack {
     fn new(size: usize) -> Self {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, of which the middle becomes accessible.
+        // SAFETY: a new mapping, whose middle part is made accessible.
         let base = unsafe {
             let base = libc::mmap(null_mut(), size + 2 * GUARD, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(base, libc::MAP_FAILED);
@@ -35,19 +35,19 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nothing runs on it any more.
+        // SAFETY: mapped by `new`; nothing runs on it.
         unsafe { libc::munmap(self.base.cast(), self.size + 2 * GUARD) };
     }
 }
 
 thread_local! {
-    /// What `on_stack` is about to run.
+    /// The closure that `on_stack` is about to run.
     static NEXT: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
 extern "C" fn run_next() {
     let next = NEXT.take().expect("set by `on_stack`");
-    // SAFETY: `on_stack` waits for the end of this function.
+    // SAFETY: `on_stack` waits until this function returns.
     unsafe { (*next)() };
 }
 
@@ -63,8 +63,8 @@ fn on_stack<R>(size: usize, run: impl FnOnce() -> R) -> R {
     let act: &mut dyn FnMut() = &mut act;
     // SAFETY: only the lifetime changes. The closure is called before this function returns.
     NEXT.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(act) }));
-    // SAFETY: the contexts live on this stack, to which the other one returns; its memory is mapped
-    // until then.
+    // SAFETY: the contexts are on this stack, which is resumed by the other one; its memory is
+    // mapped until then.
     unsafe {
         let (mut here, mut there): (libc::ucontext_t, libc::ucontext_t) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -83,7 +83,7 @@ fn on_stack<R>(size: usize, run: impl FnOnce() -> R) -> R {
 
 const LARGE: usize = 8 << 20;
 
-/// Makes so many references and exceptions that the collector runs several times.
+/// Creates enough references and exceptions for several collections.
 fn litter(caller: &mut Caller<'_, ()>, table: wasm_jit::Table, tag: &Tag) -> Result<(), Error> {
     for number in 0..5000 {
         table.set(&mut *caller, 0, ExternRef::new(number).into())?;
@@ -93,7 +93,7 @@ fn litter(caller: &mut Caller<'_, ()>, table: wasm_jit::Table, tag: &Tag) -> Res
 }
 
 #[test]
-fn a_collection_on_another_stack_spares_what_the_programs_frames_hold() {
+fn a_collection_on_another_stack_keeps_references_in_the_programs_frames() {
     let engine = Engine::default();
     let module = Module::new(
         &engine,
@@ -153,7 +153,7 @@ fn a_collection_on_another_stack_spares_what_the_programs_frames_hold() {
     linker
         .func_wrap("host", "litter", move |mut caller: Caller<'_, ()>, depth: i32| -> Result<(), Error> {
             let Some(Extern::Table(table)) = caller.get_export("table") else { panic!("exported") };
-            // Before, on, and after the other stack; and in calls from there.
+            // Before, on, and after the other stack; and in calls from it.
             litter(&mut caller, table, &tag)?;
             on_stack(LARGE, || {
                 litter(&mut caller, table, &tag)?;
@@ -171,7 +171,7 @@ fn a_collection_on_another_stack_spares_what_the_programs_frames_hold() {
     hold.call(&mut store, 2).unwrap();
     let keep = instance.get_typed_func::<i32, ()>(&mut store, "keep").unwrap();
     keep.call(&mut store, 0).unwrap();
-    // The whole program may run on another stack, too.
+    // The complete program may also run on another stack.
     on_stack(LARGE, || hold.call(&mut store, 1)).unwrap();
 }
 
@@ -184,8 +184,8 @@ const RECURSION: &str = r#"(module
     (func (export "run") (param $there i32) (param $here i32) (result i32)
         (i32.add (call $elsewhere (local.get $there)) (call $deep (local.get $here)))))"#;
 
-/// An instance whose `elsewhere` calls `deep` on another stack, and gives -1 if that overflows the
-/// stack.
+/// An instance whose `elsewhere` calls `deep` on another stack, and returns -1 if that overflows
+/// the stack.
 fn recursion() -> (Store<()>, Instance) {
     let engine = Engine::default();
     let module = Module::new(&engine, RECURSION).unwrap();

@@ -10,11 +10,11 @@ use wasm_jit::{
     TypedFunc,
 };
 
-/// Where the threads' common counter is; each has one of its own behind it, eight bytes from one to
-/// the next.
+/// The address of the counter that all threads share; it is followed by one for each thread, eight
+/// bytes each.
 const COMMON: usize = 0;
 const OWN: usize = 64;
-/// How often a thread is to be interrupted.
+/// Number of interrupts of each thread.
 const INTERRUPTS: u64 = 200;
 
 const COUNTERS: &str = r#"(module
@@ -23,7 +23,7 @@ const COUNTERS: &str = r#"(module
     (global $calls (mut i32) (i32.const 0))
     (table 1 funcref)
     (elem (i32.const 0) $count)
-    ;; The common counter is never behind the sum of the others.
+    ;; The common counter is never less than the sum of the others.
     (func $count (param $own i32)
         (drop (i64.atomic.rmw.add (i32.const 0) (i64.const 1)))
         (drop (i64.atomic.rmw.add (local.get $own) (i64.const 1))))
@@ -52,8 +52,8 @@ fn counter(memory: &SharedMemory, at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// A program that runs on in one store however often it is interrupted, until it is told to stop.
-/// Returns how often it was.
+/// Runs a program in one store, again after each interrupt, until `stop` is set. Returns the number
+/// of interrupts.
 fn count_until(stop: &AtomicBool, store: &mut Store<u64>, run: TypedFunc<i32, ()>, own: usize) -> u64 {
     let mut interrupts = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -91,7 +91,8 @@ fn threads_count_in_one_memory_while_they_are_interrupted_and_instances_come_and
                 })
             })
             .collect();
-        // One thread makes stores and instances of the same module, runs something, and drops them.
+        // One thread creates stores and instances of the same module, runs a function, and drops
+        // them.
         let maker = scope.spawn(|| {
             let mut made = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -111,13 +112,13 @@ fn threads_count_in_one_memory_while_they_are_interrupted_and_instances_come_and
         for number in 0..INTERRUPTS {
             let before = counter(&memory, COMMON);
             handles.iter().for_each(InterruptHandle::interrupt);
-            // They go on.
+            // They continue.
             while counter(&memory, COMMON) < before + 10_000 {
                 thread::sleep(Duration::from_micros(number));
             }
         }
         stop.store(true, Ordering::Relaxed);
-        // The last ones, which may find a thread between two calls.
+        // The last requests, which may arrive between two calls.
         while !workers.iter().all(|worker| worker.is_finished()) {
             handles.iter().for_each(InterruptHandle::interrupt);
             thread::sleep(Duration::from_millis(1));
@@ -133,7 +134,7 @@ fn threads_count_in_one_memory_while_they_are_interrupted_and_instances_come_and
 }
 
 #[test]
-fn a_token_that_threads_hand_on_is_never_lost() {
+fn a_token_passed_between_threads_is_never_lost() {
     const ROUNDS: i32 = 20_000;
     let engine = Engine::default();
     let module = Module::new(

@@ -62,7 +62,7 @@ fn a_backtrace_names_the_functions_innermost_first() {
 }
 
 #[test]
-fn a_host_functions_trap_gets_the_frames_that_led_to_it() {
+fn a_host_functions_trap_has_the_frames_of_its_callers() {
     let (mut store, instance) = with_host(
         r#"(module (import "host" "f" (func $f)) (func $run (export "run") call $f))"#,
         || -> Result<(), Error> { Err(Trap::IntegerOverflow.into()) },
@@ -90,7 +90,7 @@ fn a_trap_in_a_nested_call_can_be_caught_by_the_host() {
 }
 
 #[test]
-fn an_interrupt_stops_an_endless_loop_and_the_store_goes_on() {
+fn an_interrupt_stops_an_endless_loop_and_the_store_remains_usable() {
     let (mut store, instance) = instance(
         r#"(module
             (func (export "forever") (loop $again br $again))
@@ -183,11 +183,11 @@ fn stack_overflow_comes_earlier_with_a_smaller_stack() {
     assert!(small * 8 < large && small > 100, "{small} and {large} calls");
 }
 
-/// Recurses through the host until the stack is used up, in a thread with at least so large a
-/// stack; returns the depth.
+/// Recurses through the host until the stack overflows, in a thread with at least this stack size;
+/// returns the depth.
 fn depth_of_recursion_through_the_host(stack_size: usize) -> u32 {
     let recurse = move || {
-        // What bounds it is the thread's stack.
+        // The limit is the thread's stack.
         let engine = Engine::new(Config::new().max_wasm_stack(1 << 30)).unwrap();
         let module =
             Module::new(&engine, r#"(module (import "host" "f" (func $f)) (func (export "run") call $f))"#)

@@ -1,25 +1,24 @@
-//! Executes the instructions that the random programs are made of, and tells the state in front of
-//! each.
+//! An interpreter for the instructions in the random programs, which records the state before each.
 
 use wasm_jit::wasmparser::{BlockType, MemArg, Operator as O};
 use wasm_jit::{Instruction, Module};
 
-/// The most instructions of a program.
+/// Maximum number of executed instructions.
 const MAX_STEPS: usize = 20_000;
 
-/// Bytes of memory that the programs use.
+/// Size of the memory that the programs use, in bytes.
 const MEMORY: usize = 1024;
 
 /// An instruction about to be executed.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// In the module.
+    /// Offset in the module.
     pub(crate) offset: u32,
-    /// Which call it belongs to.
+    /// The call that it belongs to.
     pub(crate) frame: usize,
     pub(crate) locals: Vec<u64>,
     pub(crate) operands: Vec<u64>,
-    /// The local that it reads or writes.
+    /// The local that it accesses.
     pub(crate) access: Option<Access>,
 }
 
@@ -32,7 +31,7 @@ pub(crate) struct Access {
 
 struct Function<'m> {
     code: Vec<Instruction<'m>>,
-    /// By instruction: where its `end` is, and its `else` if it has one.
+    /// By instruction: the indices of its `end`, and of its `else` if it has one.
     ends: Vec<(usize, Option<usize>)>,
     locals: usize,
     results: usize,
@@ -47,7 +46,7 @@ pub(crate) struct Machine<'m> {
 
 /// An open block.
 struct Block {
-    /// Where a branch goes.
+    /// The target of a branch.
     target: usize,
     is_loop: bool,
     results: usize,
@@ -87,7 +86,8 @@ impl<'m> Machine<'m> {
         Self { functions: functions.collect(), memory: vec![0; MEMORY], trace: Vec::new(), frames: 0 }
     }
 
-    /// Calls a function with these arguments, and gives its results; none if that takes too long.
+    /// Calls a function with these arguments, and returns its results; `None` if that takes too
+    /// long.
     pub(crate) fn call(&mut self, function: usize, arguments: &[u64]) -> Option<Vec<u64>> {
         let frame = self.frames;
         self.frames += 1;
@@ -184,7 +184,7 @@ impl<'m> Machine<'m> {
     }
 
     fn params(&self, function: usize) -> usize {
-        // `main` has none, all others have three.
+        // `main` has no parameters, all others have three.
         if function == 0 { 0 } else { 3 }
     }
 
@@ -193,7 +193,7 @@ impl<'m> Machine<'m> {
         start..start + size
     }
 
-    /// An instruction that takes operands and gives one result, or stores.
+    /// An instruction that takes operands and returns one result, or stores.
     fn plain(&mut self, operator: &O<'_>, stack: &mut Vec<u64>) {
         macro_rules! binary {
             ($ty:ty, $operation:expr) => {{
@@ -271,7 +271,7 @@ impl<'m> Machine<'m> {
                 let place = self.place(memarg, stack, 8);
                 return self.memory[place].copy_from_slice(&value.to_le_bytes());
             }
-            other => panic!("{other:?} is not for these programs"),
+            other => panic!("{other:?} does not occur in these programs"),
         };
         stack.push(value);
     }
@@ -281,6 +281,6 @@ fn results_of(ty: BlockType) -> usize {
     match ty {
         BlockType::Empty => 0,
         BlockType::Type(_) => 1,
-        BlockType::FuncType(_) => panic!("not for these programs"),
+        BlockType::FuncType(_) => panic!("does not occur in these programs"),
     }
 }

@@ -1,12 +1,12 @@
-//! What the compiler tells of its frames is so: random programs are executed instruction by
-//! instruction of the processor, beside an interpreter of WebAssembly.
+//! Frame maps are right and complete: random programs are single-stepped in parallel with an
+//! interpreter of WebAssembly.
 //!
-//! In front of each WebAssembly instruction, every local and operand is read from where its
-//! [`FrameMap`] says, and compared with the interpreter's. Then every register that the map calls
-//! free is overwritten, and so are the flags. The program goes on, and has to give what it should:
-//! so nothing that matters is missing in the map.
+//! Before each WebAssembly instruction, every local and operand is read from its location in the
+//! [`FrameMap`], and compared with the interpreter's. Then every register that the map does not
+//! list as live is overwritten, and so are the flags. The program continues, and must produce the
+//! expected results: so the map omits nothing that is live.
 //!
-//! This process has tests of such maps only: one of them owns SIGTRAP.
+//! This process runs only tests of such maps: one of them handles SIGTRAP.
 
 mod interpreter;
 mod programs;
@@ -23,10 +23,10 @@ use wasm_jit_codegen::{
 };
 use wasmparser::{Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures};
 
-/// Random programs that are tried.
+/// Number of random programs.
 const PROGRAMS: u64 = 150;
 
-/// What the compiler has to know of the module.
+/// The declarations of a module.
 fn declarations(bytes: &[u8]) -> ModuleInfo {
     let mut info = ModuleInfo::default();
     for payload in Parser::new(0).parse_all(bytes) {
@@ -80,7 +80,7 @@ fn declarations(bytes: &[u8]) -> ModuleInfo {
     info
 }
 
-/// Where each function's code begins and how long it is.
+/// The start and length of each function's code.
 fn places(module: &Module) -> Vec<(usize, usize)> {
     let mut map = Vec::new();
     module.write_perf_map(&mut map).unwrap();
@@ -94,7 +94,7 @@ fn places(module: &Module) -> Vec<(usize, usize)> {
     places.take(with_code.count()).collect()
 }
 
-/// The maps by the addresses of code, in the order of their instructions.
+/// The maps by code address, in the order of their instructions.
 fn maps(module: &Module, bytes: &[u8]) -> HashMap<usize, Vec<(u32, FrameMap)>> {
     let info = declarations(bytes);
     let mut compiler = Compiler::new(&info);
@@ -115,24 +115,24 @@ fn maps(module: &Module, bytes: &[u8]) -> HashMap<usize, Vec<(u32, FrameMap)>> {
     all
 }
 
-/// What the signal handler works with.
+/// The state of the signal handler.
 struct Watcher {
     maps: HashMap<usize, Vec<(u32, FrameMap)>>,
     trace: Vec<Step>,
     accesses: Accesses,
-    /// How much of the trace has been met.
-    met: usize,
+    /// Number of steps of the trace that were executed.
+    executed: usize,
     failure: Option<String>,
     garbage: u64,
 }
 
 static WATCHER: AtomicPtr<Watcher> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Called between any two instructions. In WebAssembly code it may allocate: the thread is not
-/// inside the allocator then.
+/// Called between any two instructions. It may allocate if the thread is in WebAssembly code: then
+/// it is not inside the allocator.
 extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's pointer; nobody else uses the thread's registers, and the watcher is
-    // used here only meanwhile.
+    // SAFETY: the kernel's pointer; nothing else uses the thread's registers, and the watcher is
+    // used only here while the program runs.
     let (context, watcher) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         (context, &mut *WATCHER.load(Ordering::Relaxed))
@@ -140,7 +140,7 @@ extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void
     watcher.step(&mut Thread { context });
 }
 
-/// The registers of the thread in front of an instruction.
+/// The registers of the thread before an instruction.
 struct Thread<'a> {
     context: &'a mut libc::ucontext_t,
 }
@@ -194,10 +194,10 @@ impl Thread<'_> {
         *self.general(reg.number()) as u64
     }
 
-    /// Eight bytes; for a value of four the others are whatever lies there.
+    /// Reads eight bytes; for a four-byte value the others are arbitrary.
     fn memory(&self, address: u64) -> u64 {
         let place = std::ptr::with_exposed_provenance::<u64>(address as usize);
-        // SAFETY: a slot of the frame, or inside the memory, which has room behind what the
+        // SAFETY: a slot of the frame, or inside the memory, which extends beyond the part that the
         // programs use.
         unsafe { place.read_unaligned() }
     }
@@ -211,7 +211,7 @@ impl Thread<'_> {
         match place {
             OperandPlace::Constant(bits) => bits,
             OperandPlace::Register(reg) => self.register(reg),
-            // Compared already.
+            // Already compared.
             OperandPlace::Local(local) => locals[local as usize],
             OperandPlace::Slot(offset) => self.slot(offset),
             OperandPlace::Load(Address { base, index, displacement }) => {
@@ -226,13 +226,13 @@ impl Thread<'_> {
         }
     }
 
-    /// Overwrites what the map calls free.
+    /// Overwrites the registers that are not live in the map.
     fn scramble(&mut self, map: &FrameMap, garbage: u64) {
         let kept = |number: u8, float: bool| {
             map.registers.iter().any(|reg| (reg.number(), reg.is_float()) == (number, float))
         };
         for number in 0..16 {
-            // rbx, rsp, rbp, r12 to r15 are the frame's or the caller's.
+            // rbx, rsp, rbp, r12 to r15 belong to the frame or to the caller.
             if !matches!(number, 3..=5 | 12..) && !kept(number, false) {
                 *self.general(number) = garbage as i64;
             }
@@ -247,7 +247,7 @@ impl Thread<'_> {
     }
 }
 
-/// Whether two values of a type are the same. All NaNs are.
+/// Whether two values of a type are equal. All NaNs are.
 fn same(ty: Ty, one: u64, other: u64) -> bool {
     match ty {
         Ty::I32 | Ty::F32 => one as u32 == other as u32,
@@ -258,21 +258,21 @@ fn same(ty: Ty, one: u64, other: u64) -> bool {
 
 impl Watcher {
     fn step(&mut self, thread: &mut Thread<'_>) {
-        let Self { maps, trace, accesses, met, failure, garbage } = self;
+        let Self { maps, trace, accesses, executed, failure, garbage } = self;
         let Some(maps) = maps.get(&thread.pc()) else { return };
         let mut is_first = true;
         for (offset, map) in maps {
-            // Whoever comes by a branch does not execute what stands in front of its target.
-            if trace.get(*met).is_none_or(|step| step.offset != *offset) || failure.is_some() {
+            // A branch to this address does not execute the instructions before its target.
+            if trace.get(*executed).is_none_or(|step| step.offset != *offset) || failure.is_some() {
                 continue;
             }
-            *failure = check(map, trace, accesses, *met, thread).err();
+            *failure = check(map, trace, accesses, *executed, thread).err();
             if is_first {
                 *garbage = garbage.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ 0x5bd1;
                 thread.scramble(map, *garbage);
             }
             is_first = false;
-            *met += 1;
+            *executed += 1;
         }
     }
 }
@@ -292,7 +292,7 @@ impl Accesses {
         all
     }
 
-    /// Whether the value that the local has at a step is read there or later.
+    /// Whether the value of the local at a step is read at that step or later.
     fn is_read(&self, frame: usize, local: usize, at: usize) -> bool {
         let accesses = self.0.get(&(frame, local as u32)).map_or(&[][..], Vec::as_slice);
         let next = accesses.partition_point(|(step, _)| *step < at);
@@ -300,7 +300,7 @@ impl Accesses {
     }
 }
 
-/// Compares what the map finds with the interpreter's step.
+/// Compares the values found through the map with the interpreter's step.
 fn check(
     map: &FrameMap,
     trace: &[Step],
@@ -309,7 +309,7 @@ fn check(
     thread: &mut Thread<'_>,
 ) -> Result<(), String> {
     let Step { offset, frame, locals, operands, access } = &trace[at];
-    let wrong = |what: String| Err(format!("in front of {offset:#x}: {what}\n{map:?}"));
+    let wrong = |what: String| Err(format!("before {offset:#x}: {what}\n{map:?}"));
     if map.operands.len() != operands.len() {
         return wrong(format!("{} operands, not {}", map.operands.len(), operands.len()));
     }
@@ -321,7 +321,7 @@ fn check(
                 if let Some(slot) = slot
                     && !same(local.ty, thread.slot(slot), expected)
                 {
-                    return wrong(format!("local {index}: not up to date in its slot"));
+                    return wrong(format!("local {index}: its slot is not up to date"));
                 }
                 found
             }
@@ -353,10 +353,10 @@ fn check(
     Ok(())
 }
 
-/// Sets or clears the flag that makes the processor trap behind each instruction.
+/// Sets or clears the trap flag, which makes the processor trap after each instruction.
 fn single_step(on: bool) {
     const TRAP_FLAG: u64 = 0x100;
-    // SAFETY: the handler is installed; what it does to registers is the test's affair.
+    // SAFETY: the handler is installed; the test controls its changes of registers.
     unsafe {
         match on {
             true => asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", flag = const TRAP_FLAG),
@@ -365,7 +365,7 @@ fn single_step(on: bool) {
     }
 }
 
-/// Runs the program both ways; how many instructions were compared.
+/// Runs the program both ways; returns the number of instructions that were compared.
 fn try_program(seed: u64) -> usize {
     let text = programs::program(seed);
     let bytes = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -377,7 +377,7 @@ fn try_program(seed: u64) -> usize {
         maps: maps(&module, &bytes),
         accesses: Accesses::of(&trace),
         trace,
-        met: 0,
+        executed: 0,
         failure: None,
         garbage: seed,
     };
@@ -395,15 +395,15 @@ fn try_program(seed: u64) -> usize {
         panic!("seed {seed}: {failure}\n{text}");
     }
     called.unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
-    assert_eq!(watcher.met, watcher.trace.len(), "seed {seed}: the program went another way\n{text}");
+    assert_eq!(watcher.executed, watcher.trace.len(), "seed {seed}: the program took another path\n{text}");
     let Val::I64(result) = results[0] else { panic!("{results:?}") };
     assert_eq!([result as u64], expected[..], "seed {seed}\n{text}");
     let memory = instance.get_memory(&mut store, "memory").unwrap();
     assert!(memory.data(&store)[..machine.memory.len()] == machine.memory[..], "seed {seed}: memory\n{text}");
-    watcher.met
+    watcher.executed
 }
 
-/// The operands' types in front of each instruction that can be reached, as validation knows them.
+/// The types of the operands before each reachable instruction, according to validation.
 fn validated(bytes: &[u8]) -> HashMap<u32, Vec<Ty>> {
     let mut all = HashMap::new();
     let mut validator = Validator::new_with_features(WasmFeatures::all());
@@ -448,7 +448,7 @@ fn maps_have_the_operands_that_validation_knows() {
 }
 
 #[test]
-fn values_are_where_the_maps_say_and_nowhere_else() {
+fn values_are_where_the_maps_say_and_nothing_else_is_live() {
     // SAFETY: the handler has the signature that SA_SIGINFO asks for, and nothing else of this
     // process traps.
     unsafe {

@@ -1,15 +1,15 @@
-//! Random programs as text, of what the compiler keeps in many places: locals in loops and across
-//! calls, operands below blocks, comparisons, loads, constants.
+//! Random programs in text form, rich in values that the compiler keeps in different locations:
+//! locals in loops and across calls, operands below blocks, comparisons, loads, constants.
 //!
-//! `main` returns an i64. All other functions take an i32, an i64 and an f64, and call later ones
-//! only. No NaN gets out of the floats.
+//! `main` returns an i64. All other functions take an i32, an i64 and an f64, and call only later
+//! ones. Floats never produce an observable NaN.
 
 use std::fmt::Write as _;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Functions besides `main`.
+/// Number of functions besides `main`.
 const FUNCTIONS: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,10 +65,10 @@ struct Function<'r> {
     random: &'r mut SmallRng,
     index: usize,
     locals: Vec<Ty>,
-    /// Counters of loops, which are locals behind the others.
+    /// Counters of loops, which are locals after the others.
     counters: usize,
     labels: usize,
-    /// How many statements may still come.
+    /// Number of statements that may still be generated.
     budget: i32,
 }
 

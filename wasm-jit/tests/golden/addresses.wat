@@ -1,4 +1,4 @@
-;; Sums and scaled indices of addresses; offsets beyond what a displacement holds; constant addresses.
+;; Sums and scaled indices of addresses; offsets larger than a displacement; constant addresses.
 (module
   (memory 1)
   (func $scaled (param $at i32) (param $index i32) (result i32)

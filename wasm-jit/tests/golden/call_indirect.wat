@@ -1,4 +1,4 @@
-;; The index, the element's type and null are checked; the callee may be of another instance.
+;; The index, the element's type and null are checked; the callee may belong to another instance.
 (module
   (type $binary (func (param i32 i32) (result i32)))
   (table 10 funcref)

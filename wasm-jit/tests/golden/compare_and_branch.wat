@@ -1,4 +1,5 @@
-;; A comparison goes into the flags, and its branch takes them; also through eqz, for floats, and where a value is wanted.
+;; A comparison sets the flags, which its branch tests; also through eqz, for floats, and where the
+;; value itself is used.
 (module
   (func $signed (param i32 i32) (result i32)
     (if (result i32) (i32.lt_s (local.get 0) (local.get 1)) (then (i32.const 1)) (else (i32.const 2))))

@@ -1,4 +1,4 @@
-;; Between 32 and 64 bits: what is clear or extended already is not done again.
+;; Between 32 and 64 bits: values that are already zero- or sign-extended are not extended again.
 (module
   (memory 1)
   (func $wrap (param i64) (result i32) (i32.wrap_i64 (local.get 0)))

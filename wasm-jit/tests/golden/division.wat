@@ -1,4 +1,4 @@
-;; Division by constants multiplies or shifts; by what is not known, it checks.
+;; Division by constants multiplies or shifts; division by variables checks the divisor.
 (module
   (func $by_ten (param i32) (result i32) (i32.div_u (local.get 0) (i32.const 10)))
   (func $by_seven (param i32) (result i32) (i32.div_u (local.get 0) (i32.const 7)))

@@ -1,4 +1,5 @@
-;; Constants behind the code, each once; masks for sign and absolute value; rounding, minimum, conversions.
+;; Constants after the code, each once; masks for sign and absolute value; rounding, minimum,
+;; conversions.
 (module
   (func $constants (param f64) (result f64)
     (f64.add (f64.mul (local.get 0) (f64.const 2.5)) (f64.sub (f64.const 2.5) (f64.const 0))))

@@ -1,4 +1,4 @@
-;; Updates of memory and of locals in one instruction where there is one.
+;; Updates of memory and of locals in one instruction where possible.
 (module
   (memory 1)
   (global $counter (mut i32) (i32.const 0))

@@ -1,4 +1,4 @@
-;; Memory and tables by the runtime's routines; sizes without it.
+;; Memory and table operations by libcalls; sizes are read without one.
 (module
   (memory 1)
   (table 1 funcref)

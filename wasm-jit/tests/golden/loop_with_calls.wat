@@ -1,4 +1,4 @@
-;; Homes around a loop with calls: those that the callee keeps stay, the others are stored and loaded.
+;; Register-cached locals around a loop with calls: those in callee-saved registers stay there, the others are stored and loaded.
 (module
   (func $callee (param i32) (result i32) (local.get 0))
   (func $run (param $count i32) (result i32) (local $sum i32) (local $x f64)
@@ -7,7 +7,7 @@
       (local.set $x (f64.add (local.get $x) (f64.const 1)))
       (br_if $again (local.tee $count (i32.sub (local.get $count) (i32.const 1)))))
     (i32.add (local.get $sum) (i32.trunc_f64_s (local.get $x))))
-  ;; An inner loop without calls has homes of its own.
+  ;; An inner loop without calls chooses its own cache registers.
   (func $nested (param $outer i32) (param $inner i32) (result i32) (local $sum i32) (local $i i32)
     (loop $rows
       (local.set $i (local.get $inner))

@@ -1,4 +1,4 @@
-;; The second memory has no register of its own.
+;; The second memory has no base register of its own.
 (module
   (memory 1)
   (memory $other 1)

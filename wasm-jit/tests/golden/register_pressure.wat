@@ -1,4 +1,4 @@
-;; More live values than registers: the lowest go to their slots, and come back from there.
+;; More live values than registers: the lowest are spilled to their slots and reloaded.
 (module
   (func $deep (param i32 i32 i32 i32) (result i32)
     (i32.mul (local.get 0) (local.get 1)) (i32.mul (local.get 1) (local.get 2))
@@ -7,7 +7,7 @@
     (i32.xor (local.get 2) (local.get 3)) (i32.xor (local.get 3) (local.get 0))
     (i32.or (local.get 0) (local.get 1))
     (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add) (i32.add))
-  ;; Locals that are many: some have no homes.
+  ;; More locals than cache registers.
   (func $many_locals (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32) (local i32 i32 i32 i32)
     (loop $again
       (local.set 8 (i32.add (local.get 8) (i32.xor (local.get 0) (local.get 1))))

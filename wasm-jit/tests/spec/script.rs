@@ -1,7 +1,7 @@
 //! Runs one script, directive by directive.
 //!
-//! A module that cannot be had leaves a gap: what is about it later fails for the same reason, and
-//! is skipped for the same reason if the module is.
+//! A module that could not be loaded leaves a gap: later directives that depend on it fail for the
+//! same reason, and are skipped if the module is.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -50,11 +50,11 @@ pub(crate) fn run(file: &File, skipped: &Skipped) -> Tally {
     })
 }
 
-/// Why a directive did not go as it should.
+/// A failed directive.
 #[derive(Debug)]
 enum Failure {
     Wrong(String),
-    /// It is about the module of that line, which there is not.
+    /// It depends on the module of that line, which could not be loaded.
     NoModule(usize),
 }
 
@@ -64,7 +64,7 @@ impl From<String> for Failure {
     }
 }
 
-/// Why code did not come to its end.
+/// The reason why code did not complete.
 #[derive(Debug)]
 enum Stop {
     Engine(Error),
@@ -78,7 +78,7 @@ impl<F: Into<Failure>> From<F> for Stop {
 }
 
 impl Stop {
-    /// For a directive that expects another one, or none.
+    /// For a directive that expects another outcome.
     fn unexpected(self) -> Failure {
         match self {
             Self::Engine(error) => Failure::Wrong(error.to_string()),
@@ -87,7 +87,7 @@ impl Stop {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Debug)]
 enum Named {
     Instance(Instance),
@@ -103,10 +103,10 @@ struct Script<'s, 'e, 'a> {
     scope: &'s Scope<'s, 'e>,
     store: Store<()>,
     linker: Linker<()>,
-    /// What a directive is about that gives no name.
+    /// The module or instance of directives that name none.
     current: Option<Named>,
     named: HashMap<&'a str, Named>,
-    /// The last module that was defined, and those with a name.
+    /// The module that was defined last, and those with a name.
     definition: Option<Result<Module, usize>>,
     definitions: HashMap<&'a str, Result<Module, usize>>,
     threads: HashMap<&'a str, ScopedJoinHandle<'s, Tally>>,
@@ -273,7 +273,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
         self.linker.instantiate(&mut self.store, module)
     }
 
-    /// Makes this the current instance, or the gap where one is missing.
+    /// Makes this the current instance, or the gap that stands for it.
     fn enter(
         &mut self,
         name: Option<Id<'a>>,
@@ -358,7 +358,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
     }
 }
 
-/// Why there is no module.
+/// The reason why a module could not be loaded.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("text: {0}")]
@@ -381,7 +381,7 @@ fn assemble(text: &[u8]) -> Result<Vec<u8>, wast::Error> {
     parser::parse::<Wat<'_>>(&buffer)?.encode()
 }
 
-/// Whether a trap came, and the one with this message.
+/// Checks that the outcome is the trap with this message.
 fn check_trap(result: Result<(), Stop>, expected: &str) -> Result<(), Failure> {
     match result {
         Ok(()) => Err(format!("no trap instead of {expected:?}").into()),
@@ -398,7 +398,7 @@ fn check_trap(result: Result<(), Stop>, expected: &str) -> Result<(), Failure> {
     }
 }
 
-/// How the suite calls a trap. It may say less than this, or add an index.
+/// The suite's name of a trap. Its text may be a prefix of this, or add an index.
 fn message(trap: Trap) -> Option<&'static str> {
     Some(match trap {
         Trap::StackOverflow => "call stack exhausted",

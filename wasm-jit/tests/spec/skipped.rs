@@ -1,19 +1,19 @@
-//! What is known not to pass, and why: the file `skipped.txt`.
+//! Known failures and their reasons: the file `skipped.txt`.
 //!
-//! A line that is not indented is a reason; below it, indented, are the places it holds for:
+//! A line that is not indented is a reason; below it, indented, are the tests it applies to:
 //! `folder/*`, `folder/file`, or `folder/file:line`, where the line is that of a directive. `#`
-//! starts a comment. A place has to be needed: at least one directive of it fails.
+//! starts a comment. Every entry must be needed: at least one of its directives fails.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The list, and which of its places were needed.
+/// The list, with a record of the entries that were needed.
 #[derive(Debug)]
 pub(crate) struct Skipped {
     places: HashMap<&'static str, Place>,
 }
 
-/// A line of it.
+/// An entry.
 #[derive(Debug)]
 pub(crate) struct Place {
     reason: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The reason; notes whether a directive has failed there.
+    /// The reason; records whether a directive failed.
     pub(crate) fn reason(&self, failed: bool) -> &'static str {
         self.needed.fetch_or(failed, Ordering::Relaxed);
         self.reason
@@ -43,23 +43,23 @@ impl Skipped {
             }
             let reason = reason.unwrap_or_else(|| panic!("skipped.txt: no reason for {content}"));
             let before = places.insert(content.trim(), Place { reason, needed: AtomicBool::new(false) });
-            assert!(before.is_none(), "skipped.txt: {} is there twice", content.trim());
+            assert!(before.is_none(), "skipped.txt: {} is listed twice", content.trim());
         }
         Self { places }
     }
 
-    /// The place that a whole file is skipped by.
+    /// The entry that skips a whole file.
     pub(crate) fn whole(&self, path: &str) -> Option<&Place> {
         let folder = path.rsplit_once('/').map_or(path, |(folder, _)| folder);
         self.places.get(path).or_else(|| self.places.get(format!("{folder}/*").as_str()))
     }
 
-    /// Why the directive at this line, which has failed, may do so.
+    /// The reason why the failed directive at this line may fail.
     pub(crate) fn line(&self, path: &str, line: usize) -> Option<&'static str> {
         self.places.get(format!("{path}:{line}").as_str()).map(|place| place.reason(true))
     }
 
-    /// A message for each place where nothing failed.
+    /// A message for each entry for which nothing failed.
     pub(crate) fn unused(&self) -> Vec<String> {
         let unused = self.places.iter().filter(|(_, place)| !place.needed.load(Ordering::Relaxed));
         let mut unused: Vec<String> = unused

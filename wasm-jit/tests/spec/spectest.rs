@@ -5,7 +5,7 @@ use wasm_jit::{
     TableType, Val, ValType,
 };
 
-/// Defines it.
+/// Defines the module.
 pub(crate) fn define(store: &mut Store<()>, linker: &mut Linker<()>) -> Result<(), Error> {
     linker.func_wrap("spectest", "print", || {})?;
     linker.func_wrap("spectest", "print_i32", |_: i32| {})?;

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What became of the directives.
+/// The results of directives.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// By kind.
     pub passed: BTreeMap<&'static str, usize>,
     /// By reason.
     pub skipped: BTreeMap<&'static str, usize>,
-    /// Messages that start with a place.
+    /// Messages that start with a position.
     pub failures: Vec<String>,
 }
 
 impl Tally {
-    /// Of a script that could not be run.
+    /// The result of a script that could not be run.
     pub(crate) fn failed(message: String) -> Self {
         Self { failures: vec![message], ..Self::default() }
     }

@@ -5,7 +5,7 @@ use wast::WastArg;
 use wast::WastRet;
 use wast::core::{AbstractHeapType, HeapType, NanPattern, WastArgCore, WastRetCore};
 
-/// An argument as a value, or why there is none.
+/// An argument as a value, or the reason why it has none.
 pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
     let WastArg::Core(argument) = argument else { return Err(format!("argument {argument:?}")) };
     Ok(match argument {
@@ -28,7 +28,7 @@ fn null(ty: &HeapType<'_>) -> Result<Val, String> {
     }
 }
 
-/// Whether these are the expected results; a message if not.
+/// Compares results with the expected ones; returns a message if they differ.
 pub(crate) fn check_results(results: &[Val], expected: &[WastRet<'_>]) -> Result<(), String> {
     if results.len() != expected.len() {
         return Err(format!("{} results instead of {}", results.len(), expected.len()));
@@ -84,7 +84,7 @@ fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
     }
 }
 
-/// Whether a pattern for null, which may leave the type open, stands for one of these.
+/// Whether a null pattern, which may leave the type open, matches one of these types.
 fn is_null_of(pattern: Option<&HeapType<'_>>, types: &[AbstractHeapType]) -> bool {
     match pattern {
         None => true,

@@ -1,10 +1,10 @@
-//! `args_*` and `environ_*`: lists of strings that end with a NUL.
+//! `args_*` and `environ_*`: lists of NUL-terminated strings.
 
 use super::context::WasiCtx;
 use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 
-/// Writes how many there are, and how many bytes they need together.
+/// Writes the number of strings, and their total size in bytes.
 fn sizes(memory: &GuestMemory<'_>, strings: &[Vec<u8>], count: u32, bytes: u32) -> Outcome {
     let length: usize = strings.iter().map(|string| string.len() + 1).sum();
     memory.write_u32(count, strings.len().try_into().map_err(|_| Errno::Overflow)?)?;

@@ -1,4 +1,4 @@
-//! Says what a program shall see of the host.
+//! Configures the program's view of the host.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::context::{Descriptor, Directory, Table, WasiCtx};
 use super::stream::{Input, Output};
 
-/// Makes a [`WasiCtx`]. Without further calls the program has no arguments (not even its name), no
-/// environment, an empty input, outputs that go nowhere, and no directory.
+/// Builds a [`WasiCtx`]. By default the program has no arguments (not even its name), no
+/// environment, empty input, discarded output, and no directories.
 ///
 /// ```
 /// use wasm_jit_wasi::{OutputPipe, WasiCtxBuilder};
@@ -50,7 +50,7 @@ impl WasiCtxBuilder {
         }
     }
 
-    /// Adds an argument; the first is the program's name. A program sees it end at its first NUL
+    /// Adds an argument; the first is the program's name. A program sees it end at the first NUL
     /// byte.
     pub fn arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
         self.args.push(arg.into());
@@ -72,66 +72,66 @@ impl WasiCtxBuilder {
         self
     }
 
-    /// Standard input, output and error are this process's.
+    /// Uses this process's standard input, output and error.
     pub fn inherit_stdio(&mut self) -> &mut Self {
         self.inherit_stdin().inherit_stdout().inherit_stderr()
     }
 
-    /// Standard input is this process's. What [`std::io::Stdin`] has buffered is not seen.
+    /// Uses this process's standard input. Data buffered by [`std::io::Stdin`] is not seen.
     pub fn inherit_stdin(&mut self) -> &mut Self {
         self.stdin = Input::Host;
         self
     }
 
-    /// Standard output is this process's.
+    /// Uses this process's standard output.
     pub fn inherit_stdout(&mut self) -> &mut Self {
         self.stdout = Output::of_host(rustix::stdio::stdout());
         self
     }
 
-    /// Standard error is this process's.
+    /// Uses this process's standard error.
     pub fn inherit_stderr(&mut self) -> &mut Self {
         self.stderr = Output::of_host(rustix::stdio::stderr());
         self
     }
 
-    /// Standard input comes from a reader.
+    /// Reads standard input from a reader.
     pub fn stdin(&mut self, reader: impl Read + Send + 'static) -> &mut Self {
         self.stdin = Input::reader(reader);
         self
     }
 
-    /// Standard output goes to a writer, for example an [`OutputPipe`](super::OutputPipe).
+    /// Writes standard output to a writer, for example an [`OutputPipe`](super::OutputPipe).
     pub fn stdout(&mut self, writer: impl Write + Send + 'static) -> &mut Self {
         self.stdout = Output::writer(writer);
         self
     }
 
-    /// Standard error goes to a writer.
+    /// Writes standard error to a writer.
     pub fn stderr(&mut self, writer: impl Write + Send + 'static) -> &mut Self {
         self.stderr = Output::writer(writer);
         self
     }
 
-    /// Opens a directory of the host, which the program sees as `guest`: it may do there what this
-    /// process may, and reaches nothing outside of it.
+    /// Opens a directory of the host, under the name `guest`. The program has the same rights in it
+    /// as this process, and cannot access anything outside of it.
     ///
-    /// # Errors
+    /// The directory cannot be opened, or is not a directory.
     /// It cannot be opened, or it is no directory.
     pub fn preopened_dir(
         &mut self,
         host: impl AsRef<Path>,
         guest: impl Into<String>,
     ) -> io::Result<&mut Self> {
-        // Opened for reading, not with O_PATH: entries are read, and times and contents
-        // synchronized, through it.
+        // Opened for reading, not with O_PATH: it is used to read entries, and to synchronize times
+        // and contents.
         let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(host)?;
         let dir = Directory::new(cap_std::fs::Dir::from_std_file(dir), Some(guest.into()));
         self.preopens.push(Arc::new(dir));
         Ok(self)
     }
 
-    /// The context; the builder is as new afterwards.
+    /// Builds the context, and resets the builder.
     pub fn build(&mut self) -> WasiCtx {
         let Self { args, env, stdin, stdout, stderr, preopens } = std::mem::take(self);
         let streams = [Descriptor::Input(stdin), Descriptor::Output(stdout), Descriptor::Output(stderr)];

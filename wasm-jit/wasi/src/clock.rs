@@ -7,7 +7,7 @@ use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 use super::types::timestamp;
 
-/// The host's clock of that number.
+/// The host's clock for a WASI clock id.
 pub(crate) fn clock_id(id: u32) -> Result<ClockId, Errno> {
     match id {
         0 => Ok(ClockId::Realtime),
@@ -32,7 +32,7 @@ impl WasiCtx {
         memory.write_u64(resolution, nanoseconds(clock_getres(clock_id(id)?)))
     }
 
-    /// The precision that the program asks for is not looked at: it gets what the host has.
+    /// The requested precision is ignored.
     pub(crate) fn clock_time_get(
         &self,
         memory: &GuestMemory<'_>,

@@ -1,4 +1,4 @@
-//! The state behind the calls, and the table of file descriptors.
+//! The state of a WASI program, and its table of file descriptors.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::errno::Errno;
 use super::stream::{Input, Output};
 
-/// What one program sees of the host. A clone is the same program.
+/// One program's view of the host. A clone belongs to the same program.
 #[derive(Clone, Debug)]
 pub struct WasiCtx {
     shared: Arc<Shared>,
@@ -20,7 +20,7 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// What a number of the program's stands for.
+/// The target of a file descriptor.
 #[derive(Debug)]
 pub(crate) enum Descriptor {
     Input(Input),
@@ -33,7 +33,7 @@ pub(crate) enum Descriptor {
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub dir: cap_std::fs::Dir,
-    /// Its name, if it was opened for the program beforehand.
+    /// Its name, if it is a preopened directory.
     pub preopen: Option<String>,
     /// Held while the position in the directory's entries is set and used.
     pub reading: Mutex<()>,
@@ -45,9 +45,9 @@ impl Directory {
     }
 }
 
-/// Descriptors by number. A new one gets the highest number that was freed, as in Wasmtime: WASI
-/// promises no order, and there are programs (yosys) that print on after they have closed their
-/// standard output, into whichever file has got its number.
+/// Descriptors by number. A new one gets the highest free number, as in Wasmtime: WASI guarantees
+/// no order, and there are programs (yosys) that continue to print after closing standard output,
+/// into the file that has reused its number.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     used: Vec<Option<Arc<Descriptor>>>,
@@ -76,7 +76,7 @@ impl Table {
         Some(descriptor)
     }
 
-    /// The descriptor that was `to` before.
+    /// Returns the descriptor that `to` referred to before.
     fn renumber(&mut self, from: u32, to: u32) -> Option<Arc<Descriptor>> {
         self.get(to)?;
         let moved = Arc::clone(self.get(from)?);
@@ -102,7 +102,7 @@ impl WasiCtx {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // No call panics while it holds the lock in a way that leaves the table half changed.
+        // No call panics with the lock held while the table is inconsistent.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +114,7 @@ impl WasiCtx {
         self.table().insert(descriptor)
     }
 
-    /// The descriptor closes when the last thread that uses it is done, outside of the lock.
+    /// The descriptor is closed by the last thread that uses it, without holding the lock.
     pub(crate) fn remove(&self, fd: u32) -> Result<(), Errno> {
         let removed = self.table().remove(fd);
         removed.map(drop).ok_or(Errno::Badf)

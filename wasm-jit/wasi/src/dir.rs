@@ -1,8 +1,7 @@
 //! `fd_prestat_*`, `fd_readdir`.
 //!
-//! A cookie of `fd_readdir` is the host's own position behind an entry, as `getdents64` reports it:
-//! the program can go on from any entry that it has seen, at no cost, and nothing is kept between
-//! two calls.
+//! A cookie of `fd_readdir` is the host's position after an entry, as reported by `getdents64`: the
+//! program can continue from any entry, at no cost, and no state is kept between two calls.
 
 use std::mem::MaybeUninit;
 use std::sync::PoisonError;
@@ -14,7 +13,7 @@ use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 use super::types::encode_dirent;
 
-/// Bytes of the host's entries that are read at once.
+/// Number of bytes of directory entries to read at once.
 const READ_AT_ONCE: usize = 4096;
 
 impl WasiCtx {
@@ -22,7 +21,7 @@ impl WasiCtx {
         let descriptor = self.descriptor(fd)?;
         let Descriptor::Dir(directory) = &*descriptor else { return Err(Errno::Badf.into()) };
         let name = directory.preopen.as_ref().ok_or(Errno::Badf)?;
-        // The kind of what was opened beforehand: a directory, 0.
+        // The type of a preopen: directory, 0.
         memory.write_u32(result, 0)?;
         memory.write_u32(result.saturating_add(4), name.len() as u32)
     }
@@ -43,8 +42,8 @@ impl WasiCtx {
         memory.write_bytes(path, name.as_bytes())
     }
 
-    /// Writes entries until the buffer is full: the last one may be cut. Less than a full buffer is
-    /// the end.
+    /// Writes entries until the buffer is full: the last one may be truncated. A buffer that is not
+    /// full marks the end.
     pub(crate) fn fd_readdir(
         &self,
         memory: &GuestMemory<'_>,
@@ -69,7 +68,7 @@ impl WasiCtx {
             let name = entry.file_name().to_bytes();
             let mut filetype = entry.file_type();
             if filetype == FileType::Unknown {
-                // A file that is gone meanwhile stays unknown.
+                // A file that was removed in the meantime has an unknown type.
                 filetype = rustix::fs::statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(filetype, |stat| FileType::from_raw_mode(stat.st_mode));
             }
@@ -111,8 +110,8 @@ mod tests {
         check_errno(wasi.fd_prestat_get(&memory, sub, 8), Errno::Badf);
     }
 
-    /// All names and kinds, read through a buffer of this size as a C library does: a cut entry is
-    /// asked for again.
+    /// All names and types, read through a buffer of this size as in a C library: a truncated entry
+    /// is read again.
     fn entries(sandbox: &Sandbox, fd: u32, length: u32) -> BTreeMap<Vec<u8>, u8> {
         let mut found = BTreeMap::new();
         let mut cookie = 0;
@@ -162,7 +161,7 @@ mod tests {
         let sandbox = Sandbox::new();
         let memory = sandbox.program.memory();
         for cookie in [1, 12_345, i64::MAX as u64, u64::MAX] {
-            // Whether a position exists is the file system's affair.
+            // The file system decides whether a position exists.
             let _ = sandbox.wasi.fd_readdir(&memory, Sandbox::ROOT, 100, 1000, cookie, 64);
         }
         sandbox.wasi.fd_readdir(&memory, Sandbox::ROOT, 100, 0, 0, 64).unwrap();

@@ -1,18 +1,18 @@
-//! How a call fails: with a code that the program sees, or by ending it.
+//! Failures of a call: an error code for the program, or the end of the program.
 
 use std::io;
 
-/// The answer of a WASI call.
+/// The result of a WASI call.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Why a call did not do what was asked.
+/// The reason why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The program gets this code and goes on.
+    /// The program gets this error code and continues.
     Errno(Errno),
     /// The program passed an address that is not in its memory: it traps.
     OutOfBounds { address: u32, length: u64 },
-    /// The program asked to end.
+    /// The program calls for its end.
     Exit(Exit),
 }
 
@@ -43,7 +43,7 @@ impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(number) => Self::of_host(number),
-            // What cap-std answers for a path that leads out of its directory.
+            // cap-std's error for a path that leads out of its directory.
             None if error.kind() == io::ErrorKind::PermissionDenied => Self::Perm,
             None => Self::of_kind(error.kind()),
         }
@@ -66,13 +66,13 @@ impl Errno {
     }
 }
 
-/// Defines the enum in the order of the interface's codes, and its translation from the host's.
+/// Defines the enum in the order of the interface's codes, and the conversion from host errors.
 macro_rules! errnos {
     ($($(#[$attribute:meta])* $name:ident $($host:ident)?,)*) => {
         /// An error code of the interface.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
-        #[allow(dead_code, reason = "the interface's list is whole")]
+        #[allow(dead_code, reason = "the interface's complete list")]
         pub(crate) enum Errno {
             $($(#[$attribute])* $name,)*
         }

@@ -9,7 +9,7 @@ use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 use super::types::{Abi, DIRECTORY_RIGHTS, Fdstat, Filetype, INHERITED_RIGHTS, fdflags, rights};
 
-/// The interface's flags, and the host's.
+/// The interface's flags, and the corresponding host flags.
 const FLAGS: [(u32, OFlags); 4] = [
     (fdflags::APPEND, OFlags::APPEND),
     (fdflags::DSYNC, OFlags::DSYNC),
@@ -17,7 +17,7 @@ const FLAGS: [(u32, OFlags); 4] = [
     (fdflags::SYNC, OFlags::SYNC),
 ];
 
-/// The host's flags for the interface's; `RSYNC` is `SYNC` on Linux.
+/// Converts the interface's flags to host flags; `RSYNC` is `SYNC` on Linux.
 pub(crate) fn host_flags(flags: u32) -> OFlags {
     let flags = if flags & fdflags::RSYNC != 0 { flags | fdflags::SYNC } else { flags };
     FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, host)| *host).collect()
@@ -27,7 +27,7 @@ fn guest_flags(host: OFlags) -> u32 {
     FLAGS.iter().filter(|(_, flag)| host.contains(*flag)).fold(0, |flags, (bit, _)| flags | bit)
 }
 
-/// The numbers of `fd_seek`'s origins.
+/// Converts `fd_seek`'s origins.
 fn seek_from(abi: Abi, offset: i64, whence: u32) -> Result<SeekFrom, Errno> {
     // In the order of `Preview1`.
     let whence = match abi {
@@ -42,8 +42,8 @@ fn seek_from(abi: Abi, offset: i64, whence: u32) -> Result<SeekFrom, Errno> {
     }
 }
 
-/// What `fd_fdstat_get` says about a stream. A program takes it for a terminal if it is a character
-/// device that has no position.
+/// The `fd_fdstat_get` result for a stream. Programs treat it as a terminal if it is a character
+/// device that cannot seek.
 fn stream_stat(is_terminal: bool, right: u64) -> Fdstat {
     let filetype = if is_terminal { Filetype::CharacterDevice } else { Filetype::Unknown };
     Fdstat { filetype, flags: 0, rights: right, inheriting: right }
@@ -54,7 +54,7 @@ impl WasiCtx {
         Ok(self.remove(fd)?)
     }
 
-    /// Closes `to`, which then is what `from` was; `from` is closed.
+    /// Closes `to` and replaces it by `from`; `from` is closed.
     pub(crate) fn fd_renumber(&self, _memory: &GuestMemory<'_>, from: u32, to: u32) -> Outcome {
         Ok(self.renumber(from, to)?)
     }
@@ -159,7 +159,7 @@ impl WasiCtx {
         memory.write_bytes(result, &stat.encode())
     }
 
-    /// Appending and not blocking can be changed, synchronous writing cannot.
+    /// Appending and non-blocking mode can be changed, synchronous writing cannot.
     pub(crate) fn fd_fdstat_set_flags(&self, _memory: &GuestMemory<'_>, fd: u32, flags: u32) -> Outcome {
         let Descriptor::File(file) = &*self.descriptor(fd)? else { return Err(Errno::Badf.into()) };
         if flags & !(fdflags::APPEND | fdflags::NONBLOCK) != 0 {
@@ -169,7 +169,7 @@ impl WasiCtx {
         Ok(rustix::fs::fcntl_setfl(file, kept | host_flags(flags))?)
     }
 
-    /// Rights are what a descriptor can do, and cannot be given up.
+    /// Rights are properties of the descriptor, and cannot be dropped.
     pub(crate) fn fd_fdstat_set_rights(
         &self,
         _memory: &GuestMemory<'_>,

@@ -1,11 +1,11 @@
-//! A program that calls everything with whatever arguments. No call may panic, hang, or reach
-//! outside of its directory.
+//! A program that calls every function with random arguments. No call may panic, hang, or access
+//! anything outside of its directory.
 
 use super::errno::Outcome;
 use super::testing::{Program, Sandbox};
 use super::types::{Abi, rights};
 
-/// Numbers that look random, the same ones in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -37,7 +37,7 @@ impl Numbers {
         self.next() as u32 % 40
     }
 
-    /// An offset, a size or a time. Small ones are small, so that no test file fills a disk.
+    /// An offset, a size or a time. Small values are small, so that no test file fills a disk.
     fn long(&mut self) -> u64 {
         match self.next() % 6 {
             0 => u64::MAX - self.next() % 3,
@@ -48,10 +48,10 @@ impl Numbers {
     }
 }
 
-/// One call of a function that the number chooses.
+/// A call of a random function.
 fn call(sandbox: &Sandbox, n: &mut Numbers) -> Outcome {
     let (wasi, memory) = (&sandbox.wasi, &sandbox.program.memory());
-    // Among them some paths and flags that mean something, so that files are opened.
+    // Including some meaningful paths and flags, so that files are opened.
     let paths = ["a", "sub", "sub/a", "link", "../secret", ".", "", "/", "sub/../a", "loop"];
     let mut path = || {
         let chosen = paths[n.next() as usize % paths.len()];
@@ -118,8 +118,8 @@ fn call(sandbox: &Sandbox, n: &mut Numbers) -> Outcome {
         38 => wasi.path_symlink(memory, one, one_length, n.fd(), two, two_length),
         39 => wasi.path_unlink_file(memory, n.fd(), one, one_length),
         40 => {
-            // Of a clock or a descriptor; whatever else the record holds is due at once, or is a
-            // mistake.
+            // A clock or descriptor subscription; the remaining fields make it due immediately, or
+            // an error.
             sandbox.program.put(4096, [0; 56]);
             sandbox.program.put(4096 + 8, [n.next() as u8 % 4]);
             sandbox.program.put(4096 + 16, n.fd().to_le_bytes());
@@ -132,7 +132,7 @@ fn call(sandbox: &Sandbox, n: &mut Numbers) -> Outcome {
 }
 
 #[test]
-fn whatever_a_program_calls_the_host_goes_on() {
+fn random_calls_do_not_harm_the_host() {
     let mut succeeded = 0;
     for seed in 0..20 {
         let sandbox = Sandbox::new();

@@ -1,6 +1,6 @@
 //! `fd_read`, `fd_write`, `fd_pread`, `fd_pwrite`.
 //!
-//! Files are read and written at the host descriptor's own position, by one system call for all
+//! Files are read and written at the host descriptor's own position, with one system call for all
 //! buffers.
 
 use std::fs::File;
@@ -11,34 +11,36 @@ use super::context::{Descriptor, WasiCtx};
 use super::errno::{Errno, Outcome};
 use super::memory::{GuestMemory, Iovecs};
 
-/// What a system call of libc has done. `EINTR` is an error like any other: `linker` makes the call
-/// again, unless the program is to be stopped.
+/// The result of a libc system call. `EINTR` is an error like any other: `linker` retries the call,
+/// unless the program is to be stopped.
 fn done(answer: isize) -> io::Result<usize> {
     usize::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
 pub(crate) fn readv(fd: RawFd, to: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = to.as_raw();
-    // SAFETY: the buffers are inside of the program's memory, which may be written to.
+    // SAFETY: the buffers are inside the program's memory, which is writable.
     done(unsafe { libc::readv(fd, list, count) })
 }
 
 pub(crate) fn writev(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = from.as_raw();
-    // SAFETY: the buffers are inside of the program's memory.
+    // SAFETY: the buffers are inside the program's memory.
     done(unsafe { libc::writev(fd, list, count) })
 }
 
-/// What can be written without a wait. Linux 4.14 (pwritev2(2), RWF_NOWAIT), for pipes 6.4.
+/// Writes as much as is possible without blocking. Linux 4.14 (pwritev2(2), RWF_NOWAIT), for pipes
+/// 6.4.
 pub(crate) fn writev_now(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = from.as_raw();
-    // SAFETY: as in `writev`; -1 is the position where the descriptor is.
+    // SAFETY: as in `writev`; -1 stands for the current position.
     done(unsafe { libc::pwritev2(fd, list, count, -1, libc::RWF_NOWAIT) })
 }
 
 fn preadv(file: &File, to: &Iovecs<'_>, offset: u64) -> io::Result<usize> {
     let (list, count) = to.as_raw();
-    // SAFETY: as in `readv`. An offset that is no `i64` becomes negative, which the kernel refuses.
+    // SAFETY: as in `readv`. An offset that does not fit `i64` becomes negative, which the kernel
+    // refuses.
     done(unsafe { libc::preadv(file.as_raw_fd(), list, count, offset.cast_signed()) })
 }
 

@@ -1,32 +1,31 @@
 //! WASI preview 1: the system interface that programs of clang, Rust, Go and TinyGo import.
 //!
-//! A [`WasiCtx`] is what one program sees of the host: its arguments, its environment, its standard
-//! streams, and the directories that were opened for it beforehand. It is made by a
-//! [`WasiCtxBuilder`], and [`add_to_linker`] offers the calls to a module, under the names
-//! `wasi_snapshot_preview1` and `wasi_unstable` (the older interface, which differs in a few
-//! records).
+//! A [`WasiCtx`] is one program's view of the host: its arguments, its environment, its standard
+//! streams, and its preopened directories. It is built by a [`WasiCtxBuilder`], and
+//! [`add_to_linker`] defines the functions for a module, under the names `wasi_snapshot_preview1`
+//! and `wasi_unstable` (the older interface, which differs in a few records).
 //!
-//! # What a call does
-//! 1. The module's exported memory becomes a `GuestMemory`: the one place where addresses of the
-//!    program are checked. An address outside of it traps.
-//! 2. A file descriptor of the program is looked up in the context's table. It is a number of its
-//!    own, not the host's.
+//! # Steps of a call
+//! 1. The module's exported memory becomes a `GuestMemory`, the only place where addresses of the
+//!    program are checked. An address outside of the memory traps.
+//! 2. A file descriptor of the program is looked up in the context's table. Its number is
+//!    independent of the host's.
 //! 3. Paths go through cap-std, which resolves them below the descriptor's directory and refuses
-//!    whatever leads out of it: `..`, absolute paths, symbolic links. The program gets `EPERM`.
-//! 4. File data goes from the kernel straight to the program's memory or back, with no copy in
-//!    between.
-//! 5. The program gets an `Errno`: 0, or why it failed.
+//!    those that lead out of it: `..`, absolute paths, symbolic links. The program gets `EPERM`.
+//! 4. File data is transferred directly between the kernel and the program's memory, without an
+//!    intermediate copy.
+//! 5. The program gets an `Errno`: 0, or the reason of the failure.
 //!
-//! To read it: `linker.rs` lists the calls, `memory.rs` checks addresses, `context.rs` has the
-//! descriptors; then any call's own file.
+//! `linker.rs` lists the functions, `memory.rs` checks addresses, `context.rs` has the descriptors;
+//! the other files have one group of functions each.
 //!
-//! A context may be cloned: the clones are the same program, as its threads see it. Nothing but the
-//! table itself is locked, so that a thread that waits for input holds up no other.
+//! Clones of a context belong to the same program, for its threads. Only the table itself is
+//! locked, so that a thread that waits for input does not block others.
 //!
-//! Answers follow those of wasmtime where the interface leaves them open. What a program can make
+//! Where the interface leaves a result open, it is that of wasmtime. Memory that a program can make
 //! the host allocate is bounded: paths by 4 KiB, lists of buffers by 1,024, subscriptions by
 //! 16,384. So is the time of a call that does not wait: random bytes by 64 MiB. A call that waits,
-//! for a clock, a standard stream of the host, or a FIFO in a directory, ends with an interrupt.
+//! for a clock, a standard stream of the host, or a FIFO in a directory, ends on an interrupt.
 
 mod args;
 mod builder;

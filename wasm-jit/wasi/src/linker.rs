@@ -1,4 +1,4 @@
-//! Offers the calls to modules.
+//! Defines the WASI functions in a linker.
 
 use wasm_jit::{Caller, Error, Extern, Linker, Trap};
 
@@ -7,14 +7,14 @@ use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
 use super::types::Abi;
 
-/// Defines the calls of WASI preview 1 in a linker, as `wasi_snapshot_preview1` and
-/// `wasi_unstable`. `get` finds the program's context in the store's data, at every call.
+/// Defines the functions of WASI preview 1 in a linker, as `wasi_snapshot_preview1` and
+/// `wasi_unstable`. `get` returns the program's context in the store's data, in every call.
 ///
-/// The instance must export its memory as `memory`. A program that ends itself makes the call that
-/// runs it fail with [`Error::Host`], which holds an [`Exit`](super::Exit).
+/// The instance must export its memory as `memory`. If a program exits, the call that runs it fails
+/// with [`Error::Host`], which contains an [`Exit`](super::Exit).
 ///
 /// # Errors
-/// [`Error::DuplicateDefinition`] if the linker has one of them already.
+/// [`Error::DuplicateDefinition`] if the linker already has one of them.
 ///
 /// ```
 /// use wasm_jit::{Engine, Linker, Module, Store};
@@ -55,7 +55,7 @@ fn add<T: 'static>(
     module: &str,
     abi: Abi,
 ) -> Result<(), Error> {
-    /// Defines one call: its name, whether it depends on the interface, its arguments.
+    /// Defines one function: its name, whether it depends on the interface version, its arguments.
     macro_rules! define {
         ($name:ident $(, $abi:ident)?; $($argument:ident: $type:ty),*) => {
             linker.func_wrap(
@@ -65,7 +65,7 @@ fn add<T: 'static>(
                     let memory = memory(&mut caller);
                     loop {
                         let outcome = get(caller.data_mut()).$name(&memory, $($abi,)? $($argument),*);
-                        if !is_made_again(&caller, stringify!($name), outcome) {
+                        if !is_retried(&caller, stringify!($name), outcome) {
                             return answer(outcome);
                         }
                     }
@@ -133,26 +133,26 @@ fn add<T: 'static>(
     Ok(())
 }
 
-/// Whether a call that a signal has ended is made again: the signal was not for this program. The
-/// deadline of `poll_oneoff` would begin again.
-fn is_made_again<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
+/// Whether a call that was interrupted by a signal is retried: the signal was not for this program.
+/// Not `poll_oneoff`, whose timeout would start again.
+fn is_retried<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
     outcome == Err(Failure::Errno(Errno::Intr)) && name != "poll_oneoff" && !caller.is_interrupted()
 }
 
-/// The memory that the calling instance exports; an empty one if it exports none.
+/// The exported memory of the calling instance; an empty one if it has none.
 fn memory<'a, T>(caller: &mut Caller<'a, T>) -> GuestMemory<'a> {
     let (base, length) = match caller.get_export("memory") {
         Some(Extern::Memory(memory)) => (memory.data_ptr(&*caller), memory.data_size(&*caller)),
         Some(Extern::SharedMemory(memory)) => (memory.data_ptr(), memory.data_size()),
         _ => (std::ptr::dangling_mut(), 0),
     };
-    // SAFETY: the memory is mapped as long as the store lives, longer than the caller, and never
-    // shrinks; while the call runs, the store is borrowed by the caller, from which nobody asks for
-    // its bytes.
+    // SAFETY: the memory is mapped as long as the store lives, which is longer than the caller, and
+    // never shrinks; during the call, the store is borrowed by the caller, through which its bytes
+    // are not accessed.
     unsafe { GuestMemory::new(base, length) }
 }
 
-/// What the program gets as the call's result, or why it goes no further.
+/// The result of the call for the program, or the error that ends it.
 fn answer(outcome: Outcome) -> Result<u32, Error> {
     match outcome {
         Ok(()) => Ok(Errno::Success as u32),

@@ -1,27 +1,27 @@
-//! The program's memory as the calls see it.
+//! Access to the program's memory.
 //!
 //! An address and a length from the program are checked once, here. Values are copied in and out
 //! byte by byte with relaxed atomic accesses, because another thread of the program may write to a
-//! shared memory meanwhile: what is read then is any mixture, and harmless, since every value is
-//! copied before it is looked at. Bulk data is not touched by Rust at all: the kernel gets the
-//! addresses of the buffers ([`Iovecs`]).
+//! shared memory at the same time: the bytes read are then an arbitrary mixture, which is harmless,
+//! because every value is copied before it is interpreted. Bulk data is never accessed by Rust
+//! code: the kernel gets the addresses of the buffers ([`Iovecs`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::errno::{Errno, Failure, Outcome};
 
-/// Most buffers that one call looks at (what Linux accepts too); a longer list is cut, which a
-/// program sees as a partial read or write.
+/// Maximum number of buffers of one call (Linux has the same limit); a longer list is truncated,
+/// which a program sees as a partial read or write.
 const MAX_IOVECS: u32 = 1024;
 
-/// Most bytes that one call moves (as in Linux).
+/// Maximum number of bytes that one call transfers (as in Linux).
 const MAX_BYTES: usize = 0x7fff_f000;
 
-/// Longest path that is taken from the program (as in Linux).
+/// Maximum length of a path (as in Linux).
 const MAX_PATH_LENGTH: u32 = 4096;
 
-/// A program's memory, for the time of one call.
+/// A program's memory, during one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GuestMemory<'a> {
     base: *const AtomicU8,
@@ -31,24 +31,24 @@ pub(crate) struct GuestMemory<'a> {
 
 impl<'a> GuestMemory<'a> {
     /// # Safety
-    /// For the lifetime, `length` bytes from `base` on are mapped readable and writable, and no
+    /// During the lifetime, `length` bytes from `base` on are mapped readable and writable, and no
     /// Rust reference to any of them is used.
     pub(crate) unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { base: base.cast(), length, lifetime: PhantomData }
     }
 
-    /// The bytes of a range that the program named.
+    /// The bytes of a range given by the program.
     fn range(&self, address: u32, length: u64) -> Outcome<&'a [AtomicU8]> {
         let inside = u64::from(address) + length <= self.length as u64;
         if !inside {
             return Err(Failure::OutOfBounds { address, length });
         }
-        // SAFETY: the range is inside of the memory, which `new`'s caller vouches for; an
-        // `AtomicU8` has no alignment.
+        // SAFETY: the range is inside the memory, by the obligation of `new`; an `AtomicU8` has
+        // alignment 1.
         Ok(unsafe { std::slice::from_raw_parts(self.base.add(address as usize), length as usize) })
     }
 
-    /// Copies `bytes` to the program's address.
+    /// Copies `bytes` to an address of the program.
     pub(crate) fn write_bytes(&self, address: u32, bytes: &[u8]) -> Outcome {
         let to = self.range(address, bytes.len() as u64)?;
         for (to, from) in to.iter().zip(bytes) {
@@ -57,7 +57,7 @@ impl<'a> GuestMemory<'a> {
         Ok(())
     }
 
-    /// Copies `N` bytes from the program's address.
+    /// Copies `N` bytes from an address of the program.
     pub(crate) fn read_array<const N: usize>(&self, address: u32) -> Outcome<[u8; N]> {
         let from = self.range(address, N as u64)?;
         let mut bytes = [0; N];
@@ -77,8 +77,8 @@ impl<'a> GuestMemory<'a> {
         self.write_bytes(address, &value.to_le_bytes())
     }
 
-    /// Copies a path. It is bytes without a NUL: the interface asks for UTF-8, but a program that
-    /// got a name from `fd_readdir` can open it whatever its encoding is.
+    /// Copies a path. It consists of bytes without a NUL: the interface requires UTF-8, but a
+    /// program can open any name that it got from `fd_readdir`, whatever its encoding.
     pub(crate) fn read_path(&self, address: u32, length: u32) -> Outcome<Vec<u8>> {
         let from = self.range(address, length.into())?;
         if length > MAX_PATH_LENGTH {
@@ -88,7 +88,7 @@ impl<'a> GuestMemory<'a> {
         if path.contains(&0) { Err(Errno::Inval.into()) } else { Ok(path) }
     }
 
-    /// A buffer of the program, for the kernel to write to.
+    /// A buffer of the program, to be written by the kernel.
     pub(crate) fn buffer(&self, address: u32, length: u32) -> Outcome<(*mut u8, usize)> {
         let range = self.range(address, length.into())?;
         Ok((range.as_ptr().cast::<u8>().cast_mut(), range.len()))
@@ -111,7 +111,7 @@ impl<'a> GuestMemory<'a> {
     }
 }
 
-/// Buffers inside of a program's memory, as the kernel takes them.
+/// Buffers inside a program's memory, in the form that the kernel takes.
 #[derive(Debug)]
 pub(crate) struct Iovecs<'a> {
     list: Vec<libc::iovec>,
@@ -120,7 +120,7 @@ pub(crate) struct Iovecs<'a> {
 }
 
 impl Iovecs<'_> {
-    /// How many bytes they have together; fits into an `i32`.
+    /// Their total size in bytes; fits into an `i32`.
     pub(crate) fn total(&self) -> usize {
         self.total
     }
@@ -130,7 +130,7 @@ impl Iovecs<'_> {
         (self.list.as_ptr(), self.list.len() as libc::c_int)
     }
 
-    /// The same without the first `skipped` bytes, and with no more than `limit`.
+    /// The same without the first `skipped` bytes, and with at most `limit` bytes.
     pub(crate) fn part(&self, mut skipped: usize, limit: usize) -> Self {
         let mut part = Self { list: Vec::new(), total: 0, memory: self.memory };
         for iovec in &self.list {
@@ -149,19 +149,19 @@ impl Iovecs<'_> {
     fn parts(&self) -> impl Iterator<Item = &[AtomicU8]> {
         self.list.iter().map(|iovec| {
             let offset = iovec.iov_base as usize - self.memory.base as usize;
-            // SAFETY: `iovecs` found the buffer inside of the memory, and `part` takes a part of
-            // it.
+            // SAFETY: `iovecs` checked that the buffer is inside the memory, and `part` returns a
+            // part of it.
             unsafe { std::slice::from_raw_parts(self.memory.base.add(offset), iovec.iov_len) }
         })
     }
 
-    /// Copies at most `limit` bytes out of them.
+    /// Copies at most `limit` bytes from them.
     pub(crate) fn gather(&self, limit: usize) -> Vec<u8> {
         let bytes = self.parts().flatten().take(limit);
         bytes.map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
-    /// Copies `bytes`, which are not longer than they are, into them.
+    /// Copies `bytes`, which must not be longer, into them.
     pub(crate) fn scatter(&self, bytes: &[u8]) {
         for (to, from) in self.parts().flatten().zip(bytes) {
             to.store(*from, Ordering::Relaxed);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn addresses_are_checked_up_to_the_last_byte() {
         let mut bytes = [0; 16];
-        // SAFETY: the array outlives the memory, and is not used meanwhile.
+        // SAFETY: the array outlives the memory, and is not accessed otherwise.
         let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
         memory.write_u32(12, 0x0403_0201).unwrap();
         assert_eq!(memory.read_array::<4>(12).unwrap(), [1, 2, 3, 4]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_buffers_is_cut_where_linux_cuts_it() {
+    fn a_list_of_buffers_is_truncated_at_the_limit_of_linux() {
         let mut bytes = vec![0; 8 * 2000];
         // SAFETY: as above.
         let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };

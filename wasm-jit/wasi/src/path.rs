@@ -1,6 +1,6 @@
-//! `path_*`: what is done by name, below an open directory.
+//! `path_*`: operations on names, below an open directory.
 //!
-//! cap-std resolves every path; one that leads out of the directory is answered with `EPERM`, as by
+//! cap-std resolves every path; one that leads out of the directory fails with `EPERM`, as in
 //! wasmtime.
 
 use std::ffi::OsStr;
@@ -59,7 +59,7 @@ impl NewTime {
     }
 }
 
-/// Opens a file or directory. The arguments are as in `path_open`.
+/// Opens a file or directory. The arguments are those of `path_open`.
 fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags: u32) -> Outcome<Descriptor> {
     let has = |bit| oflags & bit != 0;
     let creates = has(oflags::CREAT);
@@ -69,8 +69,8 @@ fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags:
     }
     let mut options = OpenOptions::new();
     let writes = rights & rights::FD_WRITE != 0;
-    // Something must be said to the host; and a file cannot be created or cut without the right to
-    // write.
+    // The host requires an access mode; and a file cannot be created or truncated without the right
+    // to write.
     options.read(rights & rights::FD_READ != 0 || !writes);
     options.write(writes || creates || has(oflags::TRUNC));
     options.truncate(has(oflags::TRUNC));
@@ -115,7 +115,7 @@ impl WasiCtx {
         }
         let dir = &self.directory(fd)?.dir;
         let path = read_path(memory, (path, path_length))?;
-        // Before anything is created.
+        // Checked before anything is created.
         memory.buffer(result, 4)?;
         let opened = open(dir, &path, follows(lookup)?, oflags, rights, fdflags)?;
         memory.write_u32(result, self.insert(opened)?)
@@ -193,8 +193,8 @@ impl WasiCtx {
         }
     }
 
-    /// A hard link. A symbolic link is linked itself, never what it names.
-    #[expect(clippy::too_many_arguments, reason = "the interface's")]
+    /// Creates a hard link. A symbolic link is linked itself, never its target.
+    #[expect(clippy::too_many_arguments, reason = "required by the interface")]
     pub(crate) fn path_link(
         &self,
         memory: &GuestMemory<'_>,
@@ -230,7 +230,7 @@ impl WasiCtx {
         Ok(self.directory(fd)?.dir.rename(path, &self.directory(new_fd)?.dir, new_path)?)
     }
 
-    /// A symbolic link with these contents, which must be a relative path.
+    /// Creates a symbolic link with these contents, which must be a relative path.
     pub(crate) fn path_symlink(
         &self,
         memory: &GuestMemory<'_>,
@@ -245,8 +245,8 @@ impl WasiCtx {
         Ok(self.directory(fd)?.dir.symlink(contents, path)?)
     }
 
-    /// Writes as much of a symbolic link's contents as the buffer holds.
-    #[expect(clippy::too_many_arguments, reason = "the interface's")]
+    /// Writes as much of a symbolic link's contents as fits into the buffer.
+    #[expect(clippy::too_many_arguments, reason = "required by the interface")]
     pub(crate) fn path_readlink(
         &self,
         memory: &GuestMemory<'_>,
@@ -273,7 +273,7 @@ mod tests {
 
     const FOLLOW: u32 = lookupflags::SYMLINK_FOLLOW;
 
-    /// Puts two paths into memory, and returns their addresses and lengths.
+    /// Writes two paths to memory, and returns their addresses and lengths.
     fn two(sandbox: &Sandbox, one: &str, other: &str) -> [u32; 4] {
         let (one, other) = (sandbox.program.put(1000, one), sandbox.program.put(1500, other));
         [one.0, one.1, other.0, other.1]
@@ -301,7 +301,7 @@ mod tests {
         Ok(sandbox.program.bytes(3000, sandbox.program.u32(64)))
     }
 
-    /// A call that takes a path and nothing else.
+    /// A call that takes only a path.
     type OnPath = fn(&WasiCtx, &GuestMemory<'_>, u32, u32, u32) -> Outcome;
 
     fn on_path(sandbox: &Sandbox, call: OnPath, path: &str) -> Outcome {
@@ -309,7 +309,7 @@ mod tests {
         call(&sandbox.wasi, &sandbox.program.memory(), Sandbox::ROOT, a, b)
     }
 
-    /// Kind and size.
+    /// Type and size.
     fn stat(sandbox: &Sandbox, lookup: u32, path: &str) -> Outcome<(u8, u64)> {
         let [a, b, ..] = two(sandbox, path, "");
         let memory = sandbox.program.memory();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_opened_created_and_cut() {
+    fn files_are_opened_created_and_truncated() {
         let sandbox = Sandbox::new();
         let open = |path, oflags, rights| sandbox.open(path, oflags, rights, 0);
         check_errno(open("a", 0, rights::FD_READ), Errno::Noent);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leads_out_of_the_directory_is_refused() {
+    fn paths_that_lead_out_of_the_directory_are_refused() {
         let sandbox = Sandbox::new();
         std::os::unix::fs::symlink("../secret", sandbox.host("out")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", sandbox.host("absolute")).unwrap();

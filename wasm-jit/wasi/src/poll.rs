@@ -1,11 +1,11 @@
-//! `poll_oneoff`: waits until a clock has a certain time, or a descriptor can be read or written.
+//! `poll_oneoff`: waits for a time, or until a descriptor can be read or written.
 //!
-//! 1. Clocks become one deadline of the host's monotonic clock, the earliest; streams of the host
-//!    become a list for `poll(2)`. Files, and streams in memory, are always ready.
-//! 2. If anything is ready, or is a mistake, there is no waiting. Otherwise `poll(2)` waits until
+//! 1. Clocks are combined into one deadline of the host's monotonic clock, the earliest; host
+//!    streams are put into a list for `poll(2)`. Files, and streams in memory, are always ready.
+//! 2. If any subscription is ready or invalid, there is no wait. Otherwise `poll(2)` waits until
 //!    the deadline.
-//! 3. Every subscription that is ready now becomes an event. A mistake in a subscription is its
-//!    event's error.
+//! 3. Every subscription that is then ready produces an event. An invalid subscription produces an
+//!    event with an error.
 
 use std::os::fd::BorrowedFd;
 
@@ -18,14 +18,14 @@ use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 use super::types::{Abi, Awaited, Event, Subscription, eventrwflags, subclockflags};
 
-/// Most subscriptions of one call.
+/// Maximum number of subscriptions of one call.
 pub(crate) const MAX_SUBSCRIPTIONS: u32 = 16_384;
 
-/// What is known about a subscription before waiting.
+/// The state of a subscription before the wait.
 enum State {
-    /// When it is due on the monotonic clock.
+    /// Its deadline on the monotonic clock.
     At(u64),
-    /// The stream of the host that it waits for: an index into the list for `poll(2)`.
+    /// A host stream: an index in the list for `poll(2)`.
     Polled(usize),
     Ready {
         bytes: u64,
@@ -34,7 +34,7 @@ enum State {
     Wrong(Errno),
 }
 
-/// When a clock subscription is due, on the monotonic clock.
+/// The deadline of a clock subscription, on the monotonic clock.
 fn deadline(id: u32, timeout: u64, flags: u32) -> Result<u64, Errno> {
     let clock = clock_id(id)?;
     if flags & !subclockflags::ALL != 0 || !matches!(clock, ClockId::Realtime | ClockId::Monotonic) {
@@ -45,7 +45,7 @@ fn deadline(id: u32, timeout: u64, flags: u32) -> Result<u64, Errno> {
     Ok(now(ClockId::Monotonic).saturating_add(remaining))
 }
 
-/// A file is always ready. What can be read is what lies behind the position.
+/// A file is always ready. The number of readable bytes is the rest after the position.
 fn file_state(file: &std::fs::File, is_read: bool) -> State {
     if !is_read {
         return State::Ready { bytes: 1, flags: 0 };
@@ -142,9 +142,9 @@ fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Out
                 tv_nsec: (remaining % 1_000_000_000).cast_signed(),
             }
         });
-        // A signal ends the wait with `EINTR`: that is how a program that waits is interrupted.
+        // A signal ends the wait with `EINTR`: so a waiting program can be interrupted.
         match rustix::event::poll(polled, timeout.as_ref()) {
-            // The host may wake up a moment before the deadline.
+            // The host may wake up slightly before the deadline.
             Ok(0) if deadline.is_some_and(|deadline| now(ClockId::Monotonic) < deadline) => {}
             Ok(_) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -185,12 +185,12 @@ mod tests {
     use super::super::types::{oflags, rights};
     use super::*;
 
-    /// Where the tests put subscriptions, events and the result.
+    /// The addresses of subscriptions, events and the result in the tests.
     const SUBSCRIPTIONS: u32 = 4096;
     const EVENTS: u32 = 16_384;
     const RESULT: u32 = 64;
 
-    /// Puts a subscription with its number as userdata.
+    /// Writes a subscription with its number as userdata.
     fn subscribe(program: &Program, number: u32, tag: u8, value: u32, timeout: u64, flags: u8) {
         let mut record = [0; 48];
         record[0] = number as u8;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_ready_and_mistakes_are_events() {
+    fn files_are_ready_and_errors_are_events() {
         let sandbox = Sandbox::new();
         std::fs::write(sandbox.host("a"), "abc").unwrap();
         std::fs::write(sandbox.host("empty"), "").unwrap();

@@ -10,7 +10,7 @@ impl WasiCtx {
         Err(Failure::Exit(Exit(code.cast_signed())))
     }
 
-    /// There are no signals.
+    /// Signals are not supported.
     pub(crate) fn proc_raise(&self, _memory: &GuestMemory<'_>, _signal: u32) -> Outcome {
         Err(Errno::Notsup.into())
     }

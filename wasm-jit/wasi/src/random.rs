@@ -6,8 +6,8 @@ use super::context::WasiCtx;
 use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 
-/// Most bytes of one call, as in Wasmtime: so many take a fraction of a second, in which the
-/// program cannot be interrupted.
+/// Maximum number of bytes of one call, as in Wasmtime: this many take a fraction of a second,
+/// during which the program cannot be interrupted.
 const MAX_RANDOM_BYTES: usize = 64 << 20;
 
 impl WasiCtx {
@@ -18,8 +18,8 @@ impl WasiCtx {
         }
         let mut done = 0;
         while done < length {
-            // SAFETY: `buffer` found `length` bytes from `to` on inside of the memory, and `done`
-            // is less.
+            // SAFETY: `buffer` checked that `length` bytes from `to` on are inside the memory, and
+            // `done` is less.
             let count = unsafe { libc::getrandom(to.add(done).cast(), length - done, 0) };
             match usize::try_from(count) {
                 Ok(count) => done += count,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_bytes_fill_what_was_asked_for_and_no_more() {
+    fn random_bytes_fill_exactly_the_requested_range() {
         let wasi = WasiCtxBuilder::new().build();
         let program = Program::new();
         wasi.random_get(&program.memory(), 100, 1000).unwrap();
@@ -61,7 +61,7 @@ mod tests {
     fn a_call_for_gigabytes_is_refused() {
         let wasi = WasiCtxBuilder::new().build();
         let mut bytes = vec![0; MAX_RANDOM_BYTES + 1];
-        // SAFETY: the vector outlives the memory, and is not used meanwhile.
+        // SAFETY: the vector outlives the memory, and is not accessed otherwise.
         let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
         check_errno(wasi.random_get(&memory, 0, bytes.len() as u32), Errno::Nomem);
         wasi.random_get(&memory, 1, MAX_RANDOM_BYTES as u32).unwrap();

@@ -1,4 +1,4 @@
-//! `fd_filestat_*`: what is known about an open file.
+//! `fd_filestat_*`: attributes of an open file.
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
@@ -7,7 +7,7 @@ use super::errno::{Errno, Outcome};
 use super::memory::GuestMemory;
 use super::types::{Abi, Filestat, Filetype, fstflags};
 
-/// A time that a program sets.
+/// A time to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewTime {
     Unchanged,
@@ -26,7 +26,7 @@ impl NewTime {
         }
     }
 
-    /// The new times of last access and of the last change.
+    /// The new times of last access and modification.
     pub(crate) fn pair(atim: u64, mtim: u64, flags: u32) -> Result<(Self, Self), Errno> {
         if flags & !fstflags::ALL != 0 {
             return Err(Errno::Inval);
@@ -48,7 +48,7 @@ impl NewTime {
     }
 }
 
-/// What `fd_filestat_get` says about a stream.
+/// The `fd_filestat_get` result for a stream.
 fn stream_stat(is_terminal: bool) -> Filestat {
     let filetype = if is_terminal { Filetype::CharacterDevice } else { Filetype::Unknown };
     Filestat { dev: 0, ino: 0, filetype, nlink: 0, size: 0, atim: 0, mtim: 0, ctim: 0 }
@@ -102,7 +102,7 @@ mod tests {
     use super::super::types::{oflags, rights};
     use super::*;
 
-    /// Kind, size, last access, last change: at address 64.
+    /// Type, size, last access, last modification: at address 64.
     fn stat(sandbox: &Sandbox, fd: u32) -> (u8, u64, u64, u64) {
         sandbox.wasi.fd_filestat_get(&sandbox.program.memory(), Abi::Preview1, fd, 64).unwrap();
         let word = |n: u32| sandbox.program.u64(64 + 8 * n);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_streams_are_told_apart() {
+    fn directories_and_streams_have_different_types() {
         let sandbox = Sandbox::new();
         assert_eq!(stat(&sandbox, Sandbox::ROOT).0, Filetype::Directory as u8);
         assert_eq!(stat(&sandbox, 1), (Filetype::Unknown as u8, 0, 0, 0));

@@ -1,4 +1,4 @@
-//! The standard streams: the host's own, or something in memory.
+//! The standard streams: the host's own, or streams in memory.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
@@ -10,55 +10,55 @@ use rustix::fs::FileType;
 
 use super::memory::Iovecs;
 
-/// Most bytes that are copied at once between a stream in memory and the program.
+/// Maximum number of bytes that are copied at once between a stream in memory and the program.
 const COPY_AT_ONCE: usize = 64 << 10;
 
-/// As many bytes a pipe takes without a wait, when `poll` finds that it can be written to.
-const PIPE_TAKES: usize = libc::PIPE_BUF;
+/// Number of bytes that a pipe accepts without blocking, if `poll` reports it as writable.
+const PIPE_SPACE: usize = libc::PIPE_BUF;
 
-/// What the program reads from as descriptor 0.
+/// The source of descriptor 0.
 pub(crate) enum Input {
     /// The host's standard input.
     Host,
     Reader(Mutex<Box<dyn Read + Send>>),
 }
 
-/// What the program writes to as descriptors 1 and 2.
+/// The destination of descriptors 1 and 2.
 pub(crate) enum Output {
     /// The host's standard output or error.
     Host {
         fd: BorrowedFd<'static>,
-        /// It is no file: who writes may have to wait.
+        /// It is not a file: a write may block.
         waits: bool,
     },
     Writer(Mutex<Box<dyn Write + Send>>),
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A reader or writer that panicked once is its own affair.
+    // A panic of the embedder's reader or writer does not make the stream unusable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`: that
-/// is how a program that waits is interrupted.
+/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`: so a
+/// waiting program can be interrupted.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, what)], None)?;
     Ok(())
 }
 
-/// Writes what can be written without a wait; if that is nothing, waits and writes some.
+/// Writes as much as is possible without blocking; if that is nothing, waits and writes some.
 fn write_some(fd: BorrowedFd<'_>, from: &Iovecs<'_>, done: usize) -> io::Result<usize> {
     match super::io::writev_now(fd.as_raw_fd(), &from.part(done, usize::MAX)) {
         // It is full, or a terminal, or the kernel is older.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
             wait(fd, PollFlags::OUT)?;
-            super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_TAKES))
+            super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_SPACE))
         }
         outcome => outcome,
     }
 }
 
-/// Writes all of it, unless an error or a signal comes in between: then it is a partial write.
+/// Writes everything, unless an error or a signal intervenes: then it is a partial write.
 fn write_waiting(fd: BorrowedFd<'_>, from: &Iovecs<'_>) -> io::Result<usize> {
     let mut done = 0;
     while done < from.total() {
@@ -159,7 +159,7 @@ impl fmt::Debug for Output {
     }
 }
 
-/// Collects what a program writes. A clone is the same pipe: keep one to look at the contents.
+/// Collects a program's output. A clone refers to the same pipe: keep one to read the contents.
 #[derive(Clone, Debug, Default)]
 pub struct OutputPipe {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -171,7 +171,7 @@ impl OutputPipe {
         Self::default()
     }
 
-    /// Everything that was written until now.
+    /// Everything that has been written so far.
     pub fn contents(&self) -> Vec<u8> {
         lock(&self.bytes).clone()
     }

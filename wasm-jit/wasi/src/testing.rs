@@ -1,4 +1,4 @@
-//! What the unit tests call from: a memory without a program.
+//! Support for the unit tests: a memory without a program.
 
 use std::cell::UnsafeCell;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
 use super::{WasiCtx, WasiCtxBuilder};
 
-/// A program's memory of one page, all zero at first.
+/// A program's memory of one page, initially zero.
 pub(crate) struct Program {
     bytes: Box<[UnsafeCell<u8>]>,
 }
@@ -22,7 +22,7 @@ impl Program {
     }
 
     pub(crate) fn memory(&self) -> GuestMemory<'_> {
-        // SAFETY: the bytes live as long, and are only reached through their cells.
+        // SAFETY: the bytes live as long as the memory, and are accessed only through their cells.
         unsafe { GuestMemory::new(self.bytes.as_ptr().cast::<u8>().cast_mut(), self.bytes.len()) }
     }
 
@@ -39,13 +39,14 @@ impl Program {
         u64::from_le_bytes(self.memory().read_array(address).unwrap())
     }
 
-    /// Puts a string at the address, and returns address and length, as calls take them.
+    /// Writes a string to the address, and returns address and length in the form of arguments.
     pub(crate) fn put(&self, address: u32, text: impl AsRef<[u8]>) -> (u32, u32) {
         self.memory().write_bytes(address, text.as_ref()).unwrap();
         (address, text.as_ref().len() as u32)
     }
 
-    /// Puts a list of one buffer at address 0 and returns address and count, as calls take them.
+    /// Writes a list of one buffer to address 0 and returns address and count in the form of
+    /// arguments.
     pub(crate) fn iovec(&self, (address, length): (u32, u32)) -> (u32, u32) {
         self.memory().write_u32(0, address).unwrap();
         self.memory().write_u32(4, length).unwrap();
@@ -53,14 +54,13 @@ impl Program {
     }
 }
 
-/// The call failed with this code.
+/// Asserts that the call failed with this code.
 #[track_caller]
 pub(crate) fn check_errno<T: std::fmt::Debug>(outcome: Outcome<T>, expected: Errno) {
     assert_eq!(outcome.unwrap_err(), Failure::Errno(expected));
 }
 
-/// A program with one directory, [`Sandbox::ROOT`], inside of a temporary one that it must not
-/// reach.
+/// A program with one directory, [`Sandbox::ROOT`], inside a temporary one that it must not access.
 pub(crate) struct Sandbox {
     pub(crate) wasi: WasiCtx,
     pub(crate) program: Program,

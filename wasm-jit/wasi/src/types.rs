@@ -1,22 +1,22 @@
-//! The interface's numbers and records, and how they lie in the program's memory.
+//! The interface's numbers and records, and their layout in the program's memory.
 
 use rustix::fs::Stat;
 
-/// Which of the two interfaces a call came through. The older one, `wasi_unstable`, has a narrower
-/// link count in `filestat`, an identifier in clock subscriptions, and other numbers for the
-/// origins of `fd_seek`.
+/// The interface through which a call was made. The older one, `wasi_unstable`, has a narrower link
+/// count in `filestat`, an identifier in clock subscriptions, and other numbers for the origins of
+/// `fd_seek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abi {
     Unstable,
     Preview1,
 }
 
-/// Defines bits, in the interface's order.
+/// Defines flags, in the interface's order.
 macro_rules! bits {
     ($($(#[$attribute:meta])* $module:ident: $type:ident { $($name:ident,)* })*) => {
         $(
             $(#[$attribute])*
-            #[allow(dead_code, reason = "the interface's list is whole")]
+            #[allow(dead_code, reason = "the interface's complete list")]
             pub(crate) mod $module {
                 #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
                 enum Position { $($name,)* }
@@ -28,7 +28,7 @@ macro_rules! bits {
 }
 
 bits! {
-    /// What may be done with a descriptor.
+    /// Rights of a descriptor.
     rights: u64 {
         FD_DATASYNC, FD_READ, FD_SEEK, FD_FDSTAT_SET_FLAGS, FD_SYNC, FD_TELL, FD_WRITE, FD_ADVISE, FD_ALLOCATE,
         PATH_CREATE_DIRECTORY, PATH_CREATE_FILE, PATH_LINK_SOURCE, PATH_LINK_TARGET, PATH_OPEN, FD_READDIR,
@@ -36,21 +36,21 @@ bits! {
         PATH_FILESTAT_SET_TIMES, FD_FILESTAT_GET, FD_FILESTAT_SET_SIZE, FD_FILESTAT_SET_TIMES, PATH_SYMLINK,
         PATH_REMOVE_DIRECTORY, PATH_UNLINK_FILE, POLL_FD_READWRITE, SOCK_SHUTDOWN, SOCK_ACCEPT,
     }
-    /// How a descriptor reads and writes.
+    /// Flags of a descriptor.
     fdflags: u32 { APPEND, DSYNC, NONBLOCK, RSYNC, SYNC, }
-    /// How a file is opened.
+    /// Flags for opening a file.
     oflags: u32 { CREAT, DIRECTORY, EXCL, TRUNC, }
-    /// Which times are set, and to what.
+    /// Selects the times to set, and their values.
     fstflags: u32 { ATIM, ATIM_NOW, MTIM, MTIM_NOW, }
-    /// How a path is looked up.
+    /// Flags for looking up a path.
     lookupflags: u32 { SYMLINK_FOLLOW, }
-    /// How a clock is waited for.
+    /// Flags of a clock subscription.
     subclockflags: u32 { ABSTIME, }
-    /// What is known about a descriptor that is ready.
+    /// State of a descriptor that is ready.
     eventrwflags: u32 { HANGUP, }
 }
 
-/// What directories can do.
+/// Rights of directories.
 pub(crate) const DIRECTORY_RIGHTS: u64 = {
     use rights::*;
     PATH_CREATE_DIRECTORY
@@ -71,7 +71,7 @@ pub(crate) const DIRECTORY_RIGHTS: u64 = {
         | FD_FILESTAT_SET_TIMES
 };
 
-/// What can be done with what is opened in a directory: all that directories and files can do.
+/// Rights inherited by files opened in a directory: all rights of directories and files.
 pub(crate) const INHERITED_RIGHTS: u64 = {
     use rights::*;
     DIRECTORY_RIGHTS
@@ -88,7 +88,7 @@ pub(crate) const INHERITED_RIGHTS: u64 = {
         | POLL_FD_READWRITE
 };
 
-/// Kinds of files.
+/// Types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Filetype {
@@ -116,7 +116,7 @@ impl From<rustix::fs::FileType> for Filetype {
     }
 }
 
-/// What is known about a file.
+/// Attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filestat {
     pub dev: u64,
@@ -124,13 +124,13 @@ pub(crate) struct Filestat {
     pub filetype: Filetype,
     pub nlink: u64,
     pub size: u64,
-    /// Last access, change of the data, change of the inode: nanoseconds since 1970.
+    /// Last access, modification of the data, change of the inode: nanoseconds since 1970.
     pub atim: u64,
     pub mtim: u64,
     pub ctim: u64,
 }
 
-/// Nanoseconds since 1970; 0 for what lies before.
+/// Nanoseconds since 1970; 0 for earlier times.
 pub(crate) fn timestamp(seconds: i64, nanoseconds: i64) -> u64 {
     let seconds = u64::try_from(seconds).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds.cast_unsigned())
@@ -166,7 +166,7 @@ impl<const N: usize> Record<N> {
 }
 
 impl Filestat {
-    /// The record, of which the older interface uses the first [`Self::size_in`] bytes.
+    /// The record; the older interface uses its first [`Self::size_in`] bytes.
     pub(crate) fn encode(&self, abi: Abi) -> Vec<u8> {
         let head = Record::<64>::new()
             .put(0, self.dev.to_le_bytes())
@@ -185,7 +185,7 @@ impl Filestat {
     }
 }
 
-/// What is known about a descriptor.
+/// Attributes of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fdstat {
     pub filetype: Filetype,
@@ -205,7 +205,7 @@ impl Fdstat {
     }
 }
 
-/// The head of an entry of a directory; its name follows.
+/// The header of a directory entry; its name follows.
 pub(crate) fn encode_dirent(next: u64, ino: u64, name_length: u32, filetype: Filetype) -> [u8; 24] {
     Record::new()
         .put(0, next.to_le_bytes())
@@ -215,7 +215,7 @@ pub(crate) fn encode_dirent(next: u64, ino: u64, name_length: u32, filetype: Fil
         .0
 }
 
-/// What a program waits for.
+/// A subscription of `poll_oneoff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subscription {
     pub userdata: u64,
@@ -249,7 +249,7 @@ impl Subscription {
         }
     }
 
-    /// None if there is no such kind. The record has [`Self::size`] bytes; more may follow.
+    /// `None` if there is no such kind. The record has [`Self::size`] bytes; more may follow.
     pub(crate) fn decode(record: &[u8; 56], abi: Abi) -> Option<Self> {
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));
@@ -271,12 +271,12 @@ impl Subscription {
     }
 }
 
-/// What happened.
+/// An event of `poll_oneoff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub subscription: Subscription,
     pub error: super::errno::Errno,
-    /// Bytes that can be read or written.
+    /// Number of bytes that can be read or written.
     pub bytes: u64,
     pub flags: u32,
 }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_what_it_answers() {
+    fn an_event_identifies_its_subscription() {
         let subscription = Subscription { userdata: 0x0102, what: Awaited::Read { fd: 0 } };
         let event = Event { subscription, error: Errno::Badf, bytes: 5, flags: eventrwflags::HANGUP };
         let bytes = event.encode();

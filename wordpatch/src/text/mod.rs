@@ -42,7 +42,7 @@ use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow, maps, site_table, store};
 pub use atfork::follow as follow_forks;
 use shown::Place;
-pub use toggle_pair::TogglePair;
+pub use toggle_pair::{Form, TogglePair};
 #[cfg(model)]
 use wordpatch_model::environment;
 

@@ -9,6 +9,15 @@ use super::{TextRef, fork};
 use crate::store::Quadword;
 use crate::{Bytes, Error, FetchWindow};
 
+/// One of the two forms of a [`TogglePair`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The one that was named first.
+    First,
+    /// The other one.
+    Second,
+}
+
 /// A place in text and the two forms that it can have. Copies are cheap.
 #[derive(Clone, Copy, Debug)]
 pub struct TogglePair {
@@ -61,9 +70,9 @@ impl TogglePair {
         Self { stays_mapped: true, ..self }
     }
 
-    /// Puts form `to` (0 or 1) in the place of the other one. Gives `false` when it stands there
-    /// already. One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may
-    /// be called from a signal handler.
+    /// Puts form `to` in the place of the other one. Gives `false` when it stands there already.
+    /// One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may be called
+    /// from a signal handler.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`],
@@ -72,8 +81,9 @@ impl TogglePair {
     /// # Safety
     /// The obligations of [`TextRef::compare_exchange`].
     #[inline]
-    pub unsafe fn exchange(&self, to: usize) -> Result<bool, Error> {
-        let [new, old] = if to == 0 { self.words } else { [self.words[1], self.words[0]] };
+    pub unsafe fn exchange(&self, to: Form) -> Result<bool, Error> {
+        let [first, second] = self.words;
+        let [new, old] = if to == Form::First { [first, second] } else { [second, first] };
         if let Some(base) = self.base
             && !(self.copied && fork::is_unprepared_child())
         {
@@ -104,15 +114,22 @@ impl TogglePair {
         self.address
     }
 
-    /// Which form stands there now, if either does.
+    /// Which form stands there now.
+    ///
+    /// # Errors
+    /// What stands there, when it is neither.
     ///
     /// # Safety
     /// The obligations of [`TextRef::read`].
-    pub unsafe fn form(&self) -> Option<usize> {
+    pub unsafe fn form(&self) -> Result<Form, Bytes> {
         // SAFETY: the caller's obligations.
         let found = unsafe { self.place().read(0, self.quadword.length()) };
-        let word = self.quadword.word(&found);
-        self.words.iter().position(|form| *form == word)
+        let [first, second] = self.words;
+        match self.quadword.word(&found) {
+            word if word == first => Ok(Form::First),
+            word if word == second => Ok(Form::Second),
+            _ => Err(found),
+        }
     }
 
     /// As [`TextRef::is_stale`], of the `length` bytes of the same mapping that start at `address`.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use wordpatch::near::NearBlock;
-use wordpatch::text::TogglePair;
+use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
 
 /// The fetch model is global: tests that force one run one at a time.
@@ -160,12 +160,15 @@ pub fn check_two_forms(site: usize) {
     unsafe {
         let place = TextRef::resolve(site, 5).unwrap();
         let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
-        for (to, changes, value) in [(1, true, B), (1, false, B), (0, true, A), (0, false, A)] {
+        use Form::{First, Second};
+        for (to, changes, value) in
+            [(Second, true, B), (Second, false, B), (First, true, A), (First, false, A)]
+        {
             assert_eq!(forms.exchange(to).unwrap(), changes);
             assert_eq!(call(site), value);
         }
         place.compare_exchange(FetchWindow::Bytes8, 0, &a, &seven).unwrap();
-        for (to, expected) in [(0, b), (1, a)] {
+        for (to, expected) in [(First, b), (Second, a)] {
             let error = forms.exchange(to).unwrap_err();
             let Error::Mismatch { address, expected: wanted, found } = error else { panic!("{error}") };
             assert_eq!((address, wanted, found), (site, expected, seven));

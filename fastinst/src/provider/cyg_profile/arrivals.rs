@@ -13,9 +13,10 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use fastinst_sigsafe::Segments;
+
 use super::index::{Index, Met};
-use crate::probe::{ProbeId, ProbeType};
-use crate::segments::Segments;
+use crate::probe::{ProbeId, ProbeKind};
 use crate::service;
 
 /// An instrumented object that is or was loaded.
@@ -34,7 +35,7 @@ pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
 
 pub(super) static KNOWN: Segments<Known> = Segments::new();
 
-/// Set by `start` and `start_lazily`; before, arrivals are no news, since everything is looked at
+/// Set when discovery begins; before, arrivals are no news, since everything is looked at
 /// then.
 pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -44,7 +45,7 @@ pub(super) static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
 /// To be called by the exported `__cyg_profile_func_enter` and `..._exit`: with their kind, their
 /// first argument, and the address that they return to. Safe at any time in a process, in any
 /// context: atomics, and at most one system call.
-pub fn arrival(kind: ProbeType, this_fn: usize, return_address: usize) {
+pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     if !STARTED.load(Ordering::Relaxed) {
         return;
     }
@@ -53,7 +54,7 @@ pub fn arrival(kind: ProbeType, this_fn: usize, return_address: usize) {
     let holds = |address: usize| {
         move |known: &&Known| known.alive.load(Ordering::Relaxed) && known.range.contains(&address)
     };
-    let is_entry = kind == ProbeType::Entry;
+    let is_entry = kind == ProbeKind::ENTRY;
     let Some(known) = KNOWN.iter().find(holds(site)) else {
         // A tail call may return to anywhere.
         if KNOWN.iter().find(holds(this_fn)).is_none() {
@@ -167,7 +168,7 @@ impl Counts {
 /// What the intervals that are done had counted.
 static TAKEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
 
-/// Keeps what was counted in an interval for [`take_arrivals`].
+/// Keeps what was counted in an interval for [`take`].
 pub(super) fn keep(function: usize, calls: u64) {
     if calls > 0 {
         TAKEN.lock().unwrap_or_else(|e| e.into_inner()).push((function, calls));
@@ -178,18 +179,17 @@ pub(super) fn keep(function: usize, calls: u64) {
 /// the address of a function and how many, perhaps several times for one function. Returns how many
 /// more there were of functions that the table of functions had no room for.
 ///
-/// Counted is each entry of an instrumented function from [`start`](super::start) or
-/// [`start_lazily`](super::start_lazily) on until the callbacks have been told of its probes; those
-/// of one function become known when its code is looked at. A fork's child begins with what its
-/// parent had not taken.
+/// Counted is each entry of an instrumented function from the beginning of discovery on until the
+/// callbacks have been told of its probes; those of one function become known when its code is
+/// looked at. A fork's child begins with what its parent had not taken.
 ///
-/// Not counted are: entries before the start; those of a site that crosses a fetch window, while it
-/// is led to its stub (two times `membarrier`); those of a site that is executed first of all to
-/// find out its function, once it was; and of code whose calls never become probes
-/// ([`notes`](super::notes)), all but the first 100.
+/// Not counted are: entries before the beginning; those of a site that crosses a fetch window,
+/// while it is led to its stub (two times `membarrier`); those of a site that is executed first of
+/// all to find out its function, once it was; and of code whose calls never become probes, all but
+/// the first 100.
 ///
 /// Takes a lock and may free memory. May be called from a callback.
-pub fn take_arrivals(mut take: impl FnMut(usize, u64)) -> u64 {
+pub(super) fn take(mut take: impl FnMut(usize, u64)) -> u64 {
     let kept = std::mem::take(&mut *TAKEN.lock().unwrap_or_else(|e| e.into_inner()));
     kept.into_iter().for_each(|(function, calls)| take(function, calls));
     COUNTS.take(take)

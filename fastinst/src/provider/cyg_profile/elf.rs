@@ -16,7 +16,7 @@ use object::{
 use super::loaded::LoadedObject;
 use super::names::Names;
 use crate::error::Error;
-use crate::probe::ProbeType;
+use crate::probe::ProbeKind;
 
 /// The symbols that gcc and clang call.
 const ENTER: &[u8] = b"__cyg_profile_func_enter";
@@ -47,7 +47,7 @@ impl FileId {
 pub(super) struct View {
     pub(super) file: FileId,
     /// Pointers to the instrumentation functions, that calls go through. Few, ascending.
-    pub(super) pointers: Vec<(usize, ProbeType)>,
+    pub(super) pointers: Vec<(usize, ProbeKind)>,
     /// Where pointers that the loader has filled in may be read as constants.
     pub(super) constants: Vec<Range<usize>>,
     /// The linker's own code. It has an unwind table too; its jumps through the pointers are where
@@ -59,7 +59,7 @@ pub(super) struct View {
 
 impl View {
     /// What the pointer at this address leads to.
-    pub(super) fn pointer(&self, address: usize) -> Option<ProbeType> {
+    pub(super) fn pointer(&self, address: usize) -> Option<ProbeKind> {
         let (first, last) = (self.pointers.first()?.0, self.pointers.last()?.0);
         if address < first || last < address {
             return None;
@@ -111,11 +111,11 @@ pub(super) unsafe fn read(loaded: &LoadedObject, has_table: bool) -> Result<Opti
     Ok(Some(View { file, pointers, constants: constants.collect(), linkage, functions }))
 }
 
-fn pointers(elf: &Elf<'_>, bias: usize) -> Vec<(usize, ProbeType)> {
+fn pointers(elf: &Elf<'_>, bias: usize) -> Vec<(usize, ProbeKind)> {
     let Some(table) = elf.dynamic_symbol_table() else { return Vec::new() };
     let kind = |name: &[u8]| match name {
-        ENTER => Some(ProbeType::Entry),
-        EXIT => Some(ProbeType::Exit),
+        ENTER => Some(ProbeKind::ENTRY),
+        EXIT => Some(ProbeKind::EXIT),
         _ => None,
     };
     let undefined: HashMap<_, _> = table

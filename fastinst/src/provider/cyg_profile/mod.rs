@@ -18,10 +18,10 @@
 //! 6. `resolve`: a site whose function the code does not tell is left on until it is first
 //!    executed, when its argument tells.
 //!
-//! [`start`] marks all code, so every probe is known when it returns. After [`start_lazily`] only
-//! code that has been executed is looked at, some at a time: a program pays for the functions that
-//! it runs, not for those that it has. What was called before its probes were ready is counted:
-//! [`take_arrivals`].
+//! With [`Extent::All`] all code is marked, so every probe is known after the first look. With
+//! [`Extent::Executed`] only code that has been executed is looked at, some at a time. What was
+//! called before its probes were ready is counted:
+//! [`take_early_calls`](crate::provider::take_early_calls).
 //!
 //! Part of a function can lie elsewhere (`.cold`), with sites that no call marks, if they are tail
 //! calls. Where marked code branches on a condition to other code, or in any way to a part of that
@@ -33,7 +33,7 @@
 //! probes get their old ids back, all at once: its code is marked where they were.
 //!
 //! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and
-//! [`notes`] says so.
+//! [`notes`](crate::provider::notes) says so.
 
 mod arguments;
 mod arrivals;
@@ -54,10 +54,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub use arrivals::{arrival, take_arrivals};
+pub use arrivals::arrival;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::provider::{self, Extent, Provider as _};
 use crate::registry::{ObjectInfo, PROBES, Probe};
 use arrivals::{KNOWN, Known, NEWS_PENDING, STARTED, TOO_MANY_ARRIVALS};
 use index::Index;
@@ -89,8 +90,8 @@ const PAGE: usize = 4096;
 /// How soon to look again where a forked child's text is still its parent's.
 const NOT_YET: Duration = Duration::from_millis(1);
 
-/// Set by [`service::start`]: a mark may have been lost with a thread that this process was forked
-/// without.
+/// Set where a service thread starts: a mark may have been lost with a thread that this process was
+/// forked without.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
 /// Bytes held for objects, by those that hold no count of their own.
@@ -120,7 +121,7 @@ struct Instrumented {
 }
 
 #[derive(Default)]
-struct Provider {
+struct State {
     /// Whether all code of all objects is looked at.
     is_eager: bool,
     /// Objects that are loaded now.
@@ -133,7 +134,7 @@ struct Provider {
     places: BTreeMap<usize, &'static CStr>,
     /// For how long probes were made lazily.
     spent: Duration,
-    /// When [`Provider::settle`] was called last.
+    /// When [`State::settle`] was called last.
     settled: Option<Instant>,
     /// Until when more functions may arrive before the next probes are made.
     rests_until: Option<Instant>,
@@ -141,51 +142,76 @@ struct Provider {
 }
 
 /// Only used under the right of [`Discovery`].
-static PROVIDER: Mutex<Option<Provider>> = Mutex::new(None);
+static PROVIDER: Mutex<Option<State>> = Mutex::new(None);
 
-fn with_provider<R>(act: impl FnOnce(&mut Provider) -> R) -> R {
+fn with_provider<R>(act: impl FnOnce(&mut State) -> R) -> R {
     act(PROVIDER.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_default())
 }
 
-/// Looks at every object that is loaded now, and makes all its probes. Blocks for the time of the
-/// scan (about a millisecond for 200 KB of instrumented code), and may be called again. From now
-/// on, so it is with libraries that are loaded later.
+/// The provider, to be [registered](crate::provider::register).
+#[derive(Clone, Copy, Debug)]
+pub struct CygProfile;
+
+/// The name of the provider.
+pub const NAME: &CStr = c"cyg_profile";
+
+/// Registers the provider, looks at every object that is loaded now, and makes all its probes.
+/// Blocks for the time of the scan (about a millisecond for 200 KB of instrumented code), and may
+/// be called again. From now on, so it is with libraries that are loaded later.
 ///
 /// # Errors
-/// [`Error::CalledFromCallback`]. An object that cannot be read is passed over; [`notes`] tells.
+/// [`Error::CalledFromCallback`], [`Error::TooManyProviders`]. An object that cannot be read is
+/// passed over; [`notes`](crate::provider::notes) tells.
 pub fn start() -> Result<(), Error> {
-    begin(true)
+    provider::register(&CygProfile)?;
+    CygProfile.begin(&Discovery::begin()?, Extent::All);
+    Ok(())
 }
 
-/// Looks at every object that is loaded now, for where its functions start, and has functions made
-/// probes when they are executed: callbacks learn of no others. Blocks for about a microsecond for
-/// each ten functions; called again, also for what has been executed since. Does nothing to what
-/// [`start`] has begun.
-///
-/// The service thread makes the probes, within some milliseconds of the first call.
-///
-/// # Errors
-/// As [`start`].
-pub fn start_lazily() -> Result<(), Error> {
-    begin(false)
+impl provider::Provider for CygProfile {
+    fn name(&self) -> &'static CStr {
+        NAME
+    }
+
+    /// With [`Extent::All`], blocks for the time of the scan. Otherwise looks for where functions
+    /// start (about a microsecond for each ten) and has functions made probes when they are
+    /// executed, by the service thread, within some milliseconds of the first call.
+    fn begin(&self, discovery: &Discovery, extent: Extent) {
+        if extent == Extent::All {
+            return begin(discovery, true);
+        }
+        begin(discovery, false);
+        if let Extent::AllUpTo { functions } = extent
+            && with_provider(|provider| provider.functions()) <= functions
+        {
+            begin(discovery, true);
+        }
+    }
+
+    fn discover(&self, discovery: &Discovery) -> Option<Instant> {
+        discover(discovery)
+    }
+
+    fn service_starts(&self) {
+        EVERYWHERE.store(true, Ordering::Relaxed);
+    }
+
+    fn notes(&self) -> Vec<String> {
+        with_provider(|provider| provider.notes())
+    }
+
+    /// Without what writing text takes, which is a copy of the text of each object with probes, and
+    /// without what is held for the time of a look only.
+    fn memory_bytes(&self) -> usize {
+        HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
+    }
+
+    fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
+        arrivals::take(take)
+    }
 }
 
-/// As [`start`] where the instrumented objects have no more functions than this, all together;
-/// otherwise as [`start_lazily`].
-///
-/// # Errors
-/// As [`start`].
-pub fn start_eagerly_up_to(functions: usize) -> Result<(), Error> {
-    begin(false)?;
-    let found: usize = with_provider(|provider| {
-        let instrumented = provider.objects.iter().filter_map(|object| object.instrumented.as_ref());
-        instrumented.map(|instrumented| instrumented.known.index.len()).sum()
-    });
-    if found <= functions { begin(true) } else { Ok(()) }
-}
-
-fn begin(eagerly: bool) -> Result<(), Error> {
-    let discovery = Discovery::begin()?;
+fn begin(discovery: &Discovery, eagerly: bool) {
     STARTED.store(true, Ordering::Relaxed);
     with_provider(|provider| {
         provider.rests_until = None;
@@ -194,50 +220,13 @@ fn begin(eagerly: bool) -> Result<(), Error> {
             provider.objects.iter().for_each(Object::mark_everything);
         }
     });
-    discover(&discovery);
-    Ok(())
-}
-
-/// What could not be made probes, one line for each reason and object.
-pub fn notes() -> Vec<String> {
-    with_provider(|provider| {
-        let mut notes = provider.notes.clone();
-        let instrumented = provider.objects.iter().chain(&provider.unloaded).filter_map(|object| {
-            object.instrumented.as_ref().map(|instrumented| (object.loaded.path.display(), instrumented))
-        });
-        for (path, Instrumented { unsupported, known, .. }) in instrumented {
-            if *unsupported > 0 {
-                notes.push(format!(
-                    "{path}: {unsupported} calls of the instrumentation functions are in no form that can be switched and are left as \
-                     they are"
-                ));
-            }
-            if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS {
-                notes.push(format!(
-                    "{path}: calls of the instrumentation functions through registers (-mcmodel=large) are not profiled"
-                ));
-            }
-        }
-        notes
-    })
-}
-
-/// How many bytes of memory probes and the discovery of more hold: tables, names, stubs, indices.
-/// Without what writing text takes, which is a copy of the text of each object with probes, and
-/// without what is held for the time of a look only.
-pub fn memory_bytes() -> usize {
-    HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
-}
-
-/// To be called where a service thread starts: the process may be a forked child.
-pub(crate) fn look_everywhere() {
-    EVERYWHERE.store(true, Ordering::Relaxed);
+    discover(discovery);
 }
 
 /// Looks for objects that came or went since the last look, for sites whose function is known now,
 /// and makes probes of the sites in marked code. Returns when to look again, if that is before
 /// there is news.
-pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
+fn discover(discovery: &Discovery) -> Option<Instant> {
     if !STARTED.load(Ordering::Relaxed) {
         return None;
     }
@@ -281,7 +270,34 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
     })
 }
 
-impl Provider {
+impl State {
+    /// How many functions the instrumented objects have.
+    fn functions(&self) -> usize {
+        let instrumented = self.objects.iter().filter_map(|object| object.instrumented.as_ref());
+        instrumented.map(|instrumented| instrumented.known.index.len()).sum()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let instrumented = self.objects.iter().chain(&self.unloaded).filter_map(|object| {
+            object.instrumented.as_ref().map(|instrumented| (object.loaded.path.display(), instrumented))
+        });
+        for (path, Instrumented { unsupported, known, .. }) in instrumented {
+            if *unsupported > 0 {
+                notes.push(format!(
+                    "{path}: {unsupported} calls of the instrumentation functions are in no form that can be switched and are left as \
+                     they are"
+                ));
+            }
+            if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS {
+                notes.push(format!(
+                    "{path}: calls of the instrumentation functions through registers (-mcmodel=large) are not profiled"
+                ));
+            }
+        }
+        notes
+    }
+
     /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In
     /// the others, they do at once.)
     fn settle(&mut self) {
@@ -425,8 +441,11 @@ impl Provider {
         let Some(known) = number.and_then(|number| KNOWN.get(number)) else {
             return Err(Error::Object { path: loaded.path.clone(), reason: "too many objects".into() });
         };
-        let info: &ObjectInfo =
-            Box::leak(Box::new(ObjectInfo { path: leak(&loaded.path), base: loaded.range.start }));
+        let info: &ObjectInfo = Box::leak(Box::new(ObjectInfo {
+            provider: NAME,
+            path: leak(&loaded.path),
+            base: loaded.range.start,
+        }));
         Ok(Some(Instrumented {
             info,
             view,
@@ -624,7 +643,7 @@ impl Instrumented {
         let memory = stubs.memory();
         let of_before = |site: &scan::Site| {
             let old = back.get(&site.address).copied()?;
-            (old.is_exit == (site.kind == crate::ProbeType::Exit)).then_some(old)
+            (old.kind == site.kind).then_some(old)
         };
         let sites = std::mem::take(&mut found.sites).into_iter().map(|site| (of_before(&site), site));
         let (mut come_back, mut new) = (Vec::new(), Vec::new());

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::arrivals;
-use crate::probe::ProbeId;
+use crate::probe::{ProbeId, ProbeKind};
 use crate::registry::{PROBES, Probe};
 use crate::service;
 
@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
     if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    if !probe.is_exit {
+    if probe.kind == ProbeKind::ENTRY {
         arrivals::add(this_fn);
     }
     if let Ok(site) = probe.site() {

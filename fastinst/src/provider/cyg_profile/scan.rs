@@ -12,7 +12,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 use super::arguments::Analysis;
 use super::elf::View;
 use super::loaded::LoadedObject;
-use crate::probe::ProbeType;
+use crate::probe::ProbeKind;
 
 /// A call of an instrumentation function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Site {
     pub(super) address: usize,
     /// The code that was decoded to find it.
     pub(super) body: Range<usize>,
-    pub(super) kind: ProbeType,
+    pub(super) kind: ProbeKind,
     pub(super) shape: Shape,
     /// The function it is called for, where the code tells.
     pub(super) function: Option<usize>,
@@ -49,7 +49,7 @@ pub(super) struct Branch {
 pub(super) struct Scanner<'a> {
     callees: Callees<'a>,
     instructions: Vec<Instruction>,
-    sites: Vec<(usize, ProbeType, Shape)>,
+    sites: Vec<(usize, ProbeKind, Shape)>,
     analysis: Analysis,
 }
 
@@ -101,7 +101,7 @@ const PLT_ENTRY: usize = 16;
 impl Callees<'_> {
     /// What a direct call or jump to `target` ends up in: a PLT entry is
     /// `[endbr64] [bnd] jmp *pointer(%rip)`.
-    fn of_stub(&self, target: usize) -> Option<ProbeType> {
+    fn of_stub(&self, target: usize) -> Option<ProbeKind> {
         let text = self.code.text.iter().find(|range| range.contains(&target))?;
         let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
         let opcode = Shape::IndirectJump.opcode();
@@ -114,7 +114,7 @@ impl Callees<'_> {
     }
 
     /// Whether `instruction` goes to an instrumentation function, in whatever form.
-    fn of(&self, instruction: &Instruction, body: &Range<usize>) -> Option<ProbeType> {
+    fn of(&self, instruction: &Instruction, body: &Range<usize>) -> Option<ProbeKind> {
         match instruction.flow_control() {
             FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                 let target = instruction.near_branch_target() as usize;

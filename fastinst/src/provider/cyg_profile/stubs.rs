@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use callpatch::stub::{CELL_SIZE, NUMBER, STUB_SIZE, stub};
 use callpatch::{CallSite, Clobbers, Shape, Switch};
+use fastinst_sigsafe::Segments;
 use wordpatch::near::NearBlock;
 
 use super::loaded::LoadedObject;
 use super::scan::Site;
 use super::{arrivals, resolve};
 use crate::error::Error;
-use crate::probe::{ProbeFn, ProbeType};
+use crate::probe::{ProbeFn, ProbeKind};
 use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
@@ -164,8 +165,8 @@ impl Stubs {
         lazily: bool,
     ) -> Result<Made, Error> {
         let first = PROBES.len();
-        if first + sites.len() > crate::Segments::<Probe>::LIMIT {
-            return Err(Error::TooManyProbes { limit: crate::Segments::<Probe>::LIMIT });
+        if first + sites.len() > Segments::<Probe>::LIMIT {
+            return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
         }
         self.reserve(&loaded.range, sites)?;
         let mut led = Led::default();
@@ -292,7 +293,7 @@ fn new_probe(
 ) -> &'static Probe {
     let cell = cell(place.cell);
     let is_open = site.function.is_none();
-    let is_counted = !is_open && lazily && site.kind == ProbeType::Entry;
+    let is_counted = !is_open && lazily && site.kind == ProbeKind::ENTRY;
     cell.function.store(if is_counted { COUNT as usize } else { RESOLVE as usize }, Ordering::Relaxed);
     // Of an instrumented object in reach of its stubs, so that offsets in it have 32 bits.
     let offset = |address: usize| (address - object.base) as u32;
@@ -306,7 +307,7 @@ fn new_probe(
             object,
             site_offset: offset(site.address),
             body: offset(site.body.start)..offset(site.body.end),
-            is_exit: site.kind == ProbeType::Exit,
+            kind: site.kind,
             wanted: AtomicBool::new(false),
         }
     };
@@ -364,7 +365,7 @@ mod tests {
         let mut given = std::collections::BTreeSet::new();
         for shape in [Shape::Call, Shape::IndirectCall, Shape::Jump] {
             let site =
-                Site { address: near, body: near..near + 1, kind: ProbeType::Entry, shape, function: None };
+                Site { address: near, body: near..near + 1, kind: ProbeKind::ENTRY, shape, function: None };
             let sites = vec![site; PAGE_OF_STUBS - 1];
             stubs.reserve(&(near..near + 1), &sites).unwrap();
             for site in &sites {

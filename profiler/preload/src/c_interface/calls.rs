@@ -1,4 +1,4 @@
-//! Calls: by address, and by a handle that needs no lock.
+//! Calls by address, and by a lock-free handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ unsafe extern "C" fn callpatch_activate_call(address: *mut c_void, offset: u32) 
     if address.is_null() {
         return Code::Argument as c_int;
     }
-    // SAFETY: the header's conditions are those of `activate_call`.
+    // SAFETY: the header requires the obligations of `activate_call`.
     code(unsafe { callpatch::activate_call(address.expose_provenance(), offset.cast_signed()) })
 }
 
@@ -20,22 +20,21 @@ unsafe extern "C" fn callpatch_deactivate_call(address: *mut c_void) -> c_int {
     if address.is_null() {
         return Code::Argument as c_int;
     }
-    // SAFETY: the header's conditions are those of `deactivate_call`.
+    // SAFETY: the header requires the obligations of `deactivate_call`.
     code(unsafe { callpatch::deactivate_call(address.expose_provenance()) })
 }
 
-// A handle is a pointer to a `CallSite` of its own box. Any number of threads read it at the same
-// time.
+// A handle is a pointer to a boxed `CallSite`. Any number of threads may read it concurrently.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<CallSite>();
 };
 
-/// Gives a decoded site to the caller as a handle.
+/// Returns a decoded site to the caller as a handle.
 ///
 /// # Safety
 /// `handle` can be written.
-unsafe fn hand_out(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
+unsafe fn store_handle(decoded: Result<CallSite, callpatch::Error>, handle: *mut *mut CallSite) -> c_int {
     let (site, code) = match decoded {
         Ok(site) => (Box::into_raw(Box::new(site)), OK),
         Err(error) => (std::ptr::null_mut(), Code::from(&error) as c_int),
@@ -59,8 +58,8 @@ unsafe extern "C" fn callpatch_decode(
     if address.is_null() || handle.is_null() {
         return Code::Argument as c_int;
     }
-    // SAFETY: the header's conditions are those of `decode`, and it asks for room for a handle.
-    unsafe { hand_out(CallSite::decode(address.expose_provenance(), clobbers), handle) }
+    // SAFETY: the header requires the obligations of `decode`, and space for a handle.
+    unsafe { store_handle(CallSite::decode(address.expose_provenance(), clobbers), handle) }
 }
 
 #[unsafe(no_mangle)]
@@ -72,25 +71,25 @@ unsafe extern "C" fn callpatch_decode_nop(
     if address.is_null() || target.is_null() || handle.is_null() {
         return Code::Argument as c_int;
     }
-    // SAFETY: the header's conditions are those of `at_nop`, and it asks for room for a handle.
-    unsafe { hand_out(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
+    // SAFETY: the header requires the obligations of `at_nop`, and space for a handle.
+    unsafe { store_handle(CallSite::at_nop(address.expose_provenance(), target.addr()), handle) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_activate(site: *const CallSite) -> c_int {
-    // SAFETY: the header asks for a handle that is not released.
+    // SAFETY: the header requires a handle that is not released.
     unsafe { site.as_ref() }.map_or(Code::Argument as c_int, |site| code(site.activate()))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_deactivate(site: *const CallSite) -> c_int {
-    // SAFETY: the header asks for a handle that is not released.
+    // SAFETY: the header requires a handle that is not released.
     unsafe { site.as_ref() }.map_or(Code::Argument as c_int, |site| code(site.deactivate()))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_state(site: *const CallSite) -> c_int {
-    // SAFETY: the header asks for a handle that is not released.
+    // SAFETY: the header requires a handle that is not released.
     let Some(site) = (unsafe { site.as_ref() }) else { return Code::Argument as c_int };
     match site.state() {
         Ok(State::Inactive) => 0,
@@ -101,7 +100,7 @@ unsafe extern "C" fn callpatch_state(site: *const CallSite) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_is_stale(site: *const CallSite) -> c_int {
-    // SAFETY: the header asks for a handle that is not released, of a site whose address is mapped.
+    // SAFETY: the header requires a handle that is not released, of a site whose address is mapped.
     unsafe { site.as_ref().map_or(Code::Argument as c_int, |site| site.is_stale().into()) }
 }
 
@@ -117,7 +116,7 @@ struct Description {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_describe(site: *const CallSite, description: *mut Description) -> c_int {
-    // SAFETY: the header asks for a handle that is not released.
+    // SAFETY: the header requires a handle that is not released.
     let Some(site) = (unsafe { site.as_ref() }) else { return Code::Argument as c_int };
     if description.is_null() {
         return Code::Argument as c_int;
@@ -140,7 +139,7 @@ unsafe extern "C" fn callpatch_describe(site: *const CallSite, description: *mut
             Strategy::Ret => 4,
         },
     };
-    // SAFETY: the header asks for room for a description.
+    // SAFETY: the header requires space for a description.
     unsafe { description.write(described) };
     OK
 }
@@ -159,31 +158,31 @@ unsafe extern "C" fn callpatch_retarget(
     count: usize,
     results: *mut c_int,
 ) -> c_int {
-    // SAFETY: the header asks for `count` requests.
+    // SAFETY: the header requires `count` requests.
     let Some(requests) = (unsafe { elements(requests, count) }) else { return Code::Argument as c_int };
     let site_and_target = |request: &Retarget| {
-        // SAFETY: the header asks for handles that are not released.
+        // SAFETY: the header requires handles that are not released.
         let site = unsafe { request.site.as_ref() }?;
         (!request.target.is_null()).then(|| (*site, request.target.addr()))
     };
     let Some(sites) = requests.iter().map(site_and_target).collect::<Option<Vec<_>>>() else {
         return Code::Argument as c_int;
     };
-    // SAFETY: the header's conditions are those of `retarget`.
+    // SAFETY: the header requires the obligations of `retarget`.
     let retargeted = unsafe { callpatch::retarget(&sites) };
     let update = |(request, result): (&Retarget, Result<CallSite, callpatch::Error>)| {
-        // SAFETY: the header asks that nobody else uses the handle during the call.
+        // SAFETY: the header requires that nothing else uses the handle during the call.
         code(result.map(|site| unsafe { request.site.write(site) }))
     };
     let codes: Vec<_> = requests.iter().zip(retargeted).map(update).collect();
-    // SAFETY: the header asks for room for `count` results.
+    // SAFETY: the header requires space for `count` results.
     unsafe { report(&codes, results) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn callpatch_release(site: *mut CallSite) {
     if !site.is_null() {
-        // SAFETY: the header asks for a handle that is not released, and that nobody else uses.
+        // SAFETY: the header requires a handle that is not released, and not used otherwise.
         drop(unsafe { Box::from_raw(site) });
     }
 }

@@ -1,11 +1,11 @@
-//! The C interface: `fastinst/include/fastinst.h` says what each function does.
+//! The C interface: documented in `fastinst/include/fastinst.h`.
 //!
 //! | module | part of the header |
 //! | --- | --- |
 //! | [`probes`] | `fastinst_`: probes and their discovery |
-//! | [`patches`] | `wordpatch_`: patches that are made, or begun, by address |
-//! | [`outstanding`] | `wordpatch_`: handles of batches that were begun, and the finisher |
-//! | [`process`] | `wordpatch_`: the fetch model, waits, threads, forked children, text that goes away |
+//! | [`patches`] | `wordpatch_`: patches by address, synchronous or started |
+//! | [`outstanding`] | `wordpatch_`: handles of started batches, and the finisher |
+//! | [`process`] | `wordpatch_`: the fetch model, waits, threads, forked children, unmapped text |
 //! | [`calls`] | `callpatch_`: calls by address and by handle |
 //!
 //! No panic crosses the interface: the functions are `extern "C"`, which aborts instead.
@@ -18,7 +18,7 @@ mod process;
 
 use std::ffi::{CStr, c_char, c_int};
 
-use fastinst::provider::cyg_profile;
+use fastinst::provider::{self, Extent};
 use profiler::error::Error;
 use profiler::options::Options;
 use profiler::session;
@@ -26,7 +26,7 @@ use wordpatch::calibration;
 
 const OK: c_int = 0;
 
-/// The errors of the header: number and text.
+/// The errors of the header: numbers and messages.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Code {
@@ -46,9 +46,10 @@ enum Code {
     SigtrapBlocked = -14,
     SharedWithParent = -15,
     Forked = -16,
+    Retired = -17,
 }
 
-const TEXTS: [(Code, &CStr); 16] = [
+const TEXTS: [(Code, &CStr); 17] = [
     (Code::Argument, c"an argument is null or out of range"),
     (Code::NoProbe, c"there is no probe with this id"),
     (Code::Undiscovered, c"the probe is not discovered before its site has been executed once"),
@@ -65,6 +66,7 @@ const TEXTS: [(Code, &CStr); 16] = [
     (Code::SigtrapBlocked, c"a thread has SIGTRAP blocked; unblock it before patching"),
     (Code::SharedWithParent, c"the code is shared with the parent process; call wordpatch_unshare"),
     (Code::Forked, c"the patch or finisher belongs to the parent process"),
+    (Code::Retired, c"the module that held the probe is gone"),
 ];
 
 impl From<&wordpatch::Error> for Code {
@@ -108,6 +110,7 @@ impl From<&fastinst::Error> for Code {
             E::UnknownProbe { .. } => Self::NoProbe,
             E::Undiscovered { .. } => Self::Undiscovered,
             E::Unloaded { .. } => Self::Unloaded,
+            E::Retired { .. } => Self::Retired,
             E::CalledFromCallback => Self::InCallback,
             E::Call(error) => error.into(),
             E::Text(error) => error.into(),
@@ -127,7 +130,7 @@ where
 /// returns the first error, or 0.
 ///
 /// # Safety
-/// `results` is null, or has room for as many numbers as there are `codes`.
+/// `results` is null, or has space for as many numbers as there are `codes`.
 unsafe fn report(codes: &[c_int], results: *mut c_int) -> c_int {
     if !results.is_null() {
         // SAFETY: the caller's obligation.
@@ -136,11 +139,11 @@ unsafe fn report(codes: &[c_int], results: *mut c_int) -> c_int {
     codes.iter().copied().find(|code| *code != OK).unwrap_or(OK)
 }
 
-/// The `count` elements of an array of the caller's; `None` for a null pointer, unless it is an
-/// empty array.
+/// The `count` elements of an array of the caller; `None` for a null pointer, unless it is an empty
+/// array.
 ///
 /// # Safety
-/// `array` is null, or points to `count` elements that nobody changes while the result is used.
+/// `array` is null, or points to `count` elements that are not changed while the result is used.
 unsafe fn elements<'a, T>(array: *const T, count: usize) -> Option<&'a [T]> {
     if count == 0 {
         return Some(&[]);
@@ -149,15 +152,15 @@ unsafe fn elements<'a, T>(array: *const T, count: usize) -> Option<&'a [T]> {
     (!array.is_null()).then(|| unsafe { std::slice::from_raw_parts(array, count) })
 }
 
-/// Gives text to a caller as `snprintf` does: as much as fits into `size` bytes with the final NUL,
-/// and returns the length of all of it.
+/// Copies text to a buffer as `snprintf` does: as much as fits into `size` bytes with the final
+/// NUL; returns the length of the complete text.
 ///
 /// # Safety
-/// `buffer` is null, or has room for `size` bytes.
+/// `buffer` is null, or has space for `size` bytes.
 unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
     if !buffer.is_null() && size > 0 {
         let length = text.len().min(size - 1);
-        // SAFETY: `length + 1` is at most `size`, for which the caller has room.
+        // SAFETY: `length + 1` is at most `size`, for which the buffer has space.
         unsafe {
             buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
             buffer.add(length).write(0);
@@ -166,22 +169,23 @@ unsafe fn copy_text(text: &str, buffer: *mut c_char, size: usize) -> usize {
     text.len()
 }
 
-/// Makes the sites of the loaded objects probes, switched off: the library without the profiler.
+/// Discovers the sites of the loaded objects and makes them probes, switched off: the library
+/// without the profiler.
 pub(crate) fn start(options: &Options) -> Result<(), Error> {
     fastinst::set_access(options.text.into());
-    cyg_profile::start().map_err(|source| Error::Start { source })?;
+    provider::begin(Extent::All).map_err(|source| Error::Start { source })?;
     if let Some(warning) = calibration::status().warning() {
         session::say(&warning);
     }
     wordpatch::text::follow_forks();
-    // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
+    // SAFETY: the functions are never unloaded, and do only what is permitted around a fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())
 }
 
-/// A forked child's probes are its own from here on.
+/// Gives a forked child its own probes.
 extern "C" fn in_child() {
-    // SAFETY: the child has this one thread. A refusal shows in the calls that follow.
+    // SAFETY: the child has only this thread. A failure shows in the calls that follow.
     let _ = unsafe { wordpatch::text::unshare() };
 }
 

@@ -1,4 +1,4 @@
-//! Patches by address: at once, together, and begun to be finished later.
+//! Patches by address: synchronous, in batches, and started to be finished later.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,10 +17,10 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The patch that is asked for, unless part of it is null or out of range.
+    /// The requested patch, unless part of it is null or out of range.
     ///
     /// # Safety
-    /// `length` bytes must be readable at both, for as long as the patch is used.
+    /// `length` bytes must be readable at both pointers, as long as the patch is used.
     unsafe fn patch<'a>(&self) -> Option<Patch<'a>> {
         let Self { address, expected, replacement, length } = *self;
         let is_null = address.is_null() || expected.is_null() || replacement.is_null();
@@ -39,7 +39,7 @@ impl Request {
 ///
 /// # Safety
 /// `requests` is null or points to `count` requests, and `length` bytes are readable at both
-/// pointers of each, for as long as the patches are used.
+/// pointers of each, as long as the patches are used.
 pub(super) unsafe fn patches_of<'a>(requests: *const Request, count: usize) -> Option<Vec<Patch<'a>>> {
     // SAFETY: the caller's obligation.
     let requests = unsafe { elements(requests, count) }?;
@@ -54,10 +54,10 @@ unsafe extern "C" fn wordpatch_patch(
     replacement: *const u8,
     length: usize,
 ) -> c_int {
-    // SAFETY: the header asks for `length` readable bytes at both.
+    // SAFETY: the header requires `length` readable bytes at both pointers.
     let patch = unsafe { Request { address, expected, replacement, length }.patch() };
     let Some(Patch { address, expected, replacement }) = patch else { return Code::Argument as c_int };
-    // SAFETY: the header's conditions are those of `patch`.
+    // SAFETY: the header requires the obligations of `patch`.
     code(unsafe { wordpatch::patch(address, expected, replacement) })
 }
 
@@ -67,12 +67,12 @@ unsafe extern "C" fn wordpatch_patch_all(
     count: usize,
     results: *mut c_int,
 ) -> c_int {
-    // SAFETY: the header asks for `count` requests, and for `length` readable bytes at both
-    // pointers of each.
+    // SAFETY: the header requires `count` requests, and `length` readable bytes at both pointers of
+    // each.
     let Some(patches) = (unsafe { patches_of(requests, count) }) else { return Code::Argument as c_int };
-    // SAFETY: the header's conditions are those of `patch_all`.
+    // SAFETY: the header requires the obligations of `patch_all`.
     let codes: Vec<_> = unsafe { wordpatch::patch_all(&patches) }.into_iter().map(code).collect();
-    // SAFETY: the header asks for room for `count` results.
+    // SAFETY: the header requires space for `count` results.
     unsafe { report(&codes, results) }
 }
 
@@ -83,10 +83,10 @@ unsafe extern "C" fn wordpatch_start_patch(
     replacement: *const u8,
     length: usize,
 ) -> c_int {
-    // SAFETY: the header asks for `length` readable bytes at both.
+    // SAFETY: the header requires `length` readable bytes at both pointers.
     let patch = unsafe { Request { address, expected, replacement, length }.patch() };
     let Some(Patch { address, expected, replacement }) = patch else { return Code::Argument as c_int };
-    // SAFETY: the header's conditions are those of `start_patch`.
+    // SAFETY: the header requires the obligations of `start_patch`.
     code(unsafe { wordpatch::start_patch(address, expected, replacement) }.map(Outstanding::detach))
 }
 

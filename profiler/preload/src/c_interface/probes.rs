@@ -3,33 +3,35 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 
-use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::provider::{self, Extent};
+use fastinst::{ProbeFn, ProbeId, ProbeMetadata};
 
-use super::{Code, OK, code, copy_text, elements, report};
+use super::{Code, code, copy_text, elements, report};
 
 /// `fastinst_probe_metadata` of the header.
 #[repr(C)]
 struct Metadata {
     probe_id: u32,
-    kind: ProbeType,
+    kind: u32,
     function_name: *const c_char,
     function_address: *const c_void,
     site_address: *const c_void,
     object_path: *const c_char,
     object_base: *const c_void,
+    provider: *const c_char,
 }
 
-impl From<&ProbeMetadata> for Metadata {
-    fn from(probe: &ProbeMetadata) -> Self {
+impl From<&ProbeMetadata<'_>> for Metadata {
+    fn from(probe: &ProbeMetadata<'_>) -> Self {
         Self {
             probe_id: probe.id.0,
-            kind: probe.kind,
+            kind: probe.kind.0.into(),
             function_name: probe.function_name.as_ptr(),
             function_address: std::ptr::without_provenance(probe.function_address),
             site_address: std::ptr::without_provenance(probe.site_address),
             object_path: probe.object_path.as_ptr(),
             object_base: std::ptr::without_provenance(probe.object_base),
+            provider: probe.provider.as_ptr(),
         }
     }
 }
@@ -39,18 +41,18 @@ type Callback = unsafe extern "C" fn(*const Metadata, *mut c_void);
 /// `fastinst_probe_fn` of the header.
 type PlainFn = unsafe extern "C" fn(ProbeId);
 
-/// The probe function as the lower layer calls it, with two arguments more.
+/// The probe function in the form that the lower layer calls, with two additional arguments.
 fn with_all_arguments(function: PlainFn) -> ProbeFn {
     // SAFETY: a function that takes fewer arguments may be called with more under the System V
     // convention.
     unsafe { std::mem::transmute::<PlainFn, ProbeFn>(function) }
 }
 
-/// The pointer that a callback gets back. The header says that it is used on other threads.
+/// The pointer that is passed to a callback. The header says that it is used on other threads.
 #[derive(Clone, Copy)]
 struct UserData(*mut c_void);
 
-// SAFETY: it is only handed back to the caller's own callback.
+// SAFETY: it is only passed to the caller's own callback.
 unsafe impl Send for UserData {}
 
 impl UserData {
@@ -64,21 +66,21 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     static SERVICE: Once = Once::new();
     let Some(callback) = callback else { return Code::Argument as c_int };
     let user_data = UserData(user_data);
-    // The profiler has discovery look at executed functions only; the header promises all probes.
-    if let Err(error) = cyg_profile::start() {
+    // The profiler discovers executed functions only; the header promises all probes.
+    if let Err(error) = provider::begin(Extent::All) {
         return code(Err::<(), _>(error));
     }
     let registered = fastinst::register_callback(move |probe| {
-        // SAFETY: the header asks for a function that may be called with its user data, on any
-        // thread, for ever.
+        // SAFETY: the header requires a function that may be called with its user data, on any
+        // thread, at any later time.
         unsafe { callback(&Metadata::from(probe), user_data.get()) }
     });
     if registered.is_err() {
         return code(registered);
     }
     let mut started = Ok(());
-    // Libraries that are loaded later are discovered by the service thread; the profiler has
-    // started one already.
+    // The service thread discovers libraries that are loaded later; the profiler has already
+    // started it.
     SERVICE.call_once(|| {
         if !profiler::session::is_running() {
             started = fastinst::service::start(None);
@@ -90,14 +92,14 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_activate(id: u32, function: Option<PlainFn>) -> c_int {
     let Some(function) = function else { return Code::Argument as c_int };
-    // SAFETY: the header asks for a function that stays callable.
+    // SAFETY: the header requires a function that stays callable.
     code(unsafe { fastinst::activate(ProbeId(id), with_all_arguments(function)) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_activate_with_caller(id: u32, function: Option<ProbeFn>) -> c_int {
     let Some(function) = function else { return Code::Argument as c_int };
-    // SAFETY: the header asks for a function that stays callable.
+    // SAFETY: the header requires a function that stays callable.
     code(unsafe { fastinst::activate(ProbeId(id), function) })
 }
 
@@ -120,7 +122,7 @@ unsafe extern "C" fn fastinst_activate_all(
     count: usize,
     results: *mut c_int,
 ) -> c_int {
-    // SAFETY: the header asks for `count` activations.
+    // SAFETY: the header requires `count` activations.
     let activations = unsafe { elements(activations, count) };
     let with_function = |activation: &Activation| {
         activation.function.map(|function| (ProbeId(activation.id), with_all_arguments(function)))
@@ -129,19 +131,19 @@ unsafe extern "C" fn fastinst_activate_all(
     else {
         return Code::Argument as c_int;
     };
-    // SAFETY: the header asks for functions that stay callable.
+    // SAFETY: the header requires functions that stay callable.
     let codes: Vec<_> = unsafe { fastinst::activate_all(&probes) }.into_iter().map(code).collect();
-    // SAFETY: the header asks for room for `count` results.
+    // SAFETY: the header requires space for `count` results.
     unsafe { report(&codes, results) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_deactivate_all(ids: *const u32, count: usize, results: *mut c_int) -> c_int {
-    // SAFETY: the header asks for `count` ids.
+    // SAFETY: the header requires `count` ids.
     let Some(ids) = (unsafe { elements(ids, count) }) else { return Code::Argument as c_int };
     let ids: Vec<_> = ids.iter().copied().map(ProbeId).collect();
     let codes: Vec<_> = fastinst::deactivate_all(&ids).into_iter().map(code).collect();
-    // SAFETY: the header asks for room for `count` results.
+    // SAFETY: the header requires space for `count` results.
     unsafe { report(&codes, results) }
 }
 
@@ -160,19 +162,14 @@ unsafe extern "C" fn fastinst_metadata(id: u32, metadata: *mut Metadata) -> c_in
     if metadata.is_null() {
         return Code::Argument as c_int;
     }
-    match fastinst::metadata(ProbeId(id)) {
-        Some(known) => {
-            // SAFETY: the header asks for room for the metadata.
-            unsafe { metadata.write(Metadata::from(&known)) };
-            OK
-        }
-        None if (id as usize) < fastinst::probe_count() => Code::Undiscovered as c_int,
-        None => Code::NoProbe as c_int,
-    }
+    code(fastinst::with_metadata(ProbeId(id), |known| {
+        // SAFETY: the header requires space for the metadata.
+        unsafe { metadata.write(Metadata::from(known)) };
+    }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fastinst_notes(buffer: *mut c_char, size: usize) -> usize {
-    // SAFETY: the header asks for room for `size` bytes.
-    unsafe { copy_text(&cyg_profile::notes().join("\n"), buffer, size) }
+    // SAFETY: the header requires space for `size` bytes.
+    unsafe { copy_text(&provider::notes().join("\n"), buffer, size) }
 }

@@ -1,5 +1,5 @@
-//! What concerns the process as a whole: the fetch model in force, waits, threads, forked children,
-//! text that goes away.
+//! Functions that concern the process as a whole: the fetch model in force, waits, threads, forked
+//! children, unmapped text.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -33,7 +33,7 @@ unsafe extern "C" fn wordpatch_fetch_model_in_force(model: *mut Model) -> c_int 
         wait: wait as u32,
         source: source as u32,
     };
-    // SAFETY: the header asks for room for the model.
+    // SAFETY: the header requires space for the model.
     unsafe { model.write(found) };
     OK
 }
@@ -46,9 +46,9 @@ unsafe extern "C" fn wordpatch_force_fetch_model(window: u32, t_max: *const u32,
     let (Some(window), Some(wait)) = (FetchWindow::from_bytes(window as usize), wait) else {
         return Code::Argument as c_int;
     };
-    // SAFETY: the header asks for null, or a number that can be read.
+    // SAFETY: the header requires null, or a readable number.
     let t_max = unsafe { t_max.as_ref() }.map(|ticks| TMax(*ticks));
-    // SAFETY: the header's conditions are those of `force`.
+    // SAFETY: the header requires the obligations of `force`.
     unsafe { FetchModel::force(window, t_max, wait) };
     OK
 }
@@ -59,14 +59,14 @@ unsafe extern "C" fn wordpatch_calibration_path(buffer: *mut c_char, size: usize
         Status::Absent => String::new(),
         Status::Loaded { path, .. } | Status::Refused { path, .. } => path.to_string_lossy().into_owned(),
     };
-    // SAFETY: the header asks for room for `size` bytes.
+    // SAFETY: the header requires space for `size` bytes.
     unsafe { copy_text(&path, buffer, size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wordpatch_calibration_warning(buffer: *mut c_char, size: usize) -> usize {
     let warning = calibration::status().warning().unwrap_or_default();
-    // SAFETY: the header asks for room for `size` bytes.
+    // SAFETY: the header requires space for `size` bytes.
     unsafe { copy_text(&warning, buffer, size) }
 }
 
@@ -126,7 +126,7 @@ extern "C" fn wordpatch_text_access() -> c_int {
     text::access() as c_int
 }
 
-/// The addresses of `length` bytes; `None` for none, and for more than there are.
+/// The addresses of `length` bytes; `None` if there are none, or more than the address space has.
 fn range(address: *const c_void, length: usize) -> Option<Range<usize>> {
     let start = address.addr();
     let end = start.checked_add(length)?;
@@ -143,7 +143,7 @@ extern "C" fn wordpatch_forget_text(address: *const c_void, length: usize) -> c_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wordpatch_release_text(address: *const c_void, length: usize) -> c_int {
     let Some(range) = range(address, length) else { return Code::Argument as c_int };
-    // SAFETY: the header's condition is that of `release`.
+    // SAFETY: the header requires the obligation of `release`.
     unsafe { text::release(&range) };
     OK
 }

@@ -1,5 +1,5 @@
-// Uses files and directories by way of the C library, in the directory that its first argument
-// names. Every line says what was done and what came out.
+// Uses files and directories through the C library, in the directory named by its first argument.
+// Every line has an operation and its result.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Arguments, environment, clocks, random numbers, input, and an exit code of its own.
+// Arguments, environment, clocks, random numbers, input, and an exit code.
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

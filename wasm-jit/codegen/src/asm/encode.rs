@@ -21,7 +21,7 @@ pub(super) enum Prefix {
     XF2 = 3,
 }
 
-/// One instruction on its way; the longest has 15 bytes.
+/// An instruction being encoded; the longest has 15 bytes.
 pub(super) struct Bytes {
     buffer: [u8; 24],
     length: usize,
@@ -126,8 +126,7 @@ pub(super) const fn op_p(prefix: Prefix, map: Map, byte: u8) -> Opcode {
     Opcode { prefix, map, byte }
 }
 
-/// What stands before the prefix, and whether REX must be there for a byte register (`spl` to
-/// `dil`).
+/// The bytes before the mandatory prefix, and whether a byte register needs REX (`spl` to `dil`).
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extra {
     pub(super) lock: bool,
@@ -137,7 +136,7 @@ pub(super) struct Extra {
 impl Assembler<'_> {
     #[inline]
     pub(super) fn emit(&mut self, bytes: &Bytes) {
-        // A copy of a fixed size is a few instructions, where one of the exact size is a call.
+        // A copy of fixed size compiles to a few instructions, one of variable size to a call.
         let end = self.code.len() + bytes.length;
         self.code.extend_from_slice(&bytes.buffer);
         self.code.truncate(end);
@@ -185,7 +184,7 @@ impl Assembler<'_> {
         self.link_data(rm);
     }
 
-    /// Links the instruction just appended, which has no immediate, to its data behind the code.
+    /// Links the instruction just appended, which has no immediate, to its data after the code.
     #[inline]
     fn link_data(&mut self, rm: Rm) {
         if let Rm::Mem(mem) = rm

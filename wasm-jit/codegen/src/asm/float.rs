@@ -41,8 +41,8 @@ fn x0f(prefix: Prefix, byte: u8) -> Opcode {
     op_p(prefix, Map::X0F, byte)
 }
 
-/// The register that the bits above the result come from: nobody reads them, and the source is
-/// waited for anyway.
+/// The register that supplies the bits above the result: they are never read, and the instruction
+/// depends on the source anyway.
 fn upper_half(dst: Reg, src: Rm) -> u8 {
     match src {
         Rm::Reg(src) => src.number(),
@@ -71,7 +71,7 @@ impl Assembler<'_> {
         self.vex(x0f(scalar(double), 0x11), false, src.number(), 0, dst.into(), None);
     }
 
-    /// Stores 32 bytes of an SSE register's wide form, see [`Self::float_zero`].
+    /// Stores the 32 bytes of an AVX register, see [`Self::float_zero`].
     pub(crate) fn wide_store(&mut self, dst: Mem, src: Reg) {
         // VMOVUPS ymm: VEX.L is bit 2 of the last VEX byte.
         let at = self.offset() as usize;
@@ -80,7 +80,7 @@ impl Assembler<'_> {
         self.code[last] |= 4;
     }
 
-    /// Sets the register, also its upper half of 32 bytes, to zero.
+    /// Zeroes the register, including the upper half of its 32 bytes.
     pub(crate) fn float_zero(&mut self, dst: Reg) {
         self.float(FloatOp::Xor, false, dst, dst, dst);
     }
@@ -102,12 +102,13 @@ impl Assembler<'_> {
         self.vex(x0f(scalar(double), 0x2a), wide, dst.number(), dst.number(), src.into(), None);
     }
 
-    /// A float to a signed integer, towards zero; what does not fit gives the smallest integer.
+    /// A float to a signed integer, rounded towards zero; a value out of range gives the smallest
+    /// integer.
     pub(crate) fn float_to_int(&mut self, double: bool, dst: Reg, wide: bool, src: impl Into<Rm>) {
         self.vex(x0f(scalar(double), 0x2c), wide, dst.number(), 0, src.into(), None);
     }
 
-    /// Between the two floating types; `from_double` names the source's.
+    /// Between the two float types; `from_double` names the source's.
     pub(crate) fn float_convert(&mut self, from_double: bool, dst: Reg, src: impl Into<Rm>) {
         let src = src.into();
         self.vex(x0f(scalar(from_double), 0x5a), false, dst.number(), upper_half(dst, src), src, None);

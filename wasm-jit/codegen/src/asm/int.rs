@@ -69,12 +69,12 @@ impl Cond {
         Self::Greater,
     ];
 
-    /// The condition that holds when this one does not.
+    /// The opposite condition.
     pub(crate) fn opposite(self) -> Self {
         Self::ALL[self as usize ^ 1]
     }
 
-    /// The condition for the operands in the other order.
+    /// The condition for the operands in reverse order.
     pub(crate) fn swapped(self) -> Self {
         match self {
             Self::Below => Self::Above,
@@ -105,7 +105,7 @@ impl Size {
     }
 }
 
-/// The opcode for this size, where `byte` is the one for a byte and the next one that for the
+/// The opcode for this size: `byte` is the opcode of the 8-bit form, the next one that of the
 /// others.
 fn sized(size: Size, map: Map, byte: u8) -> Opcode {
     match size {
@@ -144,7 +144,7 @@ impl Assembler<'_> {
         self.with_lock(sized(size, Map::X0F, 0xb0), size, src, dst);
     }
 
-    /// `xchg [dst], src`, which locks by itself.
+    /// `xchg [dst], src`, which implies LOCK.
     pub(crate) fn xchg_mem(&mut self, size: Size, dst: Mem, src: Reg) {
         let extra = Extra { lock: false, byte_register: needs_rex(size, src) };
         let bytes = self.legacy(sized(size, Map::One, 0x86), size == Size::B8, src.0, dst.into(), extra);
@@ -169,7 +169,7 @@ impl Assembler<'_> {
         self.instruction_imm32(op(0xf7), wide, 0, a.into(), imm);
     }
 
-    /// MOV between registers or from memory; of 32 bits, it clears the upper half.
+    /// MOV between registers or from memory; a 32-bit MOV clears the upper half.
     pub(crate) fn mov(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
         self.instruction(op(0x8b), wide, dst.0, src.into());
     }
@@ -195,7 +195,7 @@ impl Assembler<'_> {
         self.emit(&bytes);
     }
 
-    /// Loads a constant in the shortest form that leaves the flags alone.
+    /// Loads a constant in the shortest form that preserves the flags.
     pub(crate) fn mov_imm(&mut self, dst: Reg, imm: u64) {
         let mut bytes = Bytes::new();
         let low = 0xb8 | dst.number() & 7;
@@ -311,13 +311,13 @@ impl Assembler<'_> {
         self.instruction(op(0xd3), wide, what as u8, dst.into());
     }
 
-    /// SHLX, SHRX or SARX: the flags stay.
+    /// SHLX, SHRX or SARX: preserves the flags.
     pub(crate) fn shift_by(&mut self, what: Shift, wide: bool, dst: Reg, src: impl Into<Rm>, count: Reg) {
         let prefix = match what {
             Shift::Shl => Prefix::X66,
             Shift::Shr => Prefix::XF2,
             Shift::Sar => Prefix::XF3,
-            Shift::Rol | Shift::Ror => unreachable!("there are no rotations of this form"),
+            Shift::Rol | Shift::Ror => unreachable!("rotations have no such form"),
         };
         self.vex(op_p(prefix, Map::X0F38, 0xf7), wide, dst.0, count.0, src.into(), None);
     }

@@ -1,8 +1,8 @@
 //! Labels and jumps.
 //!
-//! A jump to a label that is bound already takes the short form where it reaches. Jumps to a label
-//! that is not bound yet form a chain: the displacement of each holds the place of the one before,
-//! until [`Assembler::bind`] fills them all.
+//! A jump to a bound label is short if the label is in range. Jumps to a label that is not bound
+//! yet form a chain: the displacement of each holds the offset of the previous one, until
+//! [`Assembler::bind`] fills in all of them.
 
 use super::encode::{Bytes, Extra, op};
 use super::{Assembler, Cond, Mem, Reg};
@@ -11,7 +11,7 @@ use super::{Assembler, Cond, Mem, Reg};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(super) u32);
 
-/// The instruction that traps.
+/// The instruction that raises #UD.
 pub const UD2: [u8; 2] = [0x0f, 0x0b];
 
 const NONE: u32 = u32::MAX;
@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct LabelState {
     position: u32,
-    /// Where the displacement of the last jump lies.
+    /// Offset of the displacement of the last jump.
     last_jump: u32,
 }
 
@@ -29,7 +29,7 @@ impl Assembler<'_> {
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// Says that the label is here.
+    /// Binds the label to the current offset.
     pub(crate) fn bind(&mut self, label: Label) {
         let here = self.offset();
         let state = &mut self.labels[label.0 as usize];
@@ -49,7 +49,7 @@ impl Assembler<'_> {
         self.link_last(label);
     }
 
-    /// Makes the last four bytes the displacement to `label`.
+    /// Turns the last four bytes into the displacement to `label`.
     pub(super) fn link_last(&mut self, label: Label) {
         let at = self.offset() - 4;
         let state = &mut self.labels[label.0 as usize];
@@ -61,7 +61,7 @@ impl Assembler<'_> {
         self.overwrite(at, &field.to_le_bytes());
     }
 
-    /// The displacement for a jump of two bytes, if it reaches.
+    /// The displacement of a two-byte jump, if the label is in range.
     fn short(&self, label: Label) -> Option<u8> {
         let position = self.labels[label.0 as usize].position;
         let distance = i64::from(position) - i64::from(self.offset()) - 2;
@@ -93,8 +93,8 @@ impl Assembler<'_> {
         self.displacement(label);
     }
 
-    /// A table of displacements of 32 bits, each from the table's start, which is bound as `table`.
-    /// All labels must be bound.
+    /// A table of 32-bit displacements from the start of the table, which is bound as `table`. All
+    /// labels must be bound.
     pub(crate) fn jump_table(&mut self, table: Label, targets: &[Label]) {
         while !self.offset().is_multiple_of(4) {
             self.ud2_byte();
@@ -107,18 +107,18 @@ impl Assembler<'_> {
         }
     }
 
-    /// Filler behind code that does not go on.
+    /// Padding after code that does not fall through.
     fn ud2_byte(&mut self) {
         self.bytes(&[0x0f]);
     }
 
-    /// CALL with a displacement to be linked; its place.
+    /// CALL with a displacement to be linked; returns its offset.
     pub(crate) fn call_to_link(&mut self) -> u32 {
         self.bytes(&[0xe8, 0, 0, 0, 0]);
         self.offset() - 4
     }
 
-    /// JMP with a displacement to be linked; its place.
+    /// JMP with a displacement to be linked; returns its offset.
     pub(crate) fn jmp_to_link(&mut self) -> u32 {
         self.bytes(&[0xe9, 0, 0, 0, 0]);
         self.offset() - 4
@@ -145,7 +145,7 @@ impl Assembler<'_> {
         self.instruction(op(0xff), false, 4, target.into());
     }
 
-    /// RET that removes so many bytes of arguments.
+    /// RET that removes `bytes` bytes of arguments.
     pub(crate) fn ret(&mut self, bytes: u16) {
         if bytes == 0 {
             return self.bytes(&[0xc3]);
@@ -177,13 +177,13 @@ impl Assembler<'_> {
         self.bytes(&[0xc9]);
     }
 
-    /// UD2 and the byte behind it.
+    /// UD2 and the byte after it.
     pub(crate) fn ud2(&mut self, code: u8) {
         self.bytes(&UD2);
         self.bytes(&[code]);
     }
 
-    /// NOPs of together so many bytes, as few as can be.
+    /// `count` bytes of NOPs, in as few instructions as possible.
     pub(crate) fn nops(&mut self, mut count: u32) {
         while count > 0 {
             let length = count.min(9);
@@ -202,7 +202,7 @@ impl Assembler<'_> {
         }
     }
 
-    /// An ALU instruction or exchange with LOCK in front: see `int.rs`.
+    /// An ALU instruction or exchange with a LOCK prefix: see `int.rs`.
     pub(super) fn locked() -> Extra {
         Extra { lock: true, byte_register: false }
     }

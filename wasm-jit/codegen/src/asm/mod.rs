@@ -1,12 +1,12 @@
 //! The assembler: machine code as bytes, one function per instruction or family of instructions.
 //!
-//! It knows encodings only, and appends to a vector. Every encoding is checked against iced-x86's
-//! decoder by the tests. Processors of the level x86-64-v3 are assumed: AVX in its three-operand
+//! It knows encodings only, and appends to a vector. The tests check every encoding against
+//! iced-x86's decoder. Processors of the level x86-64-v3 are assumed: AVX in its three-operand
 //! form, BMI1, BMI2, LZCNT and POPCNT.
 //!
-//! To read it: `reg.rs` has the operands, `encode.rs` what all encodings share, `int.rs` and
-//! `float.rs` the instructions, `label.rs` the jumps, whose distances are written when their label
-//! is bound, `patch.rs` what patches exchange.
+//! `reg.rs` has the operands, `encode.rs` the parts that all encodings share, `int.rs` and
+//! `float.rs` the instructions, `label.rs` the jumps, whose displacements are filled in when their
+//! label is bound; `patch.rs` the bytes that patches exchange.
 
 mod encode;
 mod float;
@@ -39,17 +39,17 @@ impl<'c> Assembler<'c> {
         Self { code, labels: Vec::new() }
     }
 
-    /// Where the next instruction goes.
+    /// The offset of the next instruction.
     pub(crate) fn offset(&self) -> u32 {
         self.code.len() as u32
     }
 
-    /// Appends bytes that are no instruction of this assembler: data, or filler.
+    /// Appends bytes that are not an instruction of this assembler: data or padding.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
     }
 
-    /// Writes over what was appended before.
+    /// Overwrites bytes that were appended before.
     pub(crate) fn overwrite(&mut self, at: u32, bytes: &[u8]) {
         self.code[at as usize..][..bytes.len()].copy_from_slice(bytes);
     }

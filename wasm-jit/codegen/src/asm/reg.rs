@@ -75,12 +75,12 @@ impl Mem {
         Self { base: Some(base), index: Some(index), scale, disp }
     }
 
-    /// Data behind the code, at a label: for instructions without an immediate.
+    /// Data after the code, at a label: for instructions without an immediate.
     pub(crate) const fn data(label: super::Label) -> Self {
         Self { base: None, index: None, scale: 0, disp: label.0 as i32 }
     }
 
-    /// The label, if it is data behind the code.
+    /// The label, if this is data after the code.
     pub(super) const fn data_label(self) -> Option<super::Label> {
         match (self.base, self.index) {
             (None, None) => Some(super::Label(self.disp as u32)),
@@ -102,13 +102,13 @@ impl Mem {
         self.base.into_iter().chain(self.index)
     }
 
-    /// No base.
+    /// An address without a base.
     pub(crate) const fn scaled(index: Reg, scale: u8, disp: i32) -> Self {
         Self { base: None, index: Some(index), scale, disp }
     }
 }
 
-/// A register or a place in memory.
+/// A register or a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rm {
     Reg(Reg),

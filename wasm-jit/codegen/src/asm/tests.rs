@@ -1,17 +1,16 @@
-//! Every encoding, decoded by iced-x86: the mnemonic and the operands must be those that were asked
-//! for.
+//! Every encoding, decoded by iced-x86: mnemonic and operands must be the requested ones.
 //!
-//! The loops go through all registers in each place, and through memory operands with every base,
-//! index and scale and with displacements at the edges of their sizes.
+//! The loops cover all registers in each operand, and memory operands with every base, index and
+//! scale and with displacements at the limits of their sizes.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::{Alu, Assembler, Cond, FloatOp, Label, Mem, Reg, Rm, Rounding, Shift, Size};
 
-/// An operand, as decoded or as asked for.
+/// An operand, decoded or expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// The whole register that it belongs to, and how many bytes of it.
+    /// The full register that it belongs to, and the number of bytes used.
     Reg(Register, usize),
     Mem {
         base: Register,
@@ -24,12 +23,12 @@ enum Op {
     Target(u64),
 }
 
-/// What an operand in a register or in memory means to an instruction.
+/// How an instruction interprets a register or memory operand.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// So many bytes of a general register, or of memory.
+    /// This many bytes of a general register, or of memory.
     Int(usize),
-    /// An SSE register, or so many bytes of memory.
+    /// An SSE register, or this many bytes of memory.
     Float(usize),
 }
 
@@ -85,7 +84,7 @@ fn float(double: bool) -> Kind {
 const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 const IMMEDIATES: [i32; 9] = [0, 1, -1, 127, -128, 128, -129, i32::MAX, i32::MIN];
 
-/// Every base, index and scale, with displacements of no, one and four bytes.
+/// Every base, index and scale, with displacements of zero, one and four bytes.
 fn memory() -> Vec<Mem> {
     let registers = || (0..16).map(Reg);
     let mut all = Vec::new();
@@ -139,7 +138,7 @@ fn operand(instruction: &Instruction, index: u32) -> Op {
     }
 }
 
-/// The one instruction must be as expected.
+/// Asserts that the code is one instruction, the expected one.
 #[track_caller]
 fn check(expected: (Mnemonic, &[Op]), write: impl FnOnce(&mut Assembler<'_>)) -> Instruction {
     let code = assemble(write);
@@ -150,11 +149,11 @@ fn check(expected: (Mnemonic, &[Op]), write: impl FnOnce(&mut Assembler<'_>)) ->
     instruction
 }
 
-/// An instruction of a register and of a register or memory, as in `mnemonic reg, rm`.
+/// An instruction with a register and a register-or-memory operand, as in `mnemonic reg, rm`.
 #[track_caller]
 fn check_reg_rm(mnemonic: Mnemonic, (reg, rm): (Kind, Kind), write: impl Fn(&mut Assembler<'_>, Reg, Rm)) {
     for (number, operand) in rm.operands().enumerate() {
-        // All pairs of registers, and another register for each place in memory.
+        // All pairs of registers, and one register for each memory operand.
         let all = matches!(operand, Rm::Reg(_));
         for register in
             reg.registers().filter(|register| all || number % 16 == usize::from(register.number()))
@@ -288,7 +287,7 @@ fn atomic_instructions_have_the_lock_prefix() {
                 assert!(decode(&code)[0].has_lock_prefix(), "{code:02x?}");
             }
             let exchange = assemble(|asm| asm.xchg_mem(size, mem, reg));
-            assert!(!decode(&exchange)[0].has_lock_prefix(), "locks by itself: {exchange:02x?}");
+            assert!(!decode(&exchange)[0].has_lock_prefix(), "implies LOCK: {exchange:02x?}");
         }
     }
     check((Mnemonic::Mfence, &[]), |asm| asm.mfence());
@@ -337,7 +336,7 @@ fn extensions_from_every_size() {
             let (mnemonic, source) = match size {
                 Size::B1 | Size::B2 => (Mnemonic::Movsx, source),
                 Size::B4 if wide => (Mnemonic::Movsxd, source),
-                // As wide as the result, whatever the size says.
+                // As wide as the result, whatever the source size is.
                 Size::B4 | Size::B8 => (Mnemonic::Mov, int(wide)),
             };
             check_reg_rm(mnemonic, (int(wide), source), |asm, reg, rm| asm.movsx(size, wide, reg, rm));
@@ -349,7 +348,7 @@ fn extensions_from_every_size() {
 fn lea_of_every_address() {
     for wide in [false, true] {
         for (mem, reg) in memory().into_iter().zip((0..16).map(Reg).cycle()) {
-            // The decoder gives no size to an address.
+            // The decoder reports no size for an address.
             let expected = (Mnemonic::Lea, &[int(wide).reg(reg), Kind::Int(0).mem(mem)][..]);
             check(expected, |asm| asm.lea(wide, reg, mem));
         }
@@ -469,8 +468,7 @@ fn conditions_in_setcc_cmov_and_jumps() {
     }
 }
 
-/// The operands `1, 2`, `2, 1`, `1, 1` and `-1, 1` compared: the flags that the conditions are
-/// about.
+/// Compares the operands `1, 2`, `2, 1`, `1, 1` and `-1, 1`, to set the flags for the conditions.
 #[test]
 fn opposite_and_swapped_conditions() {
     fn holds(cond: Cond, left: i32, right: i32) -> Option<bool> {
@@ -600,7 +598,8 @@ fn float_comparison_rounding_and_conversion() {
         for operand in kind.operands() {
             for dst in [Reg::xmm(0), Reg::xmm(12)] {
                 let (reg, rm) = (kind.reg(dst), kind.rm(operand));
-                // No wait for an old value of the result's register where another one does.
+                // No dependency on the old value of the result's register if another one can be
+                // used.
                 let upper = if matches!(operand, Rm::Reg(_)) { rm } else { reg };
                 for (how, code) in [
                     (Rounding::Nearest, 8),
@@ -629,7 +628,7 @@ fn float_comparison_rounding_and_conversion() {
     }
 }
 
-/// A constant behind the code, in front of it, and one that two instructions share.
+/// A constant after the code, one before it, and one that two instructions share.
 #[test]
 fn data_labels_are_relative_to_the_end_of_the_instruction() {
     let add = |asm: &mut Assembler<'_>, dst: u8, data: Label| {
@@ -656,7 +655,7 @@ fn data_labels_are_relative_to_the_end_of_the_instruction() {
     assert_eq!(places, [end, 0, end, end, end]);
 }
 
-/// A jump over so many bytes, to a label bound before it or after it; its decoded form.
+/// A jump over `over` bytes, to a label bound before or after it, decoded.
 fn jump(cond: Option<Cond>, over: u32, back: bool) -> (Instruction, u64) {
     let mut bound = 0;
     let code = assemble(|asm| {

@@ -1,4 +1,4 @@
-//! Where values are: registers by role, arguments and results of functions.
+//! Register roles, and the locations of a function's arguments and results.
 
 use wasmparser::{FuncType, ValType};
 
@@ -12,7 +12,7 @@ pub(crate) const FLOAT_ARGS: [Reg; 8] =
 const INT_RESULTS: [Reg; 2] = [Reg::RAX, Reg::RDX];
 const FLOAT_RESULTS: [Reg; 2] = [Reg::xmm(0), Reg::xmm(1)];
 
-/// Arguments of a libcall: the first integers of the C convention.
+/// Arguments of a libcall: the first integer arguments of the C convention.
 pub(super) const C_ARGS: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8];
 
 /// The running instance's context.
@@ -23,11 +23,11 @@ pub(super) const MEMORY: Reg = Reg::R15;
 pub(super) const SCRATCH: Reg = Reg::R11;
 pub(super) const FLOAT_SCRATCH: Reg = Reg::xmm(15);
 
-/// Homes of locals that survive calls, with their place below `rbp`.
+/// Registers that cache locals across calls, with the offset from `rbp` of the caller's value.
 pub(super) const CALLEE_SAVED: [(Reg, i32); 3] = [(Reg::RBX, -16), (Reg::R12, -24), (Reg::R13, -32)];
-/// Homes of locals that do not; the first four arguments arrive in them.
-pub(super) const CALLER_SAVED_HOMES: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9];
-pub(super) const FLOAT_HOMES: [Reg; 9] = [
+/// Registers that cache locals and are clobbered by calls; the first four arguments arrive in them.
+pub(super) const CALLER_SAVED_CACHE: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9];
+pub(super) const FLOAT_CACHE: [Reg; 9] = [
     Reg::xmm(14),
     Reg::xmm(13),
     Reg::xmm(12),
@@ -39,7 +39,8 @@ pub(super) const FLOAT_HOMES: [Reg; 9] = [
     Reg::xmm(6),
 ];
 
-/// General registers for operands: those of [`CALLER_SAVED_HOMES`] while they are not homes.
+/// General registers for operands: includes [`CALLER_SAVED_CACHE`], where the region does not cache
+/// locals in them.
 pub(super) const INT_TEMPS: u32 = Reg::RAX.bit()
     | Reg::RCX.bit()
     | Reg::RDX.bit()
@@ -51,10 +52,10 @@ pub(super) const INT_TEMPS: u32 = Reg::RAX.bit()
 /// All SSE registers but the scratch register.
 pub(super) const FLOAT_TEMPS: u32 = 0x7fff_0000;
 
-/// Where the slots of locals begin, from `rbp`: below the context and the saved registers.
+/// The start of the slots of locals, from `rbp`: below the context and the saved registers.
 pub(super) const SLOTS: i32 = -32;
 
-/// A value's type, as far as code depends on it.
+/// The parts of a value's type that the code depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ty {
     /// An integer of 32 bits.
@@ -96,7 +97,7 @@ impl From<ValType> for Ty {
     }
 }
 
-/// Where an argument is.
+/// The location of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArgPlace {
     Reg(Reg),
@@ -104,7 +105,7 @@ pub(super) enum ArgPlace {
     Stack(u32),
 }
 
-/// Gives out places to arguments, in order.
+/// Assigns locations to arguments, in order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ArgPlaces {
     ints: usize,
@@ -125,7 +126,7 @@ impl ArgPlaces {
     }
 }
 
-/// Bytes of arguments on the stack: what the callee removes.
+/// Bytes of arguments on the stack, which the callee removes.
 pub(super) fn stack_bytes(ty: &FuncType) -> u32 {
     let mut places = ArgPlaces::default();
     for param in ty.params() {
@@ -134,7 +135,7 @@ pub(super) fn stack_bytes(ty: &FuncType) -> u32 {
     (8 * places.stack).next_multiple_of(16)
 }
 
-/// Where a result is.
+/// The location of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultPlace {
     Reg(Reg),
@@ -142,7 +143,7 @@ pub(super) enum ResultPlace {
     Buffer(u32),
 }
 
-/// The places of a function's results, in order.
+/// The locations of a function's results, in order.
 pub(super) fn result_places(results: &[ValType]) -> impl Iterator<Item = (Ty, ResultPlace)> {
     let (mut ints, mut floats) = (0, 0);
     results.iter().enumerate().map(move |(index, ty)| {

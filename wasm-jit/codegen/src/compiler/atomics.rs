@@ -1,6 +1,6 @@
 //! Atomic operations of the threads proposal.
 //!
-//! Every plain load and store of x86 is atomic if aligned; a sequentially consistent store is XCHG.
+//! On x86, every aligned plain load and store is atomic; a sequentially consistent store is XCHG.
 
 use wasmparser::MemArg;
 
@@ -23,10 +23,10 @@ pub(super) enum Rmw {
 }
 
 impl FunctionCompiler<'_> {
-    /// The place of an atomic access, which traps when misaligned.
+    /// The address of an atomic access, which traps if misaligned.
     fn atomic_address(&mut self, operand: &Operand, size: Size, arg: &MemArg) -> Mem {
         if self.module.settings.checks_bounds && size != Size::B1 {
-            // Before the bounds are checked.
+            // Checked before the bounds.
             self.to_this(operand, SCRATCH);
             self.asm.alu_imm(Alu::Add, false, SCRATCH, arg.offset as i32 & 7);
             self.trap_if_unaligned(size);
@@ -34,7 +34,7 @@ impl FunctionCompiler<'_> {
         }
         let mem = self.address_in_one(operand, arg, size);
         if size != Size::B1 {
-            // The base is aligned, so the low bits are the address's.
+            // The base is aligned, so the low bits are those of the address.
             self.asm.lea(true, SCRATCH, mem);
             self.trap_if_unaligned(size);
         }
@@ -84,15 +84,15 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(value));
     }
 
-    /// The old value of a part, in a whole register.
+    /// Zero-extends the old value of a partial access.
     fn zero_extend(&mut self, size: Size, reg: Reg) {
         if matches!(size, Size::B1 | Size::B2) {
             self.asm.movzx(size, reg, reg);
         }
     }
 
-    /// Operations that have no instruction which also gives the old value: CMPXCHG until nobody was
-    /// in between.
+    /// Operations without an instruction that also returns the old value: retries CMPXCHG until no
+    /// other store intervened.
     fn atomic_loop(
         &mut self,
         what: Rmw,
@@ -122,7 +122,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(Reg::RAX));
     }
 
-    /// Operands that are not in `rax`, which CMPXCHG takes.
+    /// Moves operands out of `rax`, which CMPXCHG uses.
     fn out_of_rax(&mut self, a: &Operand, b: &Operand) -> (Operand, Operand) {
         let mut moved = [*a, *b];
         for operand in &mut moved {
@@ -143,19 +143,19 @@ impl FunctionCompiler<'_> {
         if self.current_reg(&expected) != Some(Reg::RAX) {
             self.take(Reg::RAX);
         } else if self.owns(&expected).is_none() {
-            // A local's copy: it is about to be overwritten.
+            // A copy of a local, which is about to be overwritten.
             self.drop_copy(Reg::RAX);
         }
         self.to_this(&expected, Reg::RAX);
-        // Where it was is needed no more: there are four registers at the least, and this takes
-        // three already.
+        // Its previous register is no longer needed: only four registers are guaranteed, and this
+        // uses three already.
         if let Some(before) = self.current_reg(&expected).filter(|before| *before != Reg::RAX) {
             self.registers.unpin(before);
         }
         let mem = self.atomic_address(&operand, size, arg);
         let replacement = self.to_reg(&replacement);
-        // A part is compared as a part; where it is equal, `rax` keeps what the expected value has
-        // above it.
+        // A partial value is compared partially; if equal, `rax` keeps the expected value's upper
+        // bits.
         self.asm.lock_cmpxchg(size, mem, replacement);
         self.zero_extend(size, Reg::RAX);
         if size == Size::B4 && ty.wide() {
@@ -164,8 +164,8 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(Reg::RAX));
     }
 
-    /// The address with the offset added, for the runtime, below the operands that follow it.
-    fn whole_address(&mut self, above: usize, arg: &MemArg) {
+    /// The address including the offset, for the runtime, below the operands that follow it.
+    fn effective_address(&mut self, above: usize, arg: &MemArg) {
         let rest: Vec<Operand> = (0..above).map(|_| self.pop()).collect();
         let operand = self.pop();
         let whole = self.alloc(false);
@@ -176,21 +176,21 @@ impl FunctionCompiler<'_> {
         }
         self.push(Ty::I64, Val::Reg(whole));
         for Operand { ty, val } in rest.into_iter().rev() {
-            // Back at the height where its slot is.
+            // Back at the height of its slot.
             let val = if let Val::Frame(_) = val { Val::Slot } else { val };
             self.push(ty, val);
         }
     }
 
     pub(super) fn atomic_wait(&mut self, wide: bool, arg: &MemArg) {
-        self.whole_address(2, arg);
+        self.effective_address(2, arg);
         let libcall = if wide { Libcall::AtomicWait64 } else { Libcall::AtomicWait32 };
         self.bulk(libcall, &[u64::from(memory_of(arg))], 3);
         self.push_answer(Ty::I32);
     }
 
     pub(super) fn atomic_notify(&mut self, arg: &MemArg) {
-        self.whole_address(1, arg);
+        self.effective_address(1, arg);
         self.bulk(Libcall::AtomicNotify, &[u64::from(memory_of(arg))], 2);
         self.push_answer(Ty::I32);
     }

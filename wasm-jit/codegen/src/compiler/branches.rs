@@ -1,7 +1,7 @@
 //! Branches and conditions.
 //!
-//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code, which
-//! has the moves.
+//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code with the
+//! moves.
 
 use wasmparser::BrTable;
 
@@ -15,7 +15,7 @@ use super::state::{Flag, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
 use crate::vmctx::TrapCode;
 
-/// About as long as the code of a move between two slots.
+/// Approximate size of a move between two slots.
 const MOVE_BYTES: u32 = 12;
 
 impl FunctionCompiler<'_> {
@@ -29,8 +29,8 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn br_if(&mut self, depth: u32) {
-        // Loads leave the flags alone; whoever branches back or on will need them.
-        self.load_homes();
+        // Loads preserve the flags; the locals are needed on both paths.
+        self.load_cached_locals();
         let flag = match self.condition() {
             Ok(flag) => flag,
             Err(true) => return self.br(depth),
@@ -42,7 +42,7 @@ impl FunctionCompiler<'_> {
             return self.jump_if(flag, target);
         }
         if kind == Kind::Loop {
-            // Most likely taken: its moves are here, and only leaving the loop jumps.
+            // A loop's back edge, most likely taken: its moves are here, and only the exit jumps.
             let on = self.asm.new_label();
             self.jump_if(flag.opposite(), on);
             self.apply(&moves);
@@ -61,8 +61,8 @@ impl FunctionCompiler<'_> {
         for depth in table.targets() {
             depths.push(depth.map_err(malformed)?);
         }
-        // While the index is on the stack: a local of which it is another name counts as live.
-        self.load_homes();
+        // While the index is on the stack, so that a local that it aliases counts as live.
+        self.load_cached_locals();
         let index = self.pop();
         if let Val::Const(bits) = index.val {
             let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());
@@ -70,10 +70,10 @@ impl FunctionCompiler<'_> {
             return Ok(());
         }
         let index = self.to_reg(&index);
-        // The table's address and the displacement need two registers; giving one out may move an
+        // The table's address and the displacement need two registers; allocating one may move an
         // operand.
         let offset = self.alloc(false);
-        // The same depth has one edge only.
+        // Equal depths share one edge.
         let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();
         distinct.sort_unstable();
         distinct.dedup();
@@ -110,12 +110,12 @@ impl FunctionCompiler<'_> {
         self.cold.push(Cold::Edge { label, moves, target, position: self.position });
     }
 
-    /// Counts the code that moves will be.
+    /// Adds the estimated size of these moves to the cold code.
     pub(super) fn count_cold_moves(&mut self, moves: &[Move]) {
         self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
     }
 
-    /// Where a jump table's entries for a depth go: to the label itself if the edge is empty.
+    /// The target of a jump table's entries for a depth: the label itself if the edge is empty.
     fn table_label(&mut self, depth: u32) -> Label {
         let moves = self.edge(depth);
         let target = self.control[self.block(depth)].label;
@@ -127,7 +127,7 @@ impl FunctionCompiler<'_> {
         label
     }
 
-    /// The condition on top of the stack as a flag. A constant gives its truth.
+    /// The condition on top of the stack as a flag, or as its truth value if it is constant.
     pub(super) fn condition(&mut self) -> Result<Flag, bool> {
         let operand = self.pop();
         match operand.val {
@@ -145,7 +145,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Jumps to `label` if the flag is as it says.
+    /// Jumps to `label` if the flag holds.
     pub(super) fn jump_if(&mut self, flag: Flag, label: Label) {
         match flag {
             Flag::Int(cond) => self.asm.jcc(cond, label),

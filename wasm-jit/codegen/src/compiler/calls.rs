@@ -15,13 +15,13 @@ use crate::vmctx::{
     STORE, TrapCode,
 };
 
-/// Where the callee of an indirect call waits: no argument comes here.
+/// Holds the callee of an indirect call: it is not an argument register.
 const CALLEE: Reg = Reg::R10;
 
-/// The end of a tail call: arguments are in place, those on the stack at `[rsp]`.
+/// The end of a tail call: its arguments are in place, those on the stack at `[rsp]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
-    /// The function of this module, or the one in [`CALLEE`].
+    /// The function of this module, or `None` for the one in [`CALLEE`].
     function: Option<u32>,
     /// Bytes of arguments on the stack.
     stack: u32,
@@ -51,11 +51,11 @@ impl<'a> FunctionCompiler<'a> {
         self.push_results(ty);
     }
 
-    /// Calls the function in [`CALLEE`], most likely one of this instance: then context and memory
-    /// stay as they are, and nothing waits for their being loaded again.
+    /// Calls the function in [`CALLEE`], which most likely belongs to this instance: then context
+    /// and memory are preserved, and no reload delays the code after the call.
     fn call_callee(&mut self, ty: &'a FuncType) {
         if self.try_region.is_some() {
-            // All calls of a `try` are inside its code.
+            // All calls of a `try` must be inside its code.
             return self.call_through_ref(ty);
         }
         let (other, back) = (self.asm.new_label(), self.asm.new_label());
@@ -71,8 +71,8 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn return_call(&mut self, function: u32) {
         let ty = self.module.function_type(function);
         if function < self.module.imported_functions {
-            // Another instance's or the host's: returns here, since its caller counts on this
-            // instance's registers.
+            // A function of another instance or of the host: returns here, because the caller
+            // relies on this instance's registers.
             self.load_imported(function);
             self.registers.pin(CALLEE);
             self.arguments(ty);
@@ -90,7 +90,7 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[type_index as usize];
         self.load_callee(table, type_index);
         self.arguments(ty);
-        // The same here if the callee turns out to be of another instance.
+        // The same, if the callee turns out to belong to another instance.
         let other = self.asm.new_label();
         self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
@@ -99,7 +99,7 @@ impl<'a> FunctionCompiler<'a> {
         self.stop();
     }
 
-    /// A call whose results are this function's, in cold code: outside of every `try`.
+    /// A call whose results are returned by this function, in cold code: outside of every `try`.
     fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
         self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.position });
     }
@@ -111,15 +111,15 @@ impl<'a> FunctionCompiler<'a> {
         self.cold.push(Cold::Tail { label, tail: Tail { function, stack: stack_bytes(ty) } });
     }
 
-    /// Leaves the frame and jumps. The callee removes its arguments where this function would have
-    /// removed its own: they lie right below the same place.
+    /// Leaves the frame and jumps. The callee removes its arguments up to the address up to which
+    /// this function would have removed its own: both argument areas end there.
     pub(super) fn tail_jump(&mut self, tail: &Tail, saved: u32, frame_size: u32) {
         let own = stack_bytes(self.ty);
         self.restore(saved);
         if tail.stack == 0 && own == 0 {
             self.asm.leave();
         } else {
-            // Return address and saved `rbp` may be overwritten by the arguments: read before.
+            // The arguments may overwrite the return address and the saved `rbp`: read them first.
             self.asm.mov(true, SCRATCH, Mem::base(Reg::RBP, 8));
             self.asm.mov(true, Reg::RBP, Mem::base(Reg::RBP, 0));
             let arguments = (frame_size + 16 + own - tail.stack) as i32;
@@ -147,8 +147,8 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Takes the index from the stack, and checks it and the callee's type. A null element faults
-    /// in the comparison.
+    /// Pops the index, and checks it and the callee's type. A null element faults in the
+    /// comparison.
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
@@ -156,14 +156,13 @@ impl<'a> FunctionCompiler<'a> {
         let id = self.module.type_ids[type_index as usize];
         self.asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
-        // Index and table are done with.
+        // Index and table are no longer needed.
         self.registers.unpin_all();
         self.take(CALLEE);
         self.asm.mov(true, CALLEE, SCRATCH);
     }
 
-    /// Takes the arguments from the stack and brings them to their places; saves what the callee
-    /// may change.
+    /// Pops the arguments and moves them to their locations; saves what the callee may clobber.
     fn arguments(&mut self, ty: &FuncType) {
         let params = ty.params();
         let mut places = ArgPlaces::default();
@@ -179,7 +178,7 @@ impl<'a> FunctionCompiler<'a> {
                 ArgPlace::Stack(index) => to_stack.push((ty, index, src)),
             }
         }
-        // Taken off the stack, arguments are not spilled; they stay where they were just seen.
+        // Popped arguments are not spilled; they stay where `peek` found them.
         self.truncate(base as u32);
         self.save_registers();
         self.frame.note_call(stack_bytes(ty));
@@ -209,7 +208,7 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// The callee has removed its arguments: `rsp` back.
+    /// Restores `rsp` after the callee has removed its arguments.
     fn stack_removed(&mut self, ty: &FuncType) {
         let bytes = stack_bytes(ty);
         if bytes > 0 {
@@ -242,7 +241,7 @@ impl<'a> FunctionCompiler<'a> {
 
     // The runtime.
 
-    /// Calls a routine with the context, these constants and the top operands, which it takes.
+    /// Calls a routine with the context, these constants and the top operands, which it pops.
     pub(super) fn libcall(&mut self, libcall: Libcall, constants: &[u64], operands: usize) {
         self.frame.note_call(0);
         let base = self.stack.len() - operands;
@@ -265,7 +264,7 @@ impl<'a> FunctionCompiler<'a> {
         self.registers.unpin_all();
     }
 
-    /// Raises if the last libcall has failed.
+    /// Raises if the last libcall failed.
     pub(super) fn check_answer(&mut self) {
         let label = self.asm.new_label();
         self.asm.test(false, Reg::RDX, Reg::RDX);

@@ -1,4 +1,4 @@
-//! Cold code: what runs rarely is put behind the epilogue, out of the way of what runs often.
+//! Cold code: code that rarely runs is placed after the epilogue, out of the hot path.
 
 use wasmparser::FuncType;
 
@@ -10,7 +10,7 @@ use super::state::Constant;
 use crate::asm::Label;
 use crate::vmctx::{Libcall, TrapCode};
 
-/// Code that is put behind the epilogue.
+/// A piece of code placed after the epilogue.
 #[derive(Debug)]
 pub(super) enum Cold<'a> {
     /// The moves of a conditional branch.
@@ -40,20 +40,20 @@ pub(super) enum Cold<'a> {
         label: Label,
         tail: Tail,
     },
-    /// A call into another instance, behind which the code goes on at `back`.
+    /// A call into another instance; the code continues at `back`.
     CallThroughRef {
         label: Label,
         ty: &'a FuncType,
         back: Label,
         position: u32,
     },
-    /// A tail call into another instance, which returns here.
+    /// A tail call into another instance, which returns to this function.
     ReturnThroughRef {
         label: Label,
         ty: &'a FuncType,
         position: u32,
     },
-    /// Where an exception arrives that a catch, by region and index, sends to a label: see
+    /// Receives an exception that a catch, given by region and index, passes to a label: see
     /// `exceptions.rs`.
     Handler {
         catch: (u32, u32),
@@ -64,7 +64,7 @@ pub(super) enum Cold<'a> {
 }
 
 impl FunctionCompiler<'_> {
-    /// Cold code, in the order in which it was asked for.
+    /// Emits the cold code, in the order in which it was requested.
     pub(super) fn emit_cold(&mut self, saved: u32, frame_size: u32) {
         let mut tables = Vec::new();
         for cold in std::mem::take(&mut self.cold) {

@@ -1,15 +1,15 @@
-//! Blocks: opened, ended, and skipped where they cannot be reached.
+//! Blocks: opening, ending, and skipping unreachable code.
 //!
-//! Opening a block puts all operands into their slots, so that its label finds them there whatever
-//! branch comes to it. A loop is also a region of its own (see `homes.rs`): the way into it and out
-//! of it is an edge like that of a branch.
+//! Opening a block spills all operands, so that its label finds them in their slots whichever
+//! branch reaches it. A loop is also a region (see `cached_locals.rs`): entering and leaving it is
+//! an edge like that of a branch.
 
 use wasmparser::{BlockType, Operator, ValType};
 
 use super::abi::Ty;
+use super::cached_locals::bits;
 use super::edges::label_register;
 use super::function::FunctionCompiler;
-use super::homes::bits;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val};
 use crate::asm::Label;
@@ -44,7 +44,8 @@ pub(super) enum Kind {
     Function,
     Block,
     Loop,
-    /// With the label of its other side, and the homes as they were at the condition.
+    /// The label of the `else` branch, and the set of cache registers whose locals were up to date
+    /// in their slots at the condition.
     If {
         otherwise: Label,
         in_slot: u32,
@@ -69,7 +70,8 @@ pub(super) struct Control<'a> {
     pub(super) results: Types<'a>,
     /// The region of the label.
     pub(super) region: usize,
-    /// Homes of that region that are up to date in their slots on every edge to the label so far.
+    /// The cache registers of that region whose locals are up to date in their slots on every edge
+    /// to the label compiled so far.
     pub(super) in_slot: u32,
     /// Whether a branch to it was compiled.
     pub(super) branched: bool,
@@ -78,17 +80,17 @@ pub(super) struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// What a branch to it carries.
+    /// The types of the values that a branch to it carries.
     pub(super) fn label_types(&self) -> Types<'a> {
         if self.kind == Kind::Loop { self.params } else { self.results }
     }
 }
 
-/// The loops of the function, as they are met.
+/// The loops of the function, in the order of the code.
 #[derive(Debug)]
 pub(super) struct Loops {
-    /// How many have been met: the next one's index among the facts.
-    met: usize,
+    /// The number of loops opened so far: the index of the next one in the scan.
+    opened: usize,
     open: u32,
     /// Module offset of the outermost loop that is open; `u32::MAX` if none is.
     outermost: u32,
@@ -96,20 +98,20 @@ pub(super) struct Loops {
 
 impl Loops {
     pub(super) fn new() -> Self {
-        Self { met: 0, open: 0, outermost: u32::MAX }
+        Self { opened: 0, open: 0, outermost: u32::MAX }
     }
 
-    /// A loop begins at this offset of the module. Its index among the facts.
+    /// Opens a loop at this offset of the module; returns its index in the scan.
     fn open(&mut self, position: u32) -> usize {
         if self.open == 0 {
             self.outermost = position;
         }
         self.open += 1;
-        self.met += 1;
-        self.met - 1
+        self.opened += 1;
+        self.opened - 1
     }
 
-    /// The innermost loop ends.
+    /// Closes the innermost loop.
     fn close(&mut self) {
         self.open -= 1;
         if self.open == 0 {
@@ -117,13 +119,12 @@ impl Loops {
         }
     }
 
-    /// A loop cannot be reached.
+    /// Skips an unreachable loop.
     fn skip(&mut self) {
-        self.met += 1;
+        self.opened += 1;
     }
 
-    /// From this offset of the module on, what is behind may come again; `u32::MAX` outside of
-    /// loops.
+    /// The module offset from which on code may run again; `u32::MAX` outside of loops.
     pub(super) fn outermost(&self) -> u32 {
         self.outermost
     }
@@ -144,7 +145,7 @@ impl<'a> FunctionCompiler<'a> {
         });
     }
 
-    /// Index of the block that a label's depth names.
+    /// Index of the block that a label's depth refers to.
     pub(super) fn block(&self, depth: u32) -> usize {
         self.control.len() - 1 - depth as usize
     }
@@ -160,8 +161,8 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Opens a block: nothing of value below its label stays in a register that code inside may
-    /// need, or depends on a local that code inside may write.
+    /// Opens a block: no value below its label stays in a register that code inside may need, or is
+    /// an alias of a local that code inside may write.
     pub(super) fn open(&mut self, kind: Kind, ty: BlockType) {
         let (params, results) = self.block_types(ty);
         self.spill_operands();
@@ -183,8 +184,8 @@ impl<'a> FunctionCompiler<'a> {
         });
     }
 
-    /// Parameters of the block just opened to their slots, constants too: whoever comes by another
-    /// way finds them there.
+    /// Stores the parameters of the block just opened into their slots, including constants: other
+    /// paths to the block have them there.
     fn store_params(&mut self) {
         let control = self.control.last().expect("just opened");
         let (height, params) = (control.height, control.params.len());
@@ -216,7 +217,8 @@ impl<'a> FunctionCompiler<'a> {
         self.lay_out_site(self.position);
     }
 
-    /// Innermost loops start where few of their bytes share a fetch with what is before.
+    /// Aligns an innermost loop if many of its bytes would otherwise share a fetch with the code
+    /// before it.
     fn align_loop(&mut self) {
         let over = self.asm.offset() % super::function::ALIGNMENT;
         if over > 0 {
@@ -230,19 +232,19 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn if_start(&mut self, ty: BlockType) {
-        // Spilling and loading leave the flags alone.
+        // Spilling and loading preserve the flags.
         let top = self.stack.pop().expect("validated");
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);
-        self.load_homes();
+        self.load_cached_locals();
         let otherwise = self.asm.new_label();
         match self.condition() {
             Ok(flag) => self.jump_if(flag.opposite(), otherwise),
             Err(true) => {}
             Err(false) => self.asm.jmp(otherwise),
         }
-        let in_slot = self.homes_in_slots();
+        let in_slot = self.cached_in_slots();
         self.control.last_mut().expect("just opened").kind = Kind::If { otherwise, in_slot };
     }
 
@@ -257,7 +259,7 @@ impl<'a> FunctionCompiler<'a> {
         self.control.last_mut().expect("an if is open").kind = Kind::Block;
     }
 
-    /// From the end of one part of a block to the block's end.
+    /// Jumps from the end of one part of a block to the block's end.
     pub(super) fn jump_to_end(&mut self) {
         self.br(0);
     }
@@ -284,7 +286,7 @@ impl<'a> FunctionCompiler<'a> {
             Kind::Function => return self.end_function(),
             Kind::Loop => return self.end_loop(&control),
             Kind::If { otherwise, in_slot } => {
-                // The missing side gives the parameters as results.
+                // Without an `else`, the parameters are the results.
                 if control.params.len() == 0 {
                     if self.reachable {
                         self.fall_to_end();
@@ -303,8 +305,8 @@ impl<'a> FunctionCompiler<'a> {
             Kind::Catch { .. } => self.try_region = control.outer_try,
             Kind::Block => {}
         }
-        // Nobody branches here: the code just goes on. A `catch` has an operand of its own to be
-        // removed.
+        // No branch targets this label: the code falls through. A `catch` has an additional operand
+        // to be removed.
         let plain = !matches!(control.kind, Kind::Catch { .. });
         if self.reachable && plain && !self.control.last().expect("open").branched {
             self.control.pop();
@@ -316,13 +318,13 @@ impl<'a> FunctionCompiler<'a> {
         self.bind_end();
     }
 
-    /// The last part of a block reaches its label.
+    /// The last part of a block falls through to its label.
     fn fall_to_end(&mut self) {
         let moves = self.edge(0);
         self.apply(&moves);
     }
 
-    /// The innermost block's label is here.
+    /// Binds the label of the innermost block.
     pub(super) fn bind_end(&mut self) {
         let control = self.control.pop().expect("open");
         self.truncate(control.height);
@@ -344,10 +346,10 @@ impl<'a> FunctionCompiler<'a> {
     fn end_loop(&mut self, control: &Control<'a>) {
         self.control.pop();
         let outer = self.control.last().expect("the function is around").region;
-        // Behind the outermost loop, what only the loop uses is dead.
+        // After the outermost loop, locals that only the loop uses are dead.
         self.loops.close();
         if self.reachable {
-            for reg in bits(self.regions[outer].homes & !self.region().homes) {
+            for reg in bits(self.regions[outer].cached & !self.region().cached) {
                 if let Holder::Operand(height) = self.registers.holder(reg) {
                     self.spill_operand(height);
                 }
@@ -368,7 +370,7 @@ impl<'a> FunctionCompiler<'a> {
         self.control.pop();
     }
 
-    /// Operators in code that cannot be reached: only the structure counts.
+    /// An operator in unreachable code: only the block structure is tracked.
     pub(super) fn skip(&mut self, operator: &Operator<'_>) {
         match operator {
             Operator::Block { .. }

@@ -1,10 +1,10 @@
 //! Division and remainder.
 //!
 //! DIV and IDIV take `rdx:rax` and fault where Wasm traps: on a divisor of zero, and on the one
-//! quotient that overflows. Only the remainder by -1 must not fault, and is asked for. By a
-//! constant there is no division at all: a shift for a power of two, else a multiplication by the
-//! reciprocal (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI
-//! 1994; Hacker's Delight, chapter 10).
+//! quotient that overflows. Only the remainder by -1 must not fault, and is checked for. Division
+//! by a constant uses a shift for a power of two, otherwise a multiplication by the reciprocal
+//! (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994;
+//! Hacker's Delight, chapter 10).
 
 use super::abi::{SCRATCH, Ty};
 use super::function::FunctionCompiler;
@@ -43,7 +43,7 @@ impl FunctionCompiler<'_> {
 
     fn division(&mut self, what: Division, wide: bool, left: &Operand, right: &Operand) {
         let ty = if wide { Ty::I64 } else { Ty::I32 };
-        // The divisor where neither `rax` nor `rdx` is; a remainder by -1 needs it in a register.
+        // The divisor must be in neither `rax` nor `rdx`; a remainder by -1 needs it in a register.
         let in_the_way = |reg: Reg| matches!(reg, Reg::RAX | Reg::RDX);
         let divisor = match right.val {
             Val::Const(bits) => {
@@ -59,7 +59,7 @@ impl FunctionCompiler<'_> {
                 }
             },
         };
-        // The dividend first: `rdx` may hold it.
+        // The dividend first: it may be in `rdx`.
         let src = self.place(left);
         if src != Place::Reg(Reg::RAX) {
             self.take(Reg::RAX);
@@ -92,7 +92,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(result));
     }
 
-    /// Division by a constant; says no to those that must trap.
+    /// Division by a constant; returns false if it must trap or is not worth special code.
     fn division_by(&mut self, what: Division, wide: bool, left: &Operand, divisor: u64) -> bool {
         let bits = if wide { 64 } else { 32 };
         let ty = if wide { Ty::I64 } else { Ty::I32 };
@@ -134,24 +134,24 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand in a register that stays as it is until the instruction is done, and is neither
+    /// The operand in a register that is preserved until the end of the instruction, and is neither
     /// `rax` nor `rdx`.
     fn to_own_or_local(&mut self, operand: &Operand) -> Reg {
         let reg = self.to_reg(operand);
         if !matches!(reg, Reg::RAX | Reg::RDX) {
             return reg;
         }
-        let other = self.alloc_apart();
+        let other = self.alloc_neither_rax_nor_rdx();
         self.asm.mov(operand.ty.wide(), other, reg);
         other
     }
 
-    /// A register for operands that is neither `rax` nor `rdx`.
-    fn alloc_apart(&mut self) -> Reg {
+    /// Allocates a register that is neither `rax` nor `rdx`.
+    fn alloc_neither_rax_nor_rdx(&mut self) -> Reg {
         self.alloc_of(self.temps(false) & !Reg::RAX.bit() & !Reg::RDX.bit())
     }
 
-    /// `src / divisor`, in `rax` or `rdx`, which no operand holds after.
+    /// `src / divisor`, in `rax` or `rdx`, which no operand uses afterwards.
     fn unsigned_quotient(&mut self, wide: bool, src: Reg, divisor: u64) -> Reg {
         self.take(Reg::RAX);
         let (multiplier, shift, add) = unsigned_magic(divisor, if wide { 64 } else { 32 });
@@ -186,7 +186,7 @@ impl FunctionCompiler<'_> {
         Reg::RDX
     }
 
-    /// From the quotient to the result.
+    /// Computes the result from the quotient.
     fn finish_division(&mut self, what: Division, wide: bool, src: Reg, quotient: Reg, divisor: u64) {
         let ty = if wide { Ty::I64 } else { Ty::I32 };
         if !what.remainder() {
@@ -210,12 +210,12 @@ impl FunctionCompiler<'_> {
         let ty = if wide { Ty::I64 } else { Ty::I32 };
         let magnitude = divisor.unsigned_abs();
         if magnitude <= 1 || divisor < 0 {
-            // 0 and -1 may trap; 1 and other negative ones are rare.
+            // 0 and -1 may trap; 1 and other negative divisors are rare.
             return false;
         }
         let src = self.to_own_or_local(left);
         if magnitude.is_power_of_two() {
-            // Negative numbers round towards zero: the divisor less one is added before the shift.
+            // Negative numbers round towards zero: divisor - 1 is added before the shift.
             let shift = magnitude.trailing_zeros() as u8;
             self.take(Reg::RAX);
             self.asm.mov(wide, Reg::RAX, src);
@@ -227,7 +227,7 @@ impl FunctionCompiler<'_> {
                 self.push(ty, Val::Reg(Reg::RAX));
                 return true;
             }
-            // What the shift would lose.
+            // The bits that the shift would lose.
             self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, shift);
             self.asm.shift_imm(Shift::Shl, wide, Reg::RAX, shift);
             self.asm.neg(wide, Reg::RAX);
@@ -260,7 +260,7 @@ impl FunctionCompiler<'_> {
             }
             Reg::RAX
         };
-        // One more for negative dividends: their sign bit.
+        // Adds one for negative dividends: the sign bit.
         self.asm.mov(wide, SCRATCH, src);
         self.asm.shift_imm(Shift::Shr, wide, SCRATCH, bits as u8 - 1);
         self.asm.lea(wide, quotient, Mem::indexed(quotient, SCRATCH, 0, 0));
@@ -269,8 +269,8 @@ impl FunctionCompiler<'_> {
     }
 }
 
-/// Multiplier, shift, and whether the dividend must be added (the multiplier has one bit more) for
-/// an unsigned divisor that is no power of two (Hacker's Delight, section 10-9).
+/// Multiplier, shift, and whether the dividend must be added (the multiplier has one more bit), for
+/// an unsigned divisor that is not a power of two (Hacker's Delight, section 10-9).
 fn unsigned_magic(divisor: u64, bits: u32) -> (u64, u8, bool) {
     let divisor = u128::from(divisor);
     let length = 128 - (divisor - 1).leading_zeros();

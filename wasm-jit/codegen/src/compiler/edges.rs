@@ -1,17 +1,17 @@
-//! Edges: what brings values and locals from one point of the code to a label.
+//! Edges: moves of values and locals from one point of the code to a label.
 //!
-//! An edge stores what the label's region does not keep in registers, moves the label's values to
-//! where the label has them, and brings home the locals that are not. It is a list of moves, made
-//! where the branch is compiled, and applied there or in cold code. Inside one region, without
-//! values, it is empty.
+//! An edge stores the locals that the label's region does not cache in registers, moves the label's
+//! values to where the label expects them, and loads the register-cached locals that are in their
+//! slots only. It is a list of moves, built where the branch is compiled and emitted there or in
+//! cold code. Inside one region and without values, it is empty.
 //!
-//! A label has its values, except the last, in their slots, and the last in `rax` or `xmm0`; a loop
-//! has all in slots.
+//! A label expects its values in their slots, except for the last one, which is in `rax` or `xmm0`;
+//! a loop expects all of them in slots.
 
 use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
+use super::cached_locals::{Region, is_callee_saved};
 use super::control::{Control, Kind};
 use super::function::FunctionCompiler;
-use super::homes::{Region, is_callee_saved};
 use super::state::{Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg};
 use crate::vmctx::{RESULTS, STORE};
@@ -25,8 +25,8 @@ pub(super) struct Move {
 }
 
 impl FunctionCompiler<'_> {
-    /// The moves of an edge to a label, which leave the state alone: the label's values are the top
-    /// operands, and stay.
+    /// The moves of an edge to a label. The state does not change: the label's values are the top
+    /// operands, and stay on the stack.
     pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
         let index = self.block(depth);
         let Control { kind, height, region, .. } = self.control[index];
@@ -40,7 +40,7 @@ impl FunctionCompiler<'_> {
         if kind == Kind::Function {
             return self.edge_to_epilogue(&sources);
         }
-        // A value about to be moved may be in a register that the locals' moves write.
+        // A value to be moved may be in a register that the locals' moves write.
         let mut moves = Vec::new();
         for (at, operand) in (height..).zip(&sources) {
             let in_register = kind != Kind::Loop && at + 1 == height + count;
@@ -54,14 +54,14 @@ impl FunctionCompiler<'_> {
                 moves.push(Move { ty: operand.ty, dst, src });
             }
         }
-        // Stores of locals do not read what the values' moves write: `rax` and `xmm0` are nobody's
-        // home.
+        // Stores of locals do not read what the moves of values write: `rax` and `xmm0` are never
+        // cache registers.
         let locals = self.edge_locals(region);
         moves.extend(locals);
         moves
     }
 
-    /// Values to where the caller finds them.
+    /// The moves of values to where the caller expects the results.
     pub(super) fn edge_to_epilogue(&mut self, sources: &[Operand]) -> Vec<Move> {
         let mut moves = Vec::new();
         let mut between = Vec::new();
@@ -80,7 +80,7 @@ impl FunctionCompiler<'_> {
         moves
     }
 
-    /// What brings the locals to where a region's labels have them.
+    /// The moves of locals to where a region's labels expect them.
     pub(super) fn edge_locals(&mut self, target: usize) -> Vec<Move> {
         let mut moves = Vec::new();
         if target == self.current_region {
@@ -94,22 +94,23 @@ impl FunctionCompiler<'_> {
         }
         let current = self.region().clone();
         let region = self.regions[target].clone();
-        let home_there =
-            |local: u32| region.iter().find(|(_, at_home)| *at_home == local).map(|(reg, _)| reg);
+        let cached_at_label =
+            |local: u32| region.iter().find(|(_, cached)| *cached == local).map(|(reg, _)| reg);
         let mut between = Vec::new();
         for (_, local) in current.iter() {
             let state = self.locals[local as usize];
-            match (home_there(local), state.reg) {
+            match (cached_at_label(local), state.reg) {
                 (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
                     let dst = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
                 }
-                (Some(home), Some(reg)) if home != reg => between.push((state.ty, home, reg)),
+                (Some(cache_reg), Some(reg)) if cache_reg != reg => between.push((state.ty, cache_reg, reg)),
                 _ => {}
             }
         }
-        // A copy serves, unless it is where the label's last value has just been moved to.
-        let copy_of = |state: &Local| match state.home {
+        // A copy can be used, unless it is in the register to which the label's last value has just
+        // been moved.
+        let copy_of = |state: &Local| match state.cache_reg {
             None => state.reg.filter(|copy| *copy != label_register(state.ty)),
             Some(_) => None,
         };
@@ -123,7 +124,7 @@ impl FunctionCompiler<'_> {
         for (reg, local) in region.iter() {
             let state = self.locals[local as usize];
             let in_register =
-                if state.home.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
+                if state.cache_reg.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
             if !in_register && self.is_live(local) {
                 let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
@@ -132,7 +133,7 @@ impl FunctionCompiler<'_> {
         moves
     }
 
-    /// Goes over into a new region, to the state that its labels have.
+    /// Enters a new region, in the state that its labels expect.
     pub(super) fn change_region(&mut self, region: Region) {
         self.regions.push(region);
         let inner = self.regions.len() - 1;
@@ -145,7 +146,7 @@ impl FunctionCompiler<'_> {
             if !unwritten {
                 in_slot &= !reg.bit();
             } else if region.calls && in_slot & reg.bit() == 0 && !is_callee_saved(reg) {
-                // Stored once here, not at every call.
+                // Stored once here rather than at every call.
                 if self.is_live(local) {
                     let slot = self.frame.local_slot(local);
                     self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
@@ -156,7 +157,8 @@ impl FunctionCompiler<'_> {
         self.enter_state(inner, in_slot);
     }
 
-    /// Homes of a region whose locals are up to date in their slots, after the edge to it.
+    /// The cache registers of a region whose locals are up to date in their slots after the edge to
+    /// it.
     pub(super) fn region_in_slots(&self, region: usize) -> u32 {
         let mut set = 0;
         for (reg, local) in self.regions[region].iter() {
@@ -167,7 +169,7 @@ impl FunctionCompiler<'_> {
         set
     }
 
-    /// An operand that stays on the stack, as if it had been taken.
+    /// An operand as `pop` would return it, but it stays on the stack.
     pub(super) fn peek(&mut self, height: u32) -> Operand {
         let mut operand = self.stack[height as usize];
         if operand.val == Val::Slot {
@@ -176,8 +178,8 @@ impl FunctionCompiler<'_> {
         operand
     }
 
-    /// A result's place in the store's buffer, which is reached through the scratch register: see
-    /// `apply`.
+    /// A result's location in the store's buffer, which is addressed through the scratch register:
+    /// see `apply`.
     pub(super) fn buffer_place(index: u32) -> Place {
         Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32))
     }
@@ -194,8 +196,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Into the store's buffer of results. What is in no register goes through the SSE scratch
-    /// register, as bits.
+    /// Moves a value into the store's buffer of results. A value that is in no register goes
+    /// through the SSE scratch register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
         let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
         let (ty, src) = match src {
@@ -210,13 +212,12 @@ impl FunctionCompiler<'_> {
         self.move_value(ty, Place::Mem(buffer), src);
     }
 
-    /// Moves into registers as if all happened at once.
+    /// Parallel moves into registers.
     pub(super) fn parallel_moves(&mut self, mut moves: Vec<(Ty, Reg, Place)>) {
         moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
         while !moves.is_empty() {
             let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
-            // Loads and constants only come when no register that they overwrite is needed any
-            // more.
+            // Loads and constants only when no register that they overwrite is needed any more.
             let ready =
                 moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
             let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));
@@ -226,7 +227,7 @@ impl FunctionCompiler<'_> {
                     self.move_value(ty, Place::Reg(dst), src);
                 }
                 None => {
-                    // A cycle: one of its sources is set aside.
+                    // A cycle: saves one of its sources to the scratch register.
                     let (ty, _, src) = moves[0];
                     let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
                     let aside = scratch(reg.is_float());
@@ -243,12 +244,12 @@ impl FunctionCompiler<'_> {
     }
 }
 
-/// Where a label has its last value.
+/// The register in which a label expects its last value.
 pub(super) fn label_register(ty: Ty) -> Reg {
     if ty.is_float() { Reg::xmm(0) } else { Reg::RAX }
 }
 
-/// Appends moves between registers in an order in which none overwrites what another one needs.
+/// Appends moves between registers in an order in which none overwrites the source of a later one.
 pub(super) fn order_parallel(between: &mut Vec<(Ty, Reg, Reg)>, moves: &mut Vec<Move>) {
     between.retain(|(_, dst, src)| dst != src);
     while !between.is_empty() {

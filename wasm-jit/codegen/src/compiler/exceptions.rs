@@ -1,7 +1,7 @@
-//! Exceptions: `try_table`, and the older `try`, `catch`, `rethrow` and `delegate`.
+//! Exceptions: `try_table`, and the legacy `try`, `catch`, `rethrow` and `delegate`.
 //!
 //! Entering a `try` costs nothing. Its code is a region that the unwinder finds by a return
-//! address; inside, calls leave nothing of value in registers only (see `save_registers`). At a
+//! address; inside, no value is in a register only across a call (see `save_registers`). At a
 //! handler all locals are in their slots, and the exception is in `rax`.
 
 use wasmparser::{BlockType, Catch as Clause, TryTable};
@@ -17,13 +17,13 @@ use super::state::{Place, Val};
 use crate::asm::{Mem, Reg, Size};
 use crate::vmctx::{EXCEPTION_VALUES, Libcall};
 
-/// The place of an exception's value.
+/// The location of an exception's value.
 fn value_of(exception: Reg, index: u32) -> Mem {
     Mem::base(exception, EXCEPTION_VALUES + 8 * index as i32)
 }
 
 impl<'a> FunctionCompiler<'a> {
-    /// Opens a region; catches of a `try` come later.
+    /// Opens a region; the catches of a `try` are added later.
     fn open_region(&mut self, ty: BlockType, catches: Box<[Catch]>) -> u32 {
         let region = self.try_regions.len() as u32;
         self.open(Kind::Try { region }, ty);
@@ -56,7 +56,8 @@ impl<'a> FunctionCompiler<'a> {
         Ok(())
     }
 
-    /// What brings an exception's values to a label, and home the locals that are at home there.
+    /// The moves that bring an exception's values to a label, and the label's register-cached
+    /// locals into their registers.
     fn handler(
         &mut self,
         tag: Option<u32>,
@@ -79,7 +80,7 @@ impl<'a> FunctionCompiler<'a> {
         let count = values.len() as u32;
         let mut moves = Vec::new();
         if kind == Kind::Function {
-            // `rax` last, since all values are reached through it.
+            // `rax` last, because it is the base address of all values.
             let mut last = Vec::new();
             for ((ty, src), (_, place)) in values.into_iter().zip(result_places(self.ty.results())) {
                 match place {
@@ -111,7 +112,7 @@ impl<'a> FunctionCompiler<'a> {
         (moves, label)
     }
 
-    /// The end of a `try_table`, or of the body of a `try`.
+    /// Ends a `try_table`, or the body of a `try`.
     pub(super) fn close_try(&mut self, region: u32, control: &Control<'a>) {
         self.try_regions[region as usize].end = self.asm.offset();
         self.try_region = control.outer_try;
@@ -121,7 +122,7 @@ impl<'a> FunctionCompiler<'a> {
         self.open_region(ty, Box::default());
     }
 
-    /// `catch` or `catch_all`: the code from here on is the handler.
+    /// `catch` or `catch_all`: the code that follows is the handler.
     pub(super) fn catch(&mut self, tag: Option<u32>) {
         if self.reachable {
             self.jump_to_end();
@@ -164,11 +165,11 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Ends a `try` whose exceptions go on from another block.
+    /// Ends a `try` whose exceptions are delegated to another block.
     pub(super) fn delegate(&mut self, depth: u32) {
         let control = self.control.last().expect("validated").clone();
         let Kind::Try { region } = control.kind else { unreachable!("validated") };
-        // Counted from outside of the `try`.
+        // The depth is relative to the block outside of the `try`.
         let target = &self.control[self.block(depth + 1)];
         let parent = match target.kind {
             Kind::Try { region } => Some(region),

@@ -6,7 +6,7 @@ use super::state::{Flag, Operand, Place, Val};
 use crate::asm::{Alu, Cond, FloatOp, Mem, Reg, Rounding, Shift};
 use crate::vmctx::TrapCode;
 
-/// How two floats are compared.
+/// The relation of a comparison of floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
     Equal,
@@ -17,21 +17,21 @@ pub(super) enum Relation {
     GreaterEqual,
 }
 
-/// Which of two floats.
+/// The minimum or the maximum of two floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extreme {
     Min,
     Max,
 }
 
-/// What the bits of an integer mean.
+/// Whether an integer is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signedness {
     Signed,
     Unsigned,
 }
 
-/// What happens to a float that no integer of the type comes near: it traps, or gives the nearest
+/// The treatment of a float that is out of the integer type's range: it traps, or gives the nearest
 /// integer, and 0 for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
@@ -50,7 +50,7 @@ fn ty_of(double: bool) -> Ty {
     if double { Ty::F64 } else { Ty::F32 }
 }
 
-/// An unsigned constant of 64 bits: the bits of a float of this type.
+/// A 64-bit constant: the bits of a float of this type.
 fn bits_of(value: f64, double: bool) -> u64 {
     if double { value.to_bits() } else { u64::from((value as f32).to_bits()) }
 }
@@ -88,7 +88,7 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// A constant for the whole register.
+    /// A sign mask for the full register.
     fn sign_mask(&mut self, double: bool, mask: Mask) -> Mem {
         let sign = bits_of(-0.0, double);
         let all = if double { u64::MAX } else { u64::from(u32::MAX) };
@@ -131,8 +131,8 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// MINSD and MAXSD give the second operand when the operands are equal (also 0 and -0) or
-    /// unordered: both cases apart.
+    /// MINSD and MAXSD return the second operand if the operands are equal (including 0 and -0) or
+    /// unordered; both cases are handled separately.
     pub(super) fn float_extreme(&mut self, which: Extreme, ty: Ty) {
         let double = ty.wide();
         let (of_equals, of_others) = match which {
@@ -148,11 +148,11 @@ impl FunctionCompiler<'_> {
         self.asm.float_compare(double, left, right);
         self.asm.jcc(Cond::NotEqual, ordered);
         self.asm.jcc(Cond::NotParity, equal);
-        // A NaN: the sum is a NaN too, made quiet.
+        // A NaN: the sum is a quiet NaN.
         self.asm.float(FloatOp::Add, double, dst, left, right);
         self.asm.jmp(done);
         self.asm.bind(equal);
-        // Equal: the same bits, or zeros of two signs.
+        // Equal: the same bits, or zeros of opposite signs.
         self.asm.float(of_equals, double, dst, left, right);
         self.asm.jmp(done);
         self.asm.bind(ordered);
@@ -161,7 +161,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// `lt` and `le` compare in the other order: "above" is false when unordered, "below" is not.
+    /// `lt` and `le` compare in reverse order: "above" is false if unordered, "below" is not.
     pub(super) fn float_comparison(&mut self, relation: Relation, ty: Ty) {
         let right = self.pop();
         let left = self.pop();
@@ -193,13 +193,13 @@ impl FunctionCompiler<'_> {
         let operand = self.pop();
         let src = self.to_rm(&operand);
         let dst = self.result(true);
-        // The instruction keeps the upper part of its destination, and so waits for it.
+        // The instruction preserves the upper part of its destination, and so depends on it.
         self.asm.float_zero(dst);
         self.asm.float_from_int(double, dst, wide, src);
         self.push(ty_of(double), Val::Reg(dst));
     }
 
-    /// 32 bits are a signed integer of 64 bits.
+    /// A 32-bit value is zero-extended to a signed 64-bit integer.
     fn float_from_unsigned(&mut self, wide: bool, double: bool) {
         let operand = self.pop();
         if !wide {
@@ -209,7 +209,7 @@ impl FunctionCompiler<'_> {
             self.asm.float_from_int(double, dst, true, src);
             return self.push(ty_of(double), Val::Reg(dst));
         }
-        // With the highest bit set: halved, the lost bit kept for rounding, and doubled.
+        // If the highest bit is set: halved, with the lost bit kept for rounding, and doubled.
         let src = self.to_reg(&operand);
         let half = self.alloc(false);
         let dst = self.alloc(true);
@@ -252,7 +252,7 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// To an integer, towards zero.
+    /// To an integer, rounded towards zero.
     pub(super) fn float_to_int(&mut self, from: Ty, to: Ty, signedness: Signedness, misfit: Misfit) {
         let double = from.wide();
         let operand = self.pop();
@@ -277,8 +277,8 @@ impl FunctionCompiler<'_> {
         self.move_value(ty_of(double), Place::Reg(reg), bits);
     }
 
-    /// The instruction gives the smallest integer for all that does not fit: then only is there
-    /// more to ask.
+    /// The instruction returns the smallest integer for every value out of range: only then are
+    /// further checks needed.
     fn to_signed(&mut self, double: bool, wide: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let done = self.asm.new_label();
         self.asm.float_to_int(double, dst, wide, src);
@@ -289,8 +289,8 @@ impl FunctionCompiler<'_> {
         if misfit == Misfit::Trap {
             self.asm.float_compare(double, src, src);
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
-            // Above this, the integral part fits: the limit itself does, and for doubles to 32 bits
-            // what lies less than 1 below.
+            // Above this, the integral part is in range: the limit itself, and for doubles to 32
+            // bits any value less than 1 below it.
             let lowest = if double && !wide { limit - 1.0 } else { limit };
             self.load_float(lowest, double, FLOAT_SCRATCH);
             self.asm.float_compare(double, src, FLOAT_SCRATCH);
@@ -300,8 +300,8 @@ impl FunctionCompiler<'_> {
             self.asm.float_compare(double, src, FLOAT_SCRATCH);
             self.trap_if(Cond::AboveEqual, TrapCode::IntegerOverflow);
         } else {
-            // NaN gives 0, what is too large the largest integer; what is too small is there
-            // already.
+            // NaN gives 0, a value that is too large the largest integer; for one that is too small
+            // the result is already right.
             let ordered = self.asm.new_label();
             self.asm.float_compare(double, src, src);
             self.asm.jcc(Cond::NotParity, ordered);
@@ -316,7 +316,7 @@ impl FunctionCompiler<'_> {
         self.asm.bind(done);
     }
 
-    /// Through 64 bits: what fits has an upper half of zero.
+    /// Through 64 bits: the upper half of a result in range is zero.
     fn to_unsigned_32(&mut self, double: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let done = self.asm.new_label();
         self.asm.float_to_int(double, dst, true, src);
@@ -328,7 +328,7 @@ impl FunctionCompiler<'_> {
             self.trap_if(Cond::Parity, TrapCode::InvalidConversion);
             self.trap(TrapCode::IntegerOverflow);
         } else {
-            // NaN and negative give 0.
+            // NaN and negative values give 0.
             let large = self.asm.new_label();
             self.load_float(0.0, double, FLOAT_SCRATCH);
             self.asm.float_compare(double, src, FLOAT_SCRATCH);
@@ -341,7 +341,7 @@ impl FunctionCompiler<'_> {
         self.asm.bind(done);
     }
 
-    /// From 2^63 on, 2^63 is subtracted before, and added after.
+    /// From 2^63 on, 2^63 is subtracted before the conversion and added after it.
     fn to_unsigned_64(&mut self, double: bool, src: Reg, dst: Reg, misfit: Misfit) {
         let (large, too_large, bad, done) =
             (self.asm.new_label(), self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
@@ -352,7 +352,7 @@ impl FunctionCompiler<'_> {
         self.asm.float_to_int(double, dst, true, src);
         self.asm.test(true, dst, dst);
         self.asm.jcc(Cond::NotSign, done);
-        // Negative, or NaN; -0.9 has given 0 above.
+        // Negative, or NaN; -0.9 was converted to 0 above.
         self.asm.bind(bad);
         if misfit == Misfit::Saturate {
             self.asm.mov_imm(dst, 0);

@@ -1,10 +1,10 @@
-//! The frame of a function in the making: slots for locals and operands, and room for the arguments
-//! of calls.
+//! Layout of a function's frame while it is compiled: slots for locals and operands, and space for
+//! the arguments of calls.
 
 use super::abi::SLOTS;
 use crate::asm::{Mem, Reg};
 
-/// Slots of operands that every frame has.
+/// Operand slots that every frame has.
 const MIN_SLOTS: u32 = 4;
 
 #[derive(Debug)]
@@ -26,18 +26,18 @@ impl Frame {
         Mem::base(Reg::RBP, SLOTS - 8 * (local as i32 + 1))
     }
 
-    /// The slots of operands come behind those of the locals.
+    /// The slots of operands follow those of the locals.
     pub(super) fn operand_slot(&mut self, height: u32) -> Mem {
         self.operands = self.operands.max(height + 1);
         self.local_slot(self.locals + height)
     }
 
-    /// Where an operand is that has been put into its slot.
+    /// The slot of an operand that has been spilled.
     pub(super) fn slot_in_use(&self, height: u32) -> Mem {
         self.local_slot(self.locals + height)
     }
 
-    /// Says that the function calls, with so many bytes of arguments on the stack.
+    /// Records a call with `arguments` bytes of arguments on the stack.
     pub(super) fn note_call(&mut self, arguments: u32) {
         self.makes_calls = true;
         self.arguments = self.arguments.max(arguments);

@@ -2,7 +2,7 @@
 //!
 //! # Order of the code
 //! ```text
-//! prologue      written last, when frame size and saved registers are known, into a hole left for it
+//! prologue      written last, when frame size and saved registers are known, into reserved space
 //! body          one pass over the operators
 //! epilogue      the only RET
 //! cold code     moves of conditional branches, traps, handlers, jump tables
@@ -11,10 +11,10 @@
 use wasmparser::{FuncType, FunctionBody, Operator};
 
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
+use super::cached_locals::{Chooser, MAX_REGION_DEPTH, Region};
 use super::cold::Cold;
 use super::control::{Control, Loops};
 use super::frame::Frame;
-use super::homes::{Chooser, MAX_REGION_DEPTH, Region};
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
@@ -26,33 +26,33 @@ use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
 use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
 
-/// Room for the longest prologue.
+/// Space for the longest prologue.
 const PROLOGUE: u32 = 64;
-/// Functions start at multiples of this: places inside keep their alignment when the function is
-/// moved or compiled again.
+/// Functions start at multiples of this: code inside keeps its alignment if the function is moved
+/// or compiled again.
 pub(super) const ALIGNMENT: u32 = 32;
-/// Frames up to this size fit below the stack limit: they compare `rsp` itself, and need not at all
-/// where nothing is called.
+/// Frames up to this size fit below the stack limit: they compare `rsp` itself, and leaf functions
+/// need no check at all.
 const SMALL_FRAME: u32 = 2048;
 /// The largest frame.
 const MAX_FRAME: u32 = 1 << 28;
-/// The most code: so many times the bytes of Wasm, and some in any case. A branch with hundreds of
-/// values takes two bytes of Wasm, and far more code; real programs have less than ten bytes for
-/// one.
+/// Maximum code size, as a multiple of the size of the Wasm code. A branch with hundreds of values
+/// takes two bytes of Wasm, and far more code; real programs have less than ten bytes of code for
+/// one of Wasm.
 pub const MAX_GROWTH: u32 = 64;
-/// What a function may have in any case.
+/// Code size that is always permitted.
 const MIN_CODE: u32 = 1 << 20;
-/// What may lie below `rsp` (System V ABI, "red zone").
+/// Size of the area below `rsp` that may be in use (System V ABI, "red zone").
 const RED_ZONE: u32 = 128;
 
-/// Memory that is kept from function to function.
+/// Allocations that are reused from function to function.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) scan: Scan,
     pub(super) chooser: Chooser,
 }
 
-/// What comes after the current operator, as far as it changes the code for it.
+/// The operator after the current one, as far as it affects the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// `local.set` or `local.tee`.
@@ -94,25 +94,25 @@ pub(super) struct FunctionCompiler<'a> {
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
-    /// The register whose value has set the zero flag, with its width, and where the code was right
-    /// behind.
+    /// The register whose value the zero flag reflects, with its width, and the offset at which the
+    /// flag was set.
     pub(super) flags: Option<(Reg, bool, u32)>,
     pub(super) reachable: bool,
-    /// Blocks opened and not closed in code that is skipped.
+    /// Blocks that were opened and not closed in skipped code.
     pub(super) skipped_blocks: u32,
     /// Operands below this height are in their slots or constants.
     pub(super) spilled: u32,
     pub(super) cold: Vec<Cold<'a>>,
-    /// About how many bytes of code the moves in it will take.
+    /// Approximate size of the moves in cold code.
     pub(super) cold_bytes: u32,
-    /// The offset that the code may reach, cold code counted.
+    /// Limit of the code offset, including cold code.
     code_limit: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
     pub(super) try_regions: Vec<TryRegion>,
-    /// The innermost region that is open.
+    /// The innermost open region.
     pub(super) try_region: Option<u32>,
-    /// Who watches, if anybody does.
+    /// The observer, if there is one.
     observer: Option<&'a mut (dyn Observer + 'a)>,
     /// The instructions in front of which there is a site.
     sites: &'a Sites,
@@ -127,7 +127,7 @@ impl std::fmt::Debug for FunctionCompiler<'_> {
     }
 }
 
-/// Appends a function, which is valid, to a chunk.
+/// Appends a validated function to a chunk.
 pub(super) fn compile<'a>(
     compiler: &'a mut Compiler<'_>,
     index: u32,
@@ -141,10 +141,10 @@ pub(super) fn compile<'a>(
     let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
     let ty = module.function_type(index);
     scratch.scan.function(body, ty.params().len()).map_err(malformed)?;
-    // Locals behind the last one that is used are no locals: a few bytes may declare 50,000.
+    // Trailing unused locals are ignored: a few bytes may declare 50,000.
     let used = scratch.scan.last_access.len();
     let mut locals: Vec<Local> = Vec::with_capacity(used);
-    let local = |ty| Local { ty, home: None, reg: None, in_slot: true, aliases: 0 };
+    let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0 };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
         let (count, ty) = group.map_err(malformed)?;
@@ -206,7 +206,7 @@ pub(super) fn compile<'a>(
         let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
         function.position = position;
         function.registers.unpin_all();
-        function.next = next.as_ref().map_or(Next::Other, what_comes);
+        function.next = next.as_ref().map_or(Next::Other, next_kind);
         function.show_instruction();
         if function.reachable {
             // The site of a loop is at its label: every iteration comes there.
@@ -228,7 +228,7 @@ pub(super) fn compile<'a>(
     Ok(())
 }
 
-fn what_comes(operator: &Operator<'_>) -> Next {
+fn next_kind(operator: &Operator<'_>) -> Next {
     use Operator as O;
     match operator {
         O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
@@ -248,7 +248,7 @@ fn what_comes(operator: &Operator<'_>) -> Next {
 }
 
 impl<'a> FunctionCompiler<'a> {
-    /// Refuses the function when its code becomes too much.
+    /// Refuses the function if its code exceeds the limit.
     pub(super) fn check_code_size(&self) -> Result<(), Limit> {
         if self.asm.offset().saturating_add(self.cold_bytes) > self.code_limit {
             return Err(Limit { function: self.index, reason: "its code is too large" });
@@ -256,7 +256,7 @@ impl<'a> FunctionCompiler<'a> {
         Ok(())
     }
 
-    /// Shows where the current instruction's code begins, and the state in front of it.
+    /// Reports the code position of the current instruction, and the state before it.
     fn show_instruction(&mut self) {
         if let Some(observer) = self.observer.take() {
             let state = State::of(self);
@@ -265,7 +265,7 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Lays out the site of a place, if it is to have one: the current instruction, or the entry.
+    /// Lays out the site of a place, if it has one: the current instruction, or the entry.
     pub(super) fn lay_out_site(&mut self, position: u32) {
         if !self.sites.contains(position) {
             return;
@@ -277,7 +277,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         let site = self.asm.offset();
         self.asm.nops(SITE_LENGTH);
-        // NOPs leave the flags alone: what the compiler knows of them holds on.
+        // NOPs preserve the flags: what the compiler knows of them still holds.
         if let Some((_, _, known_at)) = &mut self.flags
             && *known_at == before
         {
@@ -290,7 +290,7 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Shows that a frame can go on in another version of the function from here.
+    /// Reports that a frame can continue in another version of the function from here.
     pub(super) fn show_transfer(&mut self) {
         let code = self.asm.offset();
         if let Some(observer) = &mut self.observer {
@@ -302,14 +302,14 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Shows that more code of an instruction begins here, apart from the rest.
+    /// Reports additional code of an instruction, outside of the main sequence.
     pub(super) fn show_more(&mut self, code: u32, wasm: u32) {
         if let Some(observer) = &mut self.observer {
             observer.more_code(Position { code, wasm });
         }
     }
 
-    /// Chooses the homes of a loop, or of the function.
+    /// Chooses the register-cached locals of a loop, or of the function.
     pub(super) fn choose_region(&mut self, facts: Option<usize>) -> Region {
         let (accesses, depth) = match facts {
             None => (&self.scan.accesses[..], 0),
@@ -336,7 +336,7 @@ impl<'a> FunctionCompiler<'a> {
         self.chooser.choose(accesses, depth, &self.regions[self.current_region], ty, arrives, locals.len())
     }
 
-    /// The body's first code: parameters and locals to their places.
+    /// Emits the function's entry: moves parameters to their locations and initializes locals.
     fn enter(&mut self) {
         let region = self.choose_region(None);
         self.regions[0] = region;
@@ -346,7 +346,7 @@ impl<'a> FunctionCompiler<'a> {
         let mut places = ArgPlaces::default();
         let mut moves = Vec::new();
         for param in 0..params {
-            let Local { ty, home, .. } = self.locals[param as usize];
+            let Local { ty, cache_reg, .. } = self.locals[param as usize];
             let place = places.next(ty);
             if self.scan.last_access[param as usize] == 0 {
                 continue;
@@ -355,14 +355,14 @@ impl<'a> FunctionCompiler<'a> {
                 ArgPlace::Reg(reg) => Place::Reg(reg),
                 ArgPlace::Stack(index) => Place::Mem(Mem::base(Reg::RBP, 16 + 8 * index as i32)),
             };
-            if let Some(home) = home {
-                moves.push((ty, home, source));
+            if let Some(cache_reg) = cache_reg {
+                moves.push((ty, cache_reg, source));
                 continue;
             }
             let slot = self.frame.local_slot(param);
             self.move_value(ty, Place::Mem(slot), source);
             if let Place::Reg(reg) = source
-                && self.region().homes & reg.bit() == 0
+                && self.region().cached & reg.bit() == 0
             {
                 self.locals[param as usize].reg = Some(reg);
                 self.registers.hold(reg, Holder::Copy(param));
@@ -372,16 +372,16 @@ impl<'a> FunctionCompiler<'a> {
         self.zero_locals(params);
     }
 
-    /// Locals that are no parameters start as zero.
+    /// Zeroes the locals that are not parameters.
     fn zero_locals(&mut self, params: u32) {
         let count = self.locals.len() as u32;
         let needed: Vec<u32> =
             (params..count).filter(|local| self.scan.last_access[*local as usize] != 0).collect();
         let mut slots = Vec::new();
         for &local in &needed {
-            match self.locals[local as usize].home {
-                Some(home) if home.is_float() => self.asm.float_zero(home),
-                Some(home) => self.asm.zero(home),
+            match self.locals[local as usize].cache_reg {
+                Some(cache_reg) if cache_reg.is_float() => self.asm.float_zero(cache_reg),
+                Some(cache_reg) => self.asm.zero(cache_reg),
                 None => slots.push(local),
             }
         }
@@ -393,8 +393,8 @@ impl<'a> FunctionCompiler<'a> {
             }
             return;
         }
-        // From the lowest address, which is the last local's, up; what is too much goes below, to
-        // operands.
+        // From the lowest address, which is the last local's, upwards; excess bytes are written
+        // below, to operand slots.
         let stores = (last - first + 1).div_ceil(4);
         let top = self.frame.local_slot(first).disp() + 8;
         let zero = super::state::scratch(true);
@@ -417,7 +417,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
-        let mut saved = self.regions.iter().fold(0, |set, region| set | region.homes);
+        let mut saved = self.regions.iter().fold(0, |set, region| set | region.cached);
         if self.scan.has_try {
             saved = u32::MAX;
         }
@@ -430,7 +430,7 @@ impl<'a> FunctionCompiler<'a> {
         self.show_more(here, end);
         self.restore(saved);
         if moves_rsp {
-            // Not LEAVE: `rsp` need not wait for `rbp`, which the callee has just loaded.
+            // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.
             self.asm.alu_imm(Alu::Add, true, Reg::RSP, frame_size as i32);
         }
         self.asm.pop(Reg::RBP);
@@ -488,9 +488,9 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Writes the first instruction, which a patch may turn into a jump: PUSH of `rbp`, with as
-    /// many prefixes that the processor ignores as make its first bytes a JMP's, inside an aligned
-    /// quadword. The rest of the prologue begins at `behind`: debuggers look for it there.
+    /// Writes the first instruction, which a patch may turn into a jump: PUSH of `rbp`, with enough
+    /// ignored prefixes for the five bytes of a JMP inside an aligned quadword. The rest of the
+    /// prologue begins at `behind`, where debuggers look for it.
     fn write_entry(&mut self, behind: u32) -> u32 {
         let last = behind - ENTRY_LENGTH;
         let entry = last - (last % SITE_WINDOW).saturating_sub(SITE_WINDOW - ENTRY_LENGTH);
@@ -500,7 +500,7 @@ impl<'a> FunctionCompiler<'a> {
         entry
     }
 
-    /// The caller's registers back.
+    /// Restores the caller's registers.
     pub(super) fn restore(&mut self, saved: u32) {
         for (reg, slot) in CALLEE_SAVED {
             if saved & reg.bit() != 0 {

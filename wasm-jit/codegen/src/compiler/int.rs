@@ -10,7 +10,7 @@ fn ty_of(wide: bool) -> Ty {
 }
 
 impl FunctionCompiler<'_> {
-    /// Constants of both operands, if both are.
+    /// The constants, if both operands are constant.
     fn constants(left: &Operand, right: &Operand) -> Option<(u64, u64)> {
         match (left.val, right.val) {
             (Val::Const(left), Val::Const(right)) => Some((left, right)),
@@ -49,7 +49,7 @@ impl FunctionCompiler<'_> {
             return;
         }
         let target = self.target(false);
-        // In place: the target is the left operand, or the right one of an operation that commutes.
+        // In place: the target is the left operand, or the right one of a commutative operation.
         if let Some(target) = target {
             if commutes && self.current_reg(&right) == Some(target) && self.current_reg(&left) != Some(target)
             {
@@ -97,15 +97,15 @@ impl FunctionCompiler<'_> {
         self.flags = Some((dst, wide, self.asm.offset()));
     }
 
-    /// Sets the zero flag as the register says; nothing is to do right behind the operation that
-    /// gave it its value.
+    /// Sets the zero flag for the register; no code is needed directly after the operation that set
+    /// its value.
     pub(super) fn test_zero(&mut self, wide: bool, reg: Reg) {
         if self.flags != Some((reg, wide, self.asm.offset())) {
             self.asm.test(wide, reg, reg);
         }
     }
 
-    /// An addition into another register than the operands'.
+    /// An addition into a register other than the operands', by LEA.
     fn add_by_lea(&mut self, left: &Operand, right: &Operand, wide: bool, target: Option<Reg>) -> bool {
         if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
             return false;
@@ -148,8 +148,8 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// `and` that keeps the lowest bytes. Not of a value that is still to be loaded: all of it must
-    /// be inside the memory.
+    /// `and` that keeps the lowest bytes. Not for a pending load: all of its bytes must be inside
+    /// the memory.
     fn and_as_extension(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
         if matches!(left.val, Val::Load(_)) {
             return false;
@@ -167,7 +167,7 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// `and` whose result only serves as a condition.
+    /// `and` whose result is used as a condition only.
     fn and_as_flag(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
         if wide || self.next != Next::Condition {
             return false;
@@ -218,7 +218,7 @@ impl FunctionCompiler<'_> {
             (_, Some(own)) => own,
             _ => self.alloc(false),
         };
-        // A constant that is no immediate.
+        // A constant that does not fit an immediate.
         let right = self.to_rm(&right);
         self.to_this(&left, dst);
         self.asm.imul(wide, dst, right);
@@ -274,7 +274,7 @@ impl FunctionCompiler<'_> {
                 && (1..=3).contains(&count)
                 && let Some(src) = self.current_reg(&left).filter(|src| *src != dst)
             {
-                // One instruction in place of two.
+                // One instruction instead of two.
                 let mem = if count == 1 { Mem::indexed(src, src, 0, 0) } else { Mem::scaled(src, count, 0) };
                 self.asm.lea(wide, dst, mem);
                 return self.push(ty, Val::Reg(dst));
@@ -295,7 +295,8 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// The next local's home, or an operand's own register, or a new one.
+    /// The cache register of the local that the next instruction sets, or the operand's own
+    /// register, or a new one.
     pub(super) fn result_or(&mut self, operand: &Operand) -> Reg {
         let float = operand.ty.is_float();
         self.target(float).or_else(|| self.owns(operand)).unwrap_or_else(|| self.alloc(float))
@@ -381,13 +382,13 @@ impl FunctionCompiler<'_> {
         self.push_flag(Flag::Int(Cond::Equal));
     }
 
-    /// A condition: stays in the flags if the next instruction takes it from there.
+    /// Pushes a condition: it stays in the flags if the next instruction uses it.
     pub(super) fn push_flag(&mut self, flag: Flag) {
         let operand = Operand { ty: Ty::I32, val: Val::Flag(flag) };
         if self.next == Next::Condition {
             return self.push(Ty::I32, operand.val);
         }
-        // The operands of the comparison are done with, and so are their registers.
+        // The operands of the comparison are no longer needed, nor are their registers.
         self.registers.unpin_all();
         let dst = self.result(false);
         self.to_this(&operand, dst);
@@ -416,7 +417,7 @@ impl FunctionCompiler<'_> {
         self.push(ty_of(wide), Val::Reg(dst));
     }
 
-    /// An `i32` in a register is zero-extended already.
+    /// An `i32` in a register is already zero-extended.
     pub(super) fn extend_unsigned(&mut self) {
         let operand = self.pop();
         if let Val::Const(bits) = operand.val {
@@ -448,8 +449,8 @@ impl FunctionCompiler<'_> {
         if ty.is_float() {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }
-        // All that may change the flags or move operands comes before the comparison; moves leave
-        // the flags alone.
+        // Everything that may change the flags or move operands comes before the comparison; moves
+        // preserve the flags.
         if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }
@@ -497,7 +498,7 @@ impl FunctionCompiler<'_> {
                 Flag::Int(Cond::NotEqual)
             }
         };
-        // Constants and what is in memory come without touching the flags.
+        // Constants and memory operands are loaded without changing the flags.
         let src = self.place(on_true);
         self.move_value(ty, super::state::Place::Reg(dst), src);
         let done = self.asm.new_label();

@@ -1,11 +1,11 @@
-//! Locals: read, written, saved and brought home.
+//! Locals: reads, writes, saving and loading of register-cached locals.
 //!
-//! A local without a home is always up to date in its slot; a register may hold a copy. A local
-//! with a home is there at every label of the region; between labels it may be in its slot only,
-//! after a call, until it is used or a label comes.
+//! A local that is not register-cached is always up to date in its slot; a register may hold a
+//! copy. A register-cached local is in its cache register at every label of the region; between
+//! labels, after a call, it may be in its slot only, until it is used or the next label.
 
+use super::cached_locals::{Region, bits, is_callee_saved};
 use super::function::{FunctionCompiler, Next};
-use super::homes::{Region, bits, is_callee_saved};
 use super::register_file::Holder;
 use super::state::{Local, Place, Val};
 use crate::asm::Reg;
@@ -20,12 +20,12 @@ impl FunctionCompiler<'_> {
         if operand.val == Val::Local(local) {
             return;
         }
-        self.part_from_aliases(local);
-        let Local { ty, home, .. } = self.locals[local as usize];
-        match home {
-            Some(home) => {
-                self.to_this(&operand, home);
-                self.locals[local as usize].reg = Some(home);
+        self.materialize_aliases(local);
+        let Local { ty, cache_reg, .. } = self.locals[local as usize];
+        match cache_reg {
+            Some(cache_reg) => {
+                self.to_this(&operand, cache_reg);
+                self.locals[local as usize].reg = Some(cache_reg);
                 self.locals[local as usize].in_slot = false;
             }
             None => {
@@ -37,7 +37,7 @@ impl FunctionCompiler<'_> {
                 }
                 if let Place::Reg(reg) = place
                     && self.registers.holder(reg) == Holder::Free
-                    && self.region().homes & reg.bit() == 0
+                    && self.region().cached & reg.bit() == 0
                 {
                     self.locals[local as usize].reg = Some(reg);
                     self.registers.hold(reg, Holder::Copy(local));
@@ -51,40 +51,40 @@ impl FunctionCompiler<'_> {
         self.local_get(local);
     }
 
-    /// A register for the current instruction's result: the home of the local that comes next, if
-    /// it has one that fits, else a new one.
+    /// A register for the current instruction's result: the cache register of the local that the
+    /// next instruction sets, if it has one of this kind, else a new one.
     pub(super) fn result(&mut self, float: bool) -> Reg {
         self.target(float).unwrap_or_else(|| self.alloc(float))
     }
 
-    /// The home of the local that the next instruction sets, ready to be written. The operands must
-    /// have been taken.
+    /// The cache register of the local that the next instruction sets, ready to be written. The
+    /// operands of the current instruction must have been popped.
     pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
         let Next::SetLocal(local) = self.next else { return None };
-        let home = self.locals[local as usize].home?;
-        if home.is_float() != float {
+        let cache_reg = self.locals[local as usize].cache_reg?;
+        if cache_reg.is_float() != float {
             return None;
         }
-        self.part_from_aliases(local);
-        // Its old value is gone with the first write.
-        Some(home)
+        self.materialize_aliases(local);
+        // Its old value is overwritten by the first write.
+        Some(cache_reg)
     }
 
-    /// Where a local is right now.
+    /// The current location of a local.
     pub(super) fn local_place(&self, local: u32) -> Place {
         self.locals[local as usize].reg.map_or_else(|| Place::Mem(self.frame.local_slot(local)), Place::Reg)
     }
 
-    /// A register with the local's value, pinned: its home, or a copy.
+    /// A register with the local's value, pinned: its cache register, or one with a copy.
     pub(super) fn local_reg(&mut self, local: u32) -> Reg {
-        let Local { ty, home, reg, .. } = self.locals[local as usize];
+        let Local { ty, cache_reg, reg, .. } = self.locals[local as usize];
         if let Some(reg) = reg {
             self.registers.pin(reg);
             return reg;
         }
         let slot = self.frame.local_slot(local);
-        let reg = match home {
-            Some(home) => home,
+        let reg = match cache_reg {
+            Some(cache_reg) => cache_reg,
             None => {
                 let reg = self.alloc(ty.is_float());
                 self.registers.hold(reg, Holder::Copy(local));
@@ -97,9 +97,9 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Gives operands that are another name for the local a value of their own, before it is
+    /// Gives operands that are aliases of the local their own registers, before the local is
     /// written.
-    pub(super) fn part_from_aliases(&mut self, local: u32) {
+    pub(super) fn materialize_aliases(&mut self, local: u32) {
         let mut left = self.locals[local as usize].aliases;
         for height in (0..self.stack.len()).rev() {
             if left == 0 {
@@ -109,16 +109,16 @@ impl FunctionCompiler<'_> {
                 continue;
             }
             left -= 1;
-            let Local { ty, home, reg, .. } = self.locals[local as usize];
+            let Local { ty, cache_reg, reg, .. } = self.locals[local as usize];
             let own = match reg {
-                // The copy becomes the operand's.
-                Some(reg) if home.is_none() => {
+                // The copy becomes the operand's register.
+                Some(reg) if cache_reg.is_none() => {
                     self.locals[local as usize].reg = None;
                     reg
                 }
                 _ => {
                     let own = self.alloc(ty.is_float());
-                    // Giving it may have stored this very operand.
+                    // The allocation may have spilled this operand.
                     if self.stack[height].val != Val::Local(local) {
                         continue;
                     }
@@ -140,7 +140,7 @@ impl FunctionCompiler<'_> {
         self.locals[local as usize].aliases > 0 || last > self.position || last >= self.loops.outermost()
     }
 
-    /// Brings a local with a home up to date in its slot.
+    /// Brings the slot of a register-cached local up to date.
     pub(super) fn store_local(&mut self, local: u32) {
         let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
         if let Some(reg) = reg
@@ -154,8 +154,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Brings every local into its home that is not there.
-    pub(super) fn load_homes(&mut self) {
+    /// Loads all register-cached locals that are in their slots only.
+    pub(super) fn load_cached_locals(&mut self) {
         for (reg, local) in self.region().iter() {
             if self.locals[local as usize].reg.is_some() || !self.is_live(local) {
                 continue;
@@ -166,8 +166,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Before a call: nothing of value stays in registers that the callee may use. Inside a `try`
-    /// nothing stays in registers only, since the handler finds values in the frame.
+    /// Before a call: saves all values in registers that the callee may clobber. Inside a `try` no
+    /// value stays in a register only, because the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
         let in_try = self.try_region.is_some();
         for (reg, local) in self.region().iter() {
@@ -188,18 +188,19 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The state at a label of a region: locals at home, no copies.
+    /// Sets the state at a label of a region: register-cached locals in their registers, no copies.
     pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
         self.flags = None;
         self.drop_copies();
         for (_, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
-            *local = Local { home: None, reg: None, in_slot: true, ..*local };
+            *local = Local { cache_reg: None, reg: None, in_slot: true, ..*local };
         }
         self.current_region = region;
         for (reg, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
-            *local = Local { home: Some(reg), reg: Some(reg), in_slot: in_slot & reg.bit() != 0, ..*local };
+            *local =
+                Local { cache_reg: Some(reg), reg: Some(reg), in_slot: in_slot & reg.bit() != 0, ..*local };
         }
     }
 
@@ -207,8 +208,8 @@ impl FunctionCompiler<'_> {
         &self.regions[self.current_region]
     }
 
-    /// Homes whose locals are up to date in their slots too.
-    pub(super) fn homes_in_slots(&self) -> u32 {
+    /// The cache registers whose locals are up to date in their slots too.
+    pub(super) fn cached_in_slots(&self) -> u32 {
         let mut set = 0;
         for (reg, local) in self.region().iter() {
             if self.locals[local as usize].in_slot {

@@ -1,9 +1,9 @@
 //! Loads, stores, globals, tables.
 //!
-//! An access to a memory of 32 bits needs no check: the base plus an index of 32 bits plus an
-//! offset of 32 bits stays inside the range that is reserved for the memory, and what is beyond its
-//! size faults. Where no such range is reserved ([`CodeSettings`](crate::module::CodeSettings)),
-//! the end of the access is compared with the memory's length.
+//! An access to a 32-bit memory needs no check: the base plus a 32-bit index plus a 32-bit offset
+//! stays inside the reserved range, and an access beyond the memory's size faults. If there is no
+//! reservation ([`CodeSettings`](crate::module::CodeSettings)), the end of the access is compared
+//! with the memory's length.
 
 use wasmparser::{MemArg, MemArgTarget};
 
@@ -31,7 +31,7 @@ impl FunctionCompiler<'_> {
         base
     }
 
-    /// Traps if the memory is shorter than the index in `reg` and `end` together.
+    /// Traps if `reg` + `end` exceeds the memory's length.
     fn check_bounds(&mut self, memory: u32, reg: Reg, end: i32) {
         self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
         self.asm.mov(true, SCRATCH, Mem::base(SCRATCH, 0));
@@ -45,8 +45,8 @@ impl FunctionCompiler<'_> {
         self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
     }
 
-    /// Traps if the memory is shorter than the end in this register of an access of `size` bytes;
-    /// else makes it the beginning.
+    /// Traps if the end of an access of `size` bytes, in this register, exceeds the memory's
+    /// length; otherwise turns it into the start address.
     fn check_end(&mut self, memory: u32, end: Reg, size: Size) {
         self.check_bounds(memory, end, 0);
         let masks = self.module.settings.masks_indices;
@@ -60,12 +60,12 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// What a memory has at least, in bytes.
+    /// The minimum length of a memory, in bytes.
     fn least_length(&self, memory: u32) -> u64 {
         self.module.memories[memory as usize].initial << PAGE
     }
 
-    /// Where an access of `size` bytes goes.
+    /// The address of an access of `size` bytes.
     pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
         let base = self.memory_base(memory);
@@ -111,7 +111,7 @@ impl FunctionCompiler<'_> {
         Mem::indexed(base, far, 0, 0)
     }
 
-    /// The same with one register at most besides the operand's, for instructions that need the
+    /// The same, using at most one register besides the operand's, for instructions that need the
     /// others.
     pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
@@ -139,19 +139,20 @@ impl FunctionCompiler<'_> {
         Mem::base(whole, disp)
     }
 
-    /// Leaves the loading to the next instruction.
+    /// Pushes a load that the next instruction performs.
     fn push_load(&mut self, ty: Ty, mem: Mem) {
         let height = self.stack.len() as u32;
         for reg in mem.registers() {
-            let home = self.region().homes & reg.bit() != 0;
-            if !home && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free {
+            let caches_local = self.region().cached & reg.bit() != 0;
+            if !caches_local && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free
+            {
                 self.registers.hold(reg, Holder::Operand(height));
             }
         }
         self.push(ty, Val::Load(mem));
     }
 
-    /// Whether the next instruction takes a value of this type from memory.
+    /// Whether the next instruction can take a value of this type from memory.
     fn next_takes_memory(&self, ty: Ty) -> bool {
         match (self.next, ty) {
             (Next::Int { wide } | Next::Add { wide }, Ty::I32 | Ty::I64) => wide == ty.wide(),
@@ -160,7 +161,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// A load of a whole value.
+    /// A load of a full value.
     pub(super) fn load(&mut self, ty: Ty, arg: &MemArg) {
         let operand = self.pop();
         let size = if ty.wide() { Size::B8 } else { Size::B4 };
@@ -177,7 +178,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// A load of a part, extended.
+    /// A load of a partial value, extended.
     pub(super) fn load_part(&mut self, ty: Ty, size: Size, signed: bool, arg: &MemArg) {
         let operand = self.pop();
         let mem = self.address(&operand, arg, size);
@@ -251,7 +252,7 @@ impl FunctionCompiler<'_> {
 
     // Tables.
 
-    /// The place of a table's element; traps beyond the end.
+    /// The address of a table's element; traps if out of bounds.
     pub(super) fn element(&mut self, table: u32, index: &Operand, trap: TrapCode) -> Mem {
         let index = self.to_reg(index);
         let elements = self.alloc(false);
@@ -270,8 +271,8 @@ impl FunctionCompiler<'_> {
         Mem::indexed(elements, index, 3, 0)
     }
 
-    /// The index, or 0 if the last comparison has found that it is not below its bound: by data,
-    /// which the processor does not guess.
+    /// The index, or 0 if the last comparison found it not below its bound: a data dependency,
+    /// which the processor does not predict.
     pub(super) fn mask_if_not_below(&mut self, masked: Reg, index: Reg) {
         self.asm.alu(Alu::Sbb, true, masked, masked);
         self.asm.alu(Alu::And, true, masked, index);
@@ -307,15 +308,15 @@ impl FunctionCompiler<'_> {
         self.push(Ty::Ref, Val::Reg(dst));
     }
 
-    // What the runtime does.
+    // Operations of the runtime.
 
-    /// A libcall of the top operands, behind these constants; none of them is left.
+    /// A libcall with these constants, followed by the top operands, which it pops.
     pub(super) fn bulk(&mut self, libcall: Libcall, constants: &[u64], operands: usize) {
         self.libcall(libcall, constants, operands);
         self.check_answer();
     }
 
-    /// Two indices as one argument.
+    /// Packs two indices into one argument.
     pub(super) fn two(low: u32, high: u32) -> u64 {
         u64::from(low) | u64::from(high) << 32
     }
@@ -330,14 +331,14 @@ impl FunctionCompiler<'_> {
         self.push_answer(Ty::I32);
     }
 
-    /// What a libcall has left in `rax`.
+    /// Pushes the result of a libcall, in `rax`.
     pub(super) fn push_answer(&mut self, ty: Ty) {
         self.registers.pin(Reg::RAX);
         self.push(ty, Val::Reg(Reg::RAX));
     }
 }
 
-/// The memory that an access names.
+/// The memory that an access refers to.
 pub(super) fn memory_of(arg: &MemArg) -> u32 {
     match arg.target {
         MemArgTarget::Memory(memory) => memory,

@@ -1,43 +1,45 @@
 //! The single-pass compiler.
 //!
-//! Each operator becomes code at once, with what is known of the operands then. One operator is
-//! looked ahead, so that a comparison fuses with its branch, a load with its use, and a result goes
-//! straight to the local that takes it.
+//! Each operator is compiled at once, with what is known of its operands at that point. The next
+//! operator is looked at too, so that a comparison fuses with its branch, a load with its use, and
+//! a result goes directly to the local that is set next.
 //!
 //! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
-//! `state.rs` tells how operands and locals are kept, `homes.rs` which locals live in registers,
-//! `edges.rs` what happens on the way to a label, `function.rs` how a function is put together.
+//! `state.rs` (the state of operands and locals), `cached_locals.rs` (which locals are kept in
+//! registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
 //!
 //! # A function
-//! 1. `scan.rs` looks it over: where its loops are, which locals they use, where they call.
-//! 2. `homes.rs` chooses registers for locals, by these facts: now for the function, and later for
-//!    each loop when it is opened.
-//! 3. `function.rs` leaves a hole for the prologue, brings the parameters to their places, and
-//!    takes operator after operator.
-//! 4. `operators.rs` hands each to its family: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
+//! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call.
+//! 2. `cached_locals.rs` assigns registers to locals, based on the scan: first for the function,
+//!    later for each loop when it is opened.
+//! 3. `function.rs` reserves space for the prologue, moves the parameters to their locations, and
+//!    compiles operator after operator.
+//! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
 //!    `atomics.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`.
-//!    Registers come from `registers.rs` (what is in use is in `register_file.rs`), slots from
-//!    `frame.rs`. What runs rarely is put aside (`cold.rs`).
-//! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue: frame size
-//!    and saved registers are known now.
+//!    Registers come from `registers.rs` (`register_file.rs` tracks their use), slots from
+//!    `frame.rs`. Code that rarely runs is collected in `cold.rs`.
+//! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
+//!    size and saved registers are known.
 //!
-//! What comes out is in `output.rs`. Calls between functions are linked later, by whoever puts the
-//! chunks in their places. `trampoline.rs` makes the code by which the host enters, and is called.
+//! The result is in `output.rs`. Calls between functions are linked later, when the chunks are
+//! placed. `trampoline.rs` generates the code through which the host calls compiled code, and is
+//! called by it.
 //!
-//! The code depends on nothing but the function and the module's declarations: compiling a function
-//! once more gives the same bytes. So nothing is kept about where its instructions are: who must
-//! know, compiles the function again in the sight of an [`Observer`]. That holds only as long as
-//! every decision follows from the function and the declarations: none from an address, a time, a
-//! hash seed, or the function before.
+//! The code depends only on the function and the module's declarations: compiling a function again
+//! produces the same bytes. So no positions of instructions are stored; to get them, compile the
+//! function again with an [`Observer`]. This holds only as long as every decision follows from the
+//! function and the declarations: none from an address, the time, a hash seed, or the previous
+//! function.
 
 #![expect(
     clippy::wrong_self_convention,
-    reason = "`to_reg` brings an operand to a register, and makes room there first"
+    reason = "`to_reg` moves an operand to a register, and may spill another one first"
 )]
 
 pub(crate) mod abi;
 mod atomics;
 mod branches;
+mod cached_locals;
 mod calls;
 mod cold;
 mod control;
@@ -47,7 +49,6 @@ mod exceptions;
 mod float;
 mod frame;
 mod function;
-mod homes;
 mod int;
 mod locals;
 mod memory;
@@ -77,17 +78,17 @@ use wasmparser::FunctionBody;
 use crate::module::ModuleInfo;
 use crate::vmctx::VmLayout;
 
-/// Why a valid function cannot be compiled: a limit of this compiler.
+/// A valid function cannot be compiled: a limit of this compiler.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("function {function}: {reason}")]
 pub struct Limit {
-    /// Its index, imports counted.
+    /// Its index, including imports.
     pub function: u32,
     /// Which limit.
     pub reason: &'static str,
 }
 
-/// Compiles functions of one module, one after the other; a thread has its own.
+/// Compiles functions of one module, one after the other; each thread has its own.
 #[derive(Debug)]
 pub struct Compiler<'m> {
     module: &'m ModuleInfo,
@@ -96,7 +97,7 @@ pub struct Compiler<'m> {
 }
 
 impl<'m> Compiler<'m> {
-    /// For the functions of a module.
+    /// A compiler for the functions of a module.
     pub fn new(module: &'m ModuleInfo) -> Self {
         Self { module, layout: VmLayout::new(module), scratch: function::Scratch::default() }
     }
@@ -104,16 +105,15 @@ impl<'m> Compiler<'m> {
     /// Appends a function, which must be valid, to a chunk.
     ///
     /// # Errors
-    /// The function exceeds a limit of the compiler. The chunk is of no use then.
+    /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
         function::compile(self, index, body, chunk, &Sites::None, None)
     }
 
-    /// As [`Compiler::compile`], in the sight of an observer, which changes nothing: the code is
-    /// the same.
+    /// Like [`Compiler::compile`], with an observer, which does not change the code.
     ///
     /// # Errors
-    /// As [`Compiler::compile`]; none for a function that was compiled before.
+    /// Like [`Compiler::compile`]; none for a function that was compiled before.
     pub fn compile_observed(
         &mut self,
         index: u32,

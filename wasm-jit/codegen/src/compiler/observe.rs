@@ -1,32 +1,32 @@
-//! What the compiler shows of its work: where the code of each instruction is, and where the values
-//! are in front of it.
+//! Observation of the compiler: the code position of each instruction, and the locations of values
+//! before it.
 //!
-//! Nothing of this is kept when a module is compiled. Who must know compiles the function again,
-//! which gives the same code, and watches it as an [`Observer`]: [`Positions`] collects places, and
-//! [`FrameMaps`] a [`FrameMap`] of the state in front of each instruction that is asked for. What a
-//! map says holds whenever the program is about to execute the instruction: it is at the place
-//! where the instruction's code begins then, whichever way it has come there.
+//! None of this is stored when a module is compiled. To get it, the function is compiled again,
+//! which produces the same code, with an [`Observer`]: [`Positions`] collects code positions, and
+//! [`FrameMaps`] a [`FrameMap`] of the state before each requested instruction. A map holds
+//! whenever the program is about to execute the instruction, that is, when it is at the code
+//! position of the instruction, on whichever path it got there.
 
 use std::fmt;
 
 use super::abi::Ty;
+use super::cached_locals::{Region, bits};
 use super::control::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
-use super::homes::{Region, bits};
 use super::output::{CompiledFunction, Position};
 use super::state::{Flag, Local, Operand, Val};
 use super::stub::AtSite;
 use crate::asm::{Cond, Mem, Reg};
 
-/// Watches a function while it is compiled. Offsets of code are in the chunk.
+/// Is notified while a function is compiled. Code offsets are relative to the chunk.
 pub trait Observer {
-    /// The code of an instruction begins: for every instruction, in their order. Several may begin
-    /// at the same place, since many have no code of their own.
+    /// The code of an instruction begins: called for every instruction, in order. Several may begin
+    /// at the same position, since many have no code of their own.
     fn instruction(&mut self, position: Position, state: &State<'_>);
 
-    /// More code of an instruction, apart from the rest: what runs rarely, and the epilogue. Or no
-    /// code: [`Position::DATA`].
+    /// Additional code of an instruction, outside of the main sequence: cold code, and the
+    /// epilogue. Or data: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
 
     /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
@@ -38,7 +38,7 @@ pub trait Observer {
     fn transfer(&mut self, _code: u32) {}
 }
 
-/// What the compiler knows in front of an instruction.
+/// The state of the compiler before an instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct State<'a> {
     reachable: bool,
@@ -53,41 +53,41 @@ pub struct State<'a> {
     params: usize,
     position: u32,
     outermost_loop: u32,
-    /// Whether the code may rely on the flags that were set last.
+    /// Whether the code may rely on the current flags.
     flags_in_use: bool,
 }
 
-/// Where the values of a frame are, in front of an instruction.
+/// The locations of the values of a frame, before an instruction.
 ///
-/// Besides the registers that it names, `r14`, `r15`, `rbp` and `rsp` are what they always are, and
-/// `rbx`, `r12` and `r13` are the caller's where the function does not use them. All others are
-/// free.
+/// In addition to the registers in the map, `r14`, `r15`, `rbp` and `rsp` have their usual roles,
+/// and `rbx`, `r12` and `r13` hold the caller's values if the function does not use them. All other
+/// registers are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameMap {
-    /// Parameters and locals, up to the last one that the function uses; those behind are zero for
-    /// ever.
+    /// Parameters and locals, up to the last one that the function uses; the following ones are
+    /// always zero.
     pub locals: Box<[Placed<LocalPlace>]>,
     /// Operands, the top one last.
     pub operands: Box<[Placed<OperandPlace>]>,
-    /// Registers whose values are needed from here on.
+    /// Live registers.
     pub registers: Box<[Reg]>,
-    /// Whether the flags are needed from here on.
+    /// Whether the flags are live.
     pub flags: bool,
 }
 
-/// A value's type and place.
+/// A value's type and location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed<P> {
-    /// As far as code depends on it.
+    /// The parts that the code depends on.
     pub ty: Ty,
-    /// Where it is.
+    /// The location.
     pub place: P,
 }
 
-/// Where a local is. Slots are given by their offset from `rbp`.
+/// The location of a local. Slots are given by their offset from `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalPlace {
-    /// In a register, and in its slot too if that is given.
+    /// In a register, and also in its slot if that is given.
     Register {
         /// The register.
         reg: Reg,
@@ -96,61 +96,61 @@ pub enum LocalPlace {
     },
     /// In its slot only.
     Slot(i32),
-    /// Nowhere, and zero: no instruction of the function names it.
+    /// No location, and zero: no instruction of the function uses it.
     Zero,
-    /// The next instruction sets it, and its new value, the top operand, is in its place already.
-    /// The old one is gone.
+    /// The next instruction sets it, and its new value, the top operand, is already in its
+    /// location. The old value is lost.
     Overwritten,
-    /// Nowhere: no instruction from here on reads it.
+    /// No location: no later instruction reads it.
     Dead,
 }
 
-/// Where an operand is.
+/// The location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandPlace {
-    /// Nowhere: the compiler knows its bits.
+    /// No location: a constant.
     Constant(u64),
     /// In a register.
     Register(Reg),
-    /// Where this local is.
+    /// In the location of this local.
     Local(u32),
     /// In a slot, by the offset from `rbp`.
     Slot(i32),
-    /// In memory: the next instruction is to load it, which may trap.
+    /// In memory: the next instruction loads it, which may trap.
     Load(Address),
-    /// It is a register's value shifted left, which the next instruction is to do.
+    /// A register's value shifted left; the next instruction does the shift.
     Shifted {
         /// The register.
         reg: Reg,
         /// By how many bits.
         by: u8,
     },
-    /// It is 1 if the condition holds, else 0; the next instruction is to take it from the flags.
+    /// 1 if the condition holds, else 0; the next instruction reads it from the flags.
     Flags(Condition),
-    /// Nowhere: the next instruction only asks whether it is zero, which it is unless the condition
-    /// holds.
+    /// No location: the next instruction only tests whether it is zero, which it is unless the
+    /// condition holds.
     Truth(Condition),
 }
 
-/// A place in memory: the sum of the parts that there are.
+/// A memory address: the sum of the parts that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// A register.
     pub base: Option<Reg>,
-    /// A register, and by how many bits it is shifted left.
+    /// A register, and the number of bits by which it is shifted left.
     pub index: Option<(Reg, u8)>,
     /// A constant.
     pub displacement: i32,
 }
 
-/// What the flags are asked.
+/// A condition on the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// A condition of the processor, by its code in SETcc and Jcc.
     Code(u8),
-    /// Equal, and ordered: of a comparison of floats.
+    /// Equal and ordered, after a comparison of floats.
     FloatEqual,
-    /// Not equal, or unordered.
+    /// Not equal or unordered.
     FloatNotEqual,
 }
 
@@ -214,7 +214,7 @@ impl<'a> State<'a> {
         self.reachable
     }
 
-    /// What a stub needs to know that comes here.
+    /// What a stub of a site here needs to know.
     #[must_use]
     pub fn at_site(&self) -> AtSite {
         let load = |operand: &Operand| match operand.val {
@@ -224,7 +224,7 @@ impl<'a> State<'a> {
         AtSite { needs_flags: self.flags_in_use, pending: self.stack.iter().filter_map(load).collect() }
     }
 
-    /// Where the values are; none in front of an instruction that cannot be reached.
+    /// The locations of the values; `None` before an unreachable instruction.
     #[must_use]
     pub fn frame_map(&self) -> Option<FrameMap> {
         if !self.reachable {
@@ -272,22 +272,23 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether the operand is the exception that a `catch` keeps for `rethrow`: no operand of the
-    /// program's.
+    /// Whether the operand is the exception that a `catch` keeps for `rethrow`, which is not an
+    /// operand of the program.
     fn is_exception(&self, height: usize) -> bool {
         let is_handler = |control: &&Control<'_>| matches!(control.kind, Kind::Catch { .. });
         self.control.iter().filter(is_handler).any(|control| control.height as usize == height)
     }
 
-    /// Whether the home of the local holds an operand already that the next instruction is to
-    /// assign to it.
+    /// Whether the local's cache register already holds the operand that the next instruction
+    /// assigns to it.
     fn is_overwritten(&self, local: &Local) -> bool {
-        let is_at_home = |operand: &Operand| local.home.is_some_and(|home| operand.val == Val::Reg(home));
-        self.stack.last().is_some_and(is_at_home)
+        let is_in_cache_reg =
+            |operand: &Operand| local.cache_reg.is_some_and(|cache_reg| operand.val == Val::Reg(cache_reg));
+        self.stack.last().is_some_and(is_in_cache_reg)
     }
 
-    /// Whether this instruction or a later one may read the local. Only then are the places right
-    /// that the compiler has for it.
+    /// Whether this instruction or a later one may read the local. Only then is the location in the
+    /// compiler's state valid.
     fn is_live(&self, index: usize, local: &Local) -> bool {
         let last = self.last_access[index];
         last != 0 && (local.aliases > 0 || last >= self.position || last >= self.outermost_loop)
@@ -312,7 +313,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// Collects where the code of the instructions is.
+/// Collects the code positions of instructions.
 #[derive(Debug, Default)]
 pub struct Positions(Vec<Position>);
 
@@ -327,7 +328,7 @@ impl Observer for Positions {
 }
 
 impl Positions {
-    /// In the order of the code, by offsets from the entry of the function that was watched.
+    /// In code order, by offsets from the entry of the observed function.
     #[must_use]
     pub fn in_function(mut self, function: &CompiledFunction) -> Vec<Position> {
         for position in &mut self.0 {
@@ -338,21 +339,20 @@ impl Positions {
     }
 }
 
-/// Collects the maps of the frames in front of those instructions that are asked for, by their
-/// offsets in the module.
+/// Collects the frame maps before the requested instructions, by their offsets in the module.
 pub struct FrameMaps<F> {
     is_wanted: F,
     maps: Vec<(Position, FrameMap)>,
 }
 
 impl<F: FnMut(u32) -> bool> FrameMaps<F> {
-    /// Of the instructions for which `is_wanted` says so.
+    /// Frame maps of the instructions for which `is_wanted` returns true.
     pub fn of(is_wanted: F) -> Self {
         Self { is_wanted, maps: Vec::new() }
     }
 
-    /// In the order of the instructions, by offsets from the entry of the function that was
-    /// watched. There is none for an instruction that cannot be reached.
+    /// In instruction order, by offsets from the entry of the observed function. Unreachable
+    /// instructions have no map.
     #[must_use]
     pub fn in_function(mut self, function: &CompiledFunction) -> Vec<(Position, FrameMap)> {
         for (position, _) in &mut self.maps {

@@ -1,4 +1,4 @@
-//! From each operator to its code.
+//! Dispatches each operator to its code.
 
 use wasmparser::Operator;
 
@@ -13,7 +13,7 @@ use crate::asm::{Alu, Cond, FloatOp, Rounding, Shift, Size};
 use crate::vmctx::{Libcall, TrapCode};
 
 impl FunctionCompiler<'_> {
-    /// One operator in code that can be reached.
+    /// Compiles one reachable operator.
     pub(super) fn operator(&mut self, operator: &Operator<'_>) -> Result<(), Limit> {
         use Misfit::{Saturate, Trap};
         use Operator as O;

@@ -1,18 +1,18 @@
 //! Which registers are in use, and for what.
 //!
-//! A register is *held* by an operand, or by a copy of a local, until it is given up. It is
-//! *pinned* by the current instruction: one that it has taken from the stack, or was just given, is
-//! not given out again until the next instruction. Registers at which locals are at home are
-//! neither: they are the region's (`homes.rs`).
+//! A register is *held* by an operand, or by a copy of a local, until it is released. It is
+//! *pinned* if the current instruction has taken it from the stack or allocated it; a pinned
+//! register is not allocated again until the next instruction. Registers that cache locals are
+//! neither: they belong to the region (`cached_locals.rs`).
 
-use super::homes::bits;
+use super::cached_locals::bits;
 use crate::asm::Reg;
 
 /// What a register is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Free,
-    /// A copy of a local without a home.
+    /// A copy of a local that is not register-cached.
     Copy(u32),
     /// The operand at this height.
     Operand(u32),
@@ -35,7 +35,7 @@ impl RegisterFile {
         self.holders[reg.0 as usize]
     }
 
-    /// Notes what a register is used for.
+    /// Records the use of a register.
     pub(super) fn hold(&mut self, reg: Reg, holder: Holder) {
         self.holders[reg.0 as usize] = holder;
         match holder {
@@ -49,7 +49,7 @@ impl RegisterFile {
         self.held
     }
 
-    /// One of the set that is neither held nor pinned.
+    /// A register of the set that is neither held nor pinned.
     pub(super) fn free_of(&self, set: u32) -> Option<Reg> {
         bits(set & !self.held & !self.pinned).next()
     }
@@ -62,12 +62,12 @@ impl RegisterFile {
         self.pinned &= !reg.bit();
     }
 
-    /// For the next instruction, or where the current one is done with all that it has taken.
+    /// Called before the next instruction, or when the current one has finished with its operands.
     pub(super) fn unpin_all(&mut self) {
         self.pinned = 0;
     }
 
-    /// Those of the set that are not pinned.
+    /// The registers of the set that are not pinned.
     pub(super) fn unpinned(&self, set: u32) -> u32 {
         set & !self.pinned
     }

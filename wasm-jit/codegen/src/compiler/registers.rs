@@ -1,22 +1,22 @@
 //! Registers for operands, and moves between registers and slots.
 //!
-//! Registers are given to operands as they are needed. When none is free, a copy of a local is
-//! forgotten, or the lowest operand goes to its slot. Registers of operands that an instruction has
-//! taken from the stack, and those that it has just been given, are *pinned*: not given out again
-//! until the next instruction.
+//! Registers are allocated to operands on demand. When none is free, a copy of a local is dropped,
+//! or the lowest operand is spilled to its slot. Registers of operands that an instruction has
+//! popped, and those just allocated, are *pinned*: not allocated again until the next instruction.
 
 use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
+use super::cached_locals::bits;
 use super::function::FunctionCompiler;
-use super::homes::bits;
 use super::register_file::Holder;
 use super::state::{Constant, Operand, Place, Val, immediate, size_of};
 use crate::asm::{Mem, Reg};
 
-/// Constants that are looked through for the same one.
+/// Number of recent constants that are searched for an equal one.
 const RECENT_CONSTANTS: usize = 16;
 
 impl FunctionCompiler<'_> {
-    /// Moves a value; `SCRATCH` or `FLOAT_SCRATCH` helps from memory to memory. The flags stay.
+    /// Moves a value, through `SCRATCH` or `FLOAT_SCRATCH` from memory to memory. Preserves the
+    /// flags.
     pub(super) fn move_value(&mut self, ty: Ty, dst: Place, src: Place) {
         match (dst, src) {
             (Place::Reg(dst), Place::Reg(src)) if dst == src => {}
@@ -52,7 +52,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// A constant of so many bytes behind the code.
+    /// A constant of `size` bytes after the code.
     pub(super) fn constant(&mut self, bits: u128, size: u32) -> Mem {
         let recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
         let known = recent.clone().find(|known| known.bits == bits && known.size == size);
@@ -68,23 +68,23 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn temps(&self, float: bool) -> u32 {
-        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().homes
+        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().cached
     }
 
-    /// A register for operands, pinned.
+    /// Allocates a register for an operand, and pins it.
     pub(super) fn alloc(&mut self, float: bool) -> Reg {
         self.alloc_of(self.temps(float))
     }
 
-    /// A register of the set, pinned.
+    /// Allocates a register of the set, and pins it.
     pub(super) fn alloc_of(&mut self, set: u32) -> Reg {
         let reg = self.free_one(set);
         self.registers.pin(reg);
         reg
     }
 
-    /// One register of the set that is not pinned, made free: a free one, else that of a copy, else
-    /// that of the lowest operand.
+    /// Frees one register of the set that is not pinned: a free one, else that of a copy, else that
+    /// of the lowest operand.
     fn free_one(&mut self, set: u32) -> Reg {
         if let Some(free) = self.registers.free_of(set) {
             return free;
@@ -125,7 +125,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Makes this register free, which is never a home, and pins it.
+    /// Frees this register, which must not be a cache register, and pins it.
     pub(super) fn take(&mut self, reg: Reg) {
         match self.registers.holder(reg) {
             Holder::Free => {}
@@ -168,7 +168,7 @@ impl FunctionCompiler<'_> {
         self.stack[height as usize].val = Val::Slot;
     }
 
-    /// All operands to their slots; constants stay.
+    /// Spills all operands to their slots, except for constants.
     pub(super) fn spill_operands(&mut self) {
         let top = self.stack.len() as u32;
         for height in self.spilled..top {

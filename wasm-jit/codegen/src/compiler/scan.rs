@@ -1,19 +1,19 @@
-//! A look over a function before it is compiled: where its loops are, and which locals they use.
+//! A scan of a function before it is compiled: where its loops are, and which locals they use.
 //!
-//! One pass over the operators, which takes a small part of the time of compiling. Compiling stays
-//! one pass: it only asks here which locals deserve registers when it comes to a loop.
+//! One pass over the operators, which takes a small part of the compile time. The compiler itself
+//! remains single-pass: it uses the scan only to choose register-cached locals when it reaches a
+//! loop.
 //!
-//! Accesses to locals are a list in the order of the code, so that a loop's are a range of it.
+//! Accesses to locals are a list in code order, so that those of a loop are a contiguous range.
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, VisitOperator};
 
-/// An access to a local, or a call: the local's index, whether it writes, and how many loops it is
-/// in.
+/// An access to a local, or a call: the local's index, whether it is written, and the loop depth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access(u32);
 
 const WRITE: u32 = 1 << 31;
-/// In place of a local's index, of which a function has 50,000 at most.
+/// Marks a call, in place of a local's index: a function has at most 50,000 locals.
 const CALL: u32 = 0xffff;
 
 impl Access {
@@ -33,33 +33,33 @@ impl Access {
         self.0 & WRITE != 0
     }
 
-    /// Loops around it, at most 255.
+    /// Number of enclosing loops, at most 255.
     pub(super) fn depth(self) -> u32 {
         self.0 >> 16 & 0xff
     }
 }
 
-/// A loop of the function, in the order of the code.
+/// A loop of the function, in code order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopFacts {
     /// Its accesses.
     pub(super) first: u32,
     pub(super) end: u32,
-    /// Loops around it.
+    /// Number of enclosing loops.
     pub(super) depth: u32,
-    /// Whether no loop is inside.
+    /// Whether it contains no loop.
     pub(super) innermost: bool,
 }
 
-/// What the look has found. Kept from function to function for its memory.
+/// The result of the scan. Reused from function to function for its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
     /// Module offset of the last access to each parameter, and to each other local up to the last
-    /// one that is used; 0 for none.
+    /// one that is used; 0 if there is none.
     pub(super) last_access: Vec<u32>,
-    /// Whether there is a `try` or `try_table`.
+    /// Whether the function has a `try` or `try_table`.
     pub(super) has_try: bool,
 }
 
@@ -124,8 +124,8 @@ impl Visitor<'_> {
         }
     }
 
-    /// The operator is a constant of each caller: what remains there is one arm, and no operator is
-    /// ever made.
+    /// The operator is a constant at each call site: only one arm remains after inlining, and no
+    /// operator is constructed.
     #[inline(always)]
     fn operator(&mut self, operator: &Operator<'_>) {
         match operator {

@@ -1,30 +1,29 @@
-//! What the compiler knows at a point of the code: where every operand and every local is.
+//! The state of the compiler at a point of the code: where every operand and every local is.
 //!
-//! An *operand* of the abstract stack is a constant, a register, another name for a local, a flag,
-//! a place in memory about to be loaded, or its slot in the frame. A *local* is in its slot, or in
-//! a register, or in both. Registers are given to operands as they are needed; when none is left,
-//! the lowest operand goes to its slot.
+//! An *operand* of the abstract stack is a constant, a register, an alias of a local, a flag, a
+//! memory operand that has not been loaded yet, or its slot in the frame. A *local* is in its slot,
+//! in a register, or in both. Registers are allocated to operands on demand; when none is free, the
+//! lowest operand is spilled to its slot.
 //!
 //! Two rules make control flow cheap:
-//! - A local without a home (see `homes.rs`) is always up to date in its slot. A register may hold
-//!   a copy, until the next label.
-//! - At a label, every local with a home in the label's region is in that register, and all
+//! - A local that is not register-cached (see `cached_locals.rs`) is always up to date in its slot.
+//!   A register may hold a copy, until the next label.
+//! - At a label, every local that the label's region caches is in its cache register, and all
 //!   operands below the label's own are in their slots or constants.
 //!
-//! This file has the types, and what is asked of operands. Which registers are in use is in
-//! `register_file.rs`, how they are given out in `registers.rs`, how locals are read and written in
-//! `locals.rs`.
+//! This file has the types and the operations on operands. `register_file.rs` tracks which
+//! registers are in use, `registers.rs` allocates them, `locals.rs` reads and writes locals.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
 
-/// Operands that are another name for a local lie at most so far below the top: whoever writes a
-/// local looks for them.
+/// Aliases of a local are at most this far below the top of the stack: a write to a local searches
+/// for them.
 const MAX_ALIAS_DEPTH: u32 = 64;
 
-/// Data behind the code of a function.
+/// Data after the code of a function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constant {
     pub(super) bits: u128,
@@ -32,7 +31,7 @@ pub(super) struct Constant {
     pub(super) label: Label,
 }
 
-/// A condition in the flags: the result of a comparison, but for the last.
+/// A condition in the flags: the result of a comparison, except for the last variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     Int(Cond),
@@ -40,7 +39,7 @@ pub(super) enum Flag {
     FloatEqual,
     /// Not equal or unordered.
     FloatNotEqual,
-    /// Whether a value is not zero that is only asked for that, and is nowhere itself.
+    /// Whether a value is not zero, where the value is used for nothing else and is in no register.
     NonZero,
 }
 
@@ -55,23 +54,23 @@ impl Flag {
     }
 }
 
-/// Where an operand is.
+/// The location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Val {
     /// Its bits.
     Const(u64),
     Reg(Reg),
-    /// The same as a local.
+    /// An alias of a local.
     Local(u32),
     /// In its own slot.
     Slot,
-    /// In a slot: what an operand is after it was taken off the stack.
+    /// In a slot: the state of an operand after it was popped.
     Frame(i32),
-    /// To be loaded by the instruction that comes next.
+    /// Loaded by the next instruction.
     Load(Mem),
-    /// A register shifted left by so many bits, by the instruction that comes next.
+    /// A register shifted left by this many bits, by the next instruction.
     Scaled(Reg, u8),
-    /// To be used by the instruction that comes next.
+    /// Used by the next instruction.
     Flag(Flag),
 }
 
@@ -84,17 +83,17 @@ pub(super) struct Operand {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Local {
     pub(super) ty: Ty,
-    /// Its home in the current region.
-    pub(super) home: Option<Reg>,
+    /// The register that caches it in the current region.
+    pub(super) cache_reg: Option<Reg>,
     /// A register that holds its value.
     pub(super) reg: Option<Reg>,
     /// Whether its slot holds its value.
     pub(super) in_slot: bool,
-    /// Operands that are another name for it.
+    /// Operands that are aliases of it.
     pub(super) aliases: u32,
 }
 
-/// Where something is moved from or to.
+/// The source or destination of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Reg(Reg),
@@ -111,7 +110,7 @@ impl FunctionCompiler<'_> {
             self.spill_operand(height - MAX_ALIAS_DEPTH);
         }
         match val {
-            Val::Reg(reg) if self.region().homes & reg.bit() == 0 => {
+            Val::Reg(reg) if self.region().cached & reg.bit() == 0 => {
                 self.registers.hold(reg, Holder::Operand(height));
             }
             Val::Local(local) => self.locals[local as usize].aliases += 1,
@@ -124,7 +123,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Const(bits));
     }
 
-    /// Takes the top operand; its register stays its own until the next instruction.
+    /// Pops the top operand; its register stays pinned until the next instruction.
     pub(super) fn pop(&mut self) -> Operand {
         let mut operand = self.stack.pop().expect("validated");
         let height = self.stack.len() as u32;
@@ -156,10 +155,10 @@ impl FunctionCompiler<'_> {
         operand
     }
 
-    /// Whether the operand has a register of its own, which may be written.
+    /// The operand's own register, which may be written, if it has one.
     pub(super) fn owns(&self, operand: &Operand) -> Option<Reg> {
         match operand.val {
-            Val::Reg(reg) if self.region().homes & reg.bit() == 0 => Some(reg),
+            Val::Reg(reg) if self.region().cached & reg.bit() == 0 => Some(reg),
             _ => None,
         }
     }
@@ -178,14 +177,14 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Load(mem) => mem.registers().any(|used| used == reg),
             Val::Scaled(used, _) => used == reg,
-            // A local that is in its slot only will be loaded into its home.
-            Val::Local(local) if self.locals[local as usize].home == Some(reg) => true,
+            // A local that is in its slot only will be loaded into its cache register.
+            Val::Local(local) if self.locals[local as usize].cache_reg == Some(reg) => true,
             _ => self.current_reg(operand) == Some(reg),
         }
     }
 
-    /// The operand as the source of a move: no code is made, except for what the next instruction
-    /// was to do.
+    /// The operand as the source of a move. Emits no code, except for a pending operation of the
+    /// next instruction.
     pub(super) fn place(&mut self, operand: &Operand) -> Place {
         match operand.val {
             Val::Const(bits) => Place::Const(bits),
@@ -221,7 +220,7 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Moves the operand into this register. The flags stay, unless they are the operand.
+    /// Moves the operand into this register. Preserves the flags, unless they are the operand.
     pub(super) fn to_this(&mut self, operand: &Operand, reg: Reg) {
         match operand.val {
             Val::Scaled(index, scale) => self.asm.lea(operand.ty.wide(), reg, Mem::scaled(index, scale, 0)),
@@ -242,7 +241,7 @@ impl FunctionCompiler<'_> {
                 Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
             }
             Val::Local(local) => match self.locals[local as usize] {
-                Local { reg: None, home: None, .. } => Rm::Mem(self.frame.local_slot(local)),
+                Local { reg: None, cache_reg: None, .. } => Rm::Mem(self.frame.local_slot(local)),
                 _ => Rm::Reg(self.local_reg(local)),
             },
             _ => Rm::Reg(self.to_reg(operand)),
@@ -268,7 +267,7 @@ impl FunctionCompiler<'_> {
         self.asm.movzx(Size::B1, reg, reg);
     }
 
-    /// Loads a routine's address table, and gives the place of an entry.
+    /// Loads the address of the libcall table, and returns the address of an entry.
     pub(super) fn libcall_entry(&mut self, libcall: crate::vmctx::Libcall) -> Mem {
         self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, crate::vmctx::LIBCALLS));
         Mem::base(SCRATCH, 8 * libcall as i32)

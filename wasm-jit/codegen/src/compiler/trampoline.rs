@@ -1,5 +1,5 @@
-//! Into compiled code, and out of it to host functions. Both move values between an array and where
-//! calls have them.
+//! Trampolines: from the host into compiled code, and from compiled code to host functions. Both
+//! move values between an array and the locations of the calling convention.
 
 use wasmparser::FuncType;
 
@@ -12,11 +12,10 @@ use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, EXIT_SP, HEAD, LIBCALLS, Libcall, MEMORY0, RESULTS, STORE, TrapCode,
 };
 
-/// What an entry trampoline saves, in this order, right below `rbp`.
+/// Registers that an entry trampoline saves, in this order, directly below `rbp`.
 const SAVED: [Reg; 5] = [Reg::RBX, Reg::R12, Reg::R13, Reg::R14, Reg::R15];
 
-/// Stores a value of a register into an array's element of eight bytes, the upper half of a smaller
-/// one zero.
+/// Stores a value from a register into an eight-byte array element, zero-extended.
 fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
     let element = Mem::base(array, 8 * index as i32);
     match ty {
@@ -36,9 +35,9 @@ fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32)
 
 /// Appends the trampoline that enters compiled code:
 /// `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut u64) -> u64`.
-/// Arguments are taken from `values`, eight bytes each, results are put there. It returns 0, or 1
-/// when the activation was left by a trap or an exception. It sets the store's `activation_fp`,
-/// which the caller saves and restores.
+/// Arguments are loaded from `values`, eight bytes each, and results are stored there. It returns
+/// 0, or 1 if the activation was left by a trap or an exception. It sets the store's
+/// `activation_fp`, which the caller saves and restores.
 ///
 /// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so
 /// that one routine can leave any activation.
@@ -70,7 +69,7 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
             }
         }
     }
-    // Nobody's context is the caller's.
+    // The caller's context is null.
     asm.mov_imm(Reg::RAX, 0);
     asm.call_reg(Reg::R10);
     asm.mov(true, SCRATCH, Mem::base(Reg::RBP, -48));
@@ -93,14 +92,14 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     asm.ret(0);
 }
 
-/// Appends the trampoline by which compiled code calls a host function of this type: it calls
+/// Appends the trampoline through which compiled code calls a host function of this type: it calls
 /// `extern "sysv64" fn(context: *mut VmContext, caller: *mut VmContext, values: *mut u64) -> u64`,
-/// whose address is in the quadword behind the head of the host function's context. Arguments are
-/// in `values`, the results go there. If the answer is not 0, it calls `RaiseFromHost`.
+/// whose address is in the quadword after the head of the host function's context. Arguments and
+/// results are in `values`. If the return value is not 0, it calls `RaiseFromHost`.
 ///
-/// The frame has what a frame of compiled code has, with all callee-saved registers: they may hold
-/// references of the callers, which the collector must find, and the host may save them on another
-/// stack.
+/// The frame has the layout of a frame of compiled code, with all callee-saved registers: they may
+/// hold references of the callers, which the collector must find, and the host may save them on
+/// another stack.
 pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     let values = 8 * ty.params().len().max(ty.results().len()) as u32;

@@ -1,9 +1,9 @@
-//! Exceptions, in both of their forms: as of today, and the older one, which only one of the
-//! engines may have. Both texts of a seed do the same.
+//! Exceptions, in both forms: the current one, and the legacy one, which possibly only one of the
+//! engines supports. Both texts of a seed are equivalent.
 
 use super::{F64, Function, I32, I64};
 
-/// How a program spells them.
+/// The form of exceptions in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `try_table` and `exnref`.
@@ -12,7 +12,7 @@ pub enum Form {
     Legacy,
 }
 
-/// What an arm handles: a tag with values, or all.
+/// The exceptions that an arm handles: those of a tag with values, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handles {
     T0,
@@ -21,7 +21,7 @@ enum Handles {
 }
 
 impl Function<'_> {
-    /// A statement whose exceptions are handled, some of them.
+    /// A statement, some of whose exceptions are handled.
     pub(super) fn handled(&mut self, depth: usize) -> String {
         if self.random.one_in(4) {
             return self.delegated(depth);
@@ -56,7 +56,7 @@ impl Function<'_> {
         format!("(block $b{label} {tried})")
     }
 
-    /// What is done with an exception, whose values are operands; it may go on from here.
+    /// Handles an exception, whose values are operands; it may be rethrown.
     fn arm(&mut self, what: Handles, label: usize, depth: usize) -> String {
         let mut code = String::new();
         let values: &[_] = match what {
@@ -64,7 +64,7 @@ impl Function<'_> {
             Handles::T1 => &[I64, F64],
             Handles::All => &[],
         };
-        // Now and then they wait below what the arm does.
+        // Sometimes they stay on the stack during another statement.
         let first = if self.random.one_in(2) { self.statement(depth + 1) } else { String::new() };
         code.push_str(&first);
         for ty in values {
@@ -82,7 +82,7 @@ impl Function<'_> {
         code
     }
 
-    /// Two `try`, of which the outer one does not see the exceptions of the inner one.
+    /// Two nested `try`, of which the outer one does not see the exceptions of the inner one.
     fn delegated(&mut self, depth: usize) -> String {
         let (label, first) = self.labelled(depth);
         let body = self.statements(depth + 2);
@@ -100,7 +100,7 @@ impl Function<'_> {
         }
     }
 
-    /// Something that throws.
+    /// A statement that throws.
     pub(super) fn throw(&mut self) -> String {
         let condition = self.condition();
         let throw = if self.random.one_in(2) {
@@ -113,7 +113,8 @@ impl Function<'_> {
     }
 }
 
-/// `try_table` in the blocks that its clauses branch to; each arm goes on behind the outermost.
+/// `try_table` in the blocks that its clauses branch to; each arm continues after the outermost
+/// one.
 fn table(label: usize, body: &str, arms: &[(Handles, String)]) -> String {
     let mut clauses = String::new();
     let mut code = String::new();

@@ -1,10 +1,10 @@
-//! Control flow that carries values: loops with parameters, tables of labels, calls that end a
-//! function; and code behind a branch.
+//! Control flow with values: loops with parameters, tables of labels, tail calls; and unreachable
+//! code after a branch.
 
 use super::{Function, ITERATIONS, Ty};
 
 impl Function<'_> {
-    /// Takes the top operand.
+    /// Pops the top operand.
     pub(super) fn take(&mut self, ty: Ty) -> String {
         match self.local(ty) {
             Some(local) if !self.random.one_in(4) => format!(" (local.set {local})"),
@@ -16,14 +16,14 @@ impl Function<'_> {
         types.iter().rev().map(|ty| self.take(*ty)).collect()
     }
 
-    /// A loop with parameters, each round of which gives the next one new ones.
+    /// A loop with parameters, which each iteration passes to the next one.
     pub(super) fn loop_with_values(&mut self, depth: usize) -> String {
         let types: Vec<Ty> = (0..=self.random.below(4)).map(|_| self.ty()).collect();
         let names: String = types.iter().map(|ty| format!(" {}", ty.name())).collect();
         let counter = self.counter();
         let iterations = 1 + self.random.below(ITERATIONS);
         let first: String = types.iter().map(|ty| self.expression(*ty, 2) + " ").collect();
-        // The parameters may wait for a while.
+        // The parameters may stay on the stack during another statement.
         let before = if self.random.one_in(2) { self.statement(depth + 1) } else { String::new() };
         let taken = self.take_all(&types);
         self.open_loops += 1;
@@ -37,7 +37,7 @@ impl Function<'_> {
         )
     }
 
-    /// A table of labels with a value, some of them the same.
+    /// A table of labels with a value, with duplicates.
     pub(super) fn table_with_value(&mut self, depth: usize) -> String {
         let ty = self.ty();
         let (outer, inner) = (self.label, self.label + 1);
@@ -50,7 +50,7 @@ impl Function<'_> {
             (0..=self.random.below(5)).map(|_| format!(" $v{}", self.random.choose(&of_type))).collect();
         let (value, index) = (self.expression(ty, 2), self.expression(super::I32, 1));
         self.value_labels.pop();
-        // The value waits here.
+        // The value stays on the stack.
         let (arm, other, condition) = (self.statement(depth + 1), self.expression(ty, 2), self.condition());
         self.value_labels.pop();
         let (name, take) = (ty.name(), self.take(ty));
@@ -60,7 +60,7 @@ impl Function<'_> {
         )
     }
 
-    /// A call of a later function that has the same results, in place of a return.
+    /// A call of a later function with the same results, instead of a return.
     pub(super) fn tail_call(&mut self) -> Option<String> {
         let results = &self.signatures[self.index].results;
         let fitting: Vec<usize> = (self.index + 1..self.signatures.len())
@@ -74,7 +74,7 @@ impl Function<'_> {
         Some(format!("(if {condition} (then (return_{call})))"))
     }
 
-    /// Code behind a branch, which is not reached.
+    /// Unreachable code after a branch.
     pub(super) fn dead_code(&mut self, depth: usize) -> String {
         let label = self.label;
         self.label += 1;

@@ -20,7 +20,7 @@ use wordpatch::Bytes;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::{Form, MakeError, Site};
-use crate::code::{CodeImage, ObserveError, Region};
+use crate::code::{CodeImage, ObserveError, TryRegion};
 
 /// What an observer is shown of a version.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ pub(crate) struct Version {
     pub(super) first_bytes: Box<[u8]>,
     /// In ascending order of positions, of code and of stubs.
     pub(super) places: Box<[SitePlace]>,
-    regions: Box<[Region]>,
+    regions: Box<[TryRegion]>,
     catches: Box<[Catch]>,
 }
 
@@ -240,7 +240,7 @@ impl Version {
     }
 
     /// As [`CodeImage::catches`].
-    pub(in crate::code) fn tables(&self) -> (&[Region], &[Catch]) {
+    pub(in crate::code) fn tables(&self) -> (&[TryRegion], &[Catch]) {
         (&self.regions, &self.catches)
     }
 
@@ -272,13 +272,13 @@ fn landings(original: &Seen, sited: &Seen) -> Box<[u32]> {
 }
 
 /// The try regions as an image has them.
-fn regions_of(compiled: &CompiledFunction) -> (Box<[Region]>, Box<[Catch]>) {
+fn regions_of(compiled: &CompiledFunction) -> (Box<[TryRegion]>, Box<[Catch]>) {
     let mut catches = Vec::new();
     let regions = compiled.try_regions.iter().map(|region| {
         let first_catch = catches.len() as u32;
         catches.extend_from_slice(&region.catches);
         let count = region.catches.len() as u32;
-        Region { start: region.start, end: region.end, parent: region.parent, first_catch, catches: count }
+        TryRegion { start: region.start, end: region.end, parent: region.parent, first_catch, catches: count }
     });
     let regions = regions.collect();
     (regions, catches.into())

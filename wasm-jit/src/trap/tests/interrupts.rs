@@ -1,4 +1,4 @@
-//! Programs that do not end by themselves.
+//! Programs that do not terminate.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn an_endless_loop_is_interrupted_again_and_again() {
                 trap_of(instance.run(&image, 0))
             });
             assert_eq!(trap, Trap::Interrupt);
-            // Empty when the request came before the loop had begun.
+            // Empty if the request arrived before the loop began.
             assert!([&[1, 0][..], &[1], &[0], &[]].contains(&&functions(&backtrace)[..]), "{backtrace:?}");
             assert_eq!(instance.run(&image, 2).unwrap(), 1, "one request, one interrupt");
         }
@@ -45,7 +45,7 @@ fn an_endless_loop_is_interrupted_again_and_again() {
 
 #[test]
 fn an_interrupt_at_any_instruction_leaves_cleanly() {
-    // Calls and returns all the time: the signal comes in prologues and at RET, too.
+    // Calls and returns only: the signal also arrives in prologues and at RET.
     let image = image(&[
         &|f| {
             let again = f.label();
@@ -74,7 +74,7 @@ fn an_interrupt_at_any_instruction_leaves_cleanly() {
 static IN_HOST: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Does not return before the request is there.
+/// Does not return before the request was made.
 extern "sysv64" fn wait_for_request(_: *mut VmContext, caller: *mut VmContext, _: *mut u64) -> u64 {
     IN_HOST.store(true, Ordering::SeqCst);
     CALLS.fetch_add(1, Ordering::SeqCst);
@@ -103,7 +103,7 @@ fn a_host_function_is_not_left_in_the_middle() {
     assert_eq!(CALLS.load(Ordering::SeqCst), 1);
 }
 
-/// Comes back after the first signal was ignored.
+/// Returns after the first signal was ignored.
 extern "sysv64" fn ignore_requests(_: *mut VmContext, _: *mut VmContext, _: *mut u64) -> u64 {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(20) {

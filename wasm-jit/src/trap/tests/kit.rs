@@ -1,5 +1,5 @@
-//! Functions assembled by hand, in the frames and by the convention of [`vmctx`](crate::vmctx), and
-//! a store to run them in.
+//! Hand-assembled functions, with the frames and the convention of [`vmctx`](crate::vmctx), and a
+//! store to run them in.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -9,7 +9,7 @@ use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::*;
 use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
 
-use crate::code::{CodeImage, link::Linker};
+use crate::code::{CodeImage, link::ImageLinker};
 use crate::trap::{ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
@@ -17,11 +17,11 @@ use crate::vmctx::{
 };
 
 pub(super) const FRAME: u32 = 64;
-/// The kit's module has two tags, whose identities are these.
+/// The identities of the two tags of the kit's module.
 pub(super) const TAGS: [usize; 2] = [101, 102];
 
-/// A function that is being assembled: its frame is set up before and taken down behind what the
-/// test adds.
+/// A function being assembled: the kit adds a prologue before and an epilogue after the test's
+/// code.
 pub(super) struct Function {
     pub asm: CodeAssembler,
     calls: Vec<(CodeLabel, u32)>,
@@ -41,10 +41,10 @@ impl Function {
     /// CALL of another function.
     pub(super) fn call(&mut self, function: u32) {
         self.asm.call(0x10_0000).unwrap();
-        let mut behind = self.asm.create_label();
-        self.asm.set_label(&mut behind).unwrap();
+        let mut after = self.asm.create_label();
+        self.asm.set_label(&mut after).unwrap();
         self.asm.zero_bytes().unwrap();
-        self.calls.push((behind, function));
+        self.calls.push((after, function));
     }
 
     /// CALL of a libcall.
@@ -53,7 +53,7 @@ impl Function {
         self.asm.call(qword_ptr(rax + 8 * libcall as i32)).unwrap();
     }
 
-    /// CALL of the function that `context` is of, as compiled code does it.
+    /// CALL of the function of `context`, as in compiled code.
     pub(super) fn call_host(&mut self, host: &HostFunction) {
         let asm = &mut self.asm;
         asm.mov(rax, r14).unwrap();
@@ -71,13 +71,13 @@ impl Function {
         label
     }
 
-    /// The next handler begins here; they are numbered from 0.
+    /// Starts the next handler; they are numbered from 0.
     pub(super) fn handler(&mut self) {
         let label = self.label();
         self.handlers.push(label);
     }
 
-    /// `body` in a try region. Control goes on behind it.
+    /// Puts `body` into a try region. Control continues after it.
     pub(super) fn try_region(
         &mut self,
         parent: Option<u32>,
@@ -92,22 +92,22 @@ impl Function {
     }
 }
 
-/// What a test adds to a function.
+/// Adds a test's code to a function.
 pub(super) type Build<'a> = &'a dyn Fn(&mut Function);
 
-/// Assembles functions, from index 0 on, and puts them in one image.
+/// Assembles functions, starting with index 0, into one image.
 pub(super) fn image(functions: &[Build<'_>]) -> Arc<CodeImage> {
     let functions: Vec<_> = functions.iter().map(|build| (true, *build)).collect();
     image_of(&functions)
 }
 
-/// The same, of functions that are given a frame, or have a prologue only.
+/// The same, for functions with or without a frame.
 pub(super) fn image_of(functions: &[(bool, Build<'_>)]) -> Arc<CodeImage> {
     let mut chunk = Chunk::default();
     for (index, (with_frame, build)) in (0..).zip(functions) {
         append(&mut chunk, index, *with_frame, build);
     }
-    let mut linker = Linker::new(1 << 20, 1 << 20).unwrap();
+    let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     let module = module();
     linker.add(&module, &chunk, functions.iter().map(|_| 0..0)).unwrap();
     linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
@@ -149,7 +149,7 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
         function
             .calls
             .iter()
-            .map(|(behind, function)| DirectCall { at: offset(behind) - 4, function: *function }),
+            .map(|(after, function)| DirectCall { at: offset(after) - 4, function: *function }),
     );
     let region = |region: &Try| TryRegion {
         start: offset(&region.start),
@@ -173,8 +173,8 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
     chunk.functions.push(compiled);
 }
 
-/// An instance of the kit's module: the head of its context and what lies behind, and a page of
-/// memory behind which nothing is.
+/// An instance of the kit's module: its context, and a page of memory followed by an inaccessible
+/// range.
 pub(super) struct Instance {
     context: Box<[u64]>,
     pub store: *mut ExecutionState,
@@ -207,7 +207,7 @@ impl Instance {
         let mut instance =
             Self { context, store: Box::into_raw(Box::new(ExecutionState::new())), libcalls, memory };
         let context = instance.context();
-        // SAFETY: as large as the layout says, and ours.
+        // SAFETY: of the size of the layout, and owned by the instance.
         unsafe {
             context.write(head(instance.store, &instance.libcalls, memory.cast(), 0));
             let memory = VmMemory { base: memory.cast(), length: std::ptr::null() };
@@ -227,10 +227,10 @@ impl Instance {
         Box::new(HostFunction { head: head(self.store, &self.libcalls, self.memory.cast(), 1), function })
     }
 
-    /// Calls a function of the image; what it leaves in `rax`.
+    /// Calls a function of the image; returns its `rax`.
     pub(super) fn run(&mut self, image: &CodeImage, function: u32) -> Result<u64, Raised> {
         let context = self.context();
-        // SAFETY: the image's functions keep the convention, and the store is the instance's.
+        // SAFETY: the image's functions follow the convention, and the store is the instance's.
         unsafe { run(context, image.entry(function)) }
     }
 }
@@ -284,7 +284,7 @@ pub(super) fn exception(tag: usize) -> Box<VmException> {
     Box::new(VmException { tag: TAGS[tag], count: 0, values: [] })
 }
 
-/// Enters a function without arguments; its `rax` comes in `value`.
+/// Enters a function without arguments; stores its `rax` into `value`.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn entry_trampoline(context: *mut VmContext, code: *const u8, value: *mut u64) -> u64 {
     naked_asm!(

@@ -1,4 +1,4 @@
-//! DWARF made for the purpose: a function of ten bytes, in whose middle another one was inlined.
+//! DWARF built for the test: a function of ten bytes, with another one inlined in the middle.
 
 use addr2line::gimli::write::{
     Address, AttributeValue, DwarfUnit, EndianVec, LineProgram, LineString, Sections as Writing,
@@ -8,7 +8,7 @@ use addr2line::gimli::{self, DwLang, Encoding, Format, LineEncoding, LittleEndia
 use crate::code::sections::Sections;
 use crate::trap::lines::Lines;
 
-/// Where the function begins, from the code section's contents on.
+/// Start of the function, from the start of the code section's contents.
 const START: u64 = 20;
 
 fn dwarf() -> Writing<EndianVec<LittleEndian>> {
@@ -89,11 +89,11 @@ fn an_offset_has_the_lines_of_its_function_and_of_what_was_inlined() {
     check(4, &[("foo::bar()", "/src/inner.h:3:7"), ("outer", "/src/outer.c:11")]);
     check(9, &[("outer", "/src/outer.c:12:7")]);
     check(10, &[]);
-    assert!(lines.symbols(999).is_empty(), "in front of the code section");
+    assert!(lines.symbols(999).is_empty(), "before the code section");
 }
 
 #[test]
-fn dwarf_that_is_cut_off_tells_nothing() {
+fn truncated_dwarf_gives_no_lines() {
     let written = dwarf();
     for length in 0..60 {
         let mut sections = Sections { code_start: 0, ..Sections::default() };
@@ -111,7 +111,8 @@ fn dwarf_that_is_cut_off_tells_nothing() {
     assert!(Lines::of(&Sections::default()).is_none());
 }
 
-/// So many units of these entries, which use these abbreviations; ranges are at offset 0 of theirs.
+/// This many units with these entries, which use these abbreviations; ranges are at offset 0 of
+/// their section.
 fn units(count: usize, abbreviations: &[u8], entries: &[u8], ranges: &[u8]) -> Sections<'static> {
     let mut unit = Vec::new();
     unit.extend((7 + entries.len() as u32).to_le_bytes());
@@ -142,7 +143,7 @@ fn functions_may_be_inlined_into_each_other_a_hundred_times() {
     let entry = |code: u8| [&[code][..], &[0; 4], &1000_u32.to_le_bytes()].concat();
     let nested = |depth: usize| {
         let inlined = [entry(3), vec![4]].concat().repeat(depth);
-        // One after the other does not count.
+        // Sequential inlined functions do not count.
         let others = [entry(3), vec![0]].concat().repeat(1000);
         let entries = [entry(1), entry(2), others, inlined, vec![0; 2 * depth + 2]].concat();
         units(1, &abbreviations, &entries, &[])
@@ -154,7 +155,7 @@ fn functions_may_be_inlined_into_each_other_a_hundred_times() {
 }
 
 #[test]
-fn a_list_that_all_units_share_is_read_so_often_only() {
+fn a_list_shared_by_all_units_is_read_within_the_budget() {
     // A unit: no children, ranges.
     let abbreviations = [1, 0x11, 0, 0x55, 0x17, 0, 0, 0];
     let ranges: Vec<u8> = (1..60_000_u32).flat_map(|at| [at, at + 1]).flat_map(u32::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! Functions assembled by hand are left in every way there is.
+//! Hand-assembled functions are left by every kind of non-local exit.
 
 mod interrupts;
 mod kit;
@@ -54,7 +54,7 @@ fn ud2_traps_by_its_code_through_two_frames() {
 }
 
 #[test]
-fn an_activation_can_be_left_and_entered_again() {
+fn an_activation_can_be_left_and_reentered() {
     let image = image(&[&|f| ud2(f, 0), &|f| f.asm.mov(eax, 7).unwrap()]);
     let mut instance = Instance::new();
     for _ in 0..1000 {
@@ -125,7 +125,7 @@ fn divisions_trap_by_their_divisor() {
     check(signed64, MIN64, 0, zero);
     check(signed32_in_frame, MIN32, 0, zero);
     check(signed64_in_frame, MIN64, 0, zero);
-    // Only the lower half counts.
+    // Only the lower half is significant.
     check(signed32, MIN32, 0x7_0000_0000, zero);
     check(signed32_in_frame, MIN32, 0x7_0000_0000, zero);
     let overflow = Trap::IntegerOverflow;
@@ -136,7 +136,7 @@ fn divisions_trap_by_their_divisor() {
 }
 
 #[test]
-fn a_trap_before_the_frame_is_set_up_tells_the_caller_too() {
+fn a_trap_before_the_frame_is_set_up_includes_the_caller() {
     let mut instance = Instance::new();
     let code = TrapCode::StackOverflow as u8;
     for pushed in [false, true] {
@@ -153,7 +153,7 @@ fn a_trap_before_the_frame_is_set_up_tells_the_caller_too() {
     }
 }
 
-/// Throws the exception; what is behind is not reached.
+/// Throws the exception; the code after it is not reached.
 fn throw(function: &mut Function, exception: *const crate::vmctx::VmException) {
     function.asm.mov(rdi, exception as u64).unwrap();
     function.libcall(Libcall::Throw);
@@ -173,7 +173,7 @@ fn an_exception_finds_its_handler_two_frames_up() {
             f.asm.leave().unwrap();
             f.asm.ret().unwrap();
             f.handler();
-            // The exception, if the frame, the stack and the context are as they were.
+            // The exception, if the frame, the stack and the context are unchanged.
             f.asm.mov(rcx, qword_ptr(r14 + crate::vmctx::MEMORY0)).unwrap();
             f.asm.sub(rcx, r15).unwrap();
             f.asm.add(rax, rcx).unwrap();
@@ -189,7 +189,7 @@ fn an_exception_finds_its_handler_two_frames_up() {
     assert_eq!(Instance::new().run(&image, 0).unwrap(), address as u64 + 5);
 }
 
-/// A function whose regions lead to handlers that give their numbers + 1.
+/// A function whose regions lead to handlers that return their numbers + 1.
 fn with_handlers(f: &mut Function, handlers: usize, body: impl FnOnce(&mut Function)) {
     body(f);
     f.asm.xor(eax, eax).unwrap();
@@ -205,7 +205,7 @@ fn with_handlers(f: &mut Function, handlers: usize, body: impl FnOnce(&mut Funct
 }
 
 #[test]
-fn catches_are_asked_from_the_inside_and_in_order() {
+fn catches_are_tried_from_the_inside_and_in_order() {
     let thrown = [exception(0), exception(1)];
     #[track_caller]
     fn check(
@@ -241,7 +241,7 @@ fn catches_are_asked_from_the_inside_and_in_order() {
     check(&thrown[0], &[Some(1), None, Some(0)], &[], Some(0), Some(2));
     check(&thrown[1], &[Some(0)], &[None], Some(0), Some(2));
     check(&thrown[1], &[Some(0)], &[Some(0)], Some(0), None);
-    // Delegated past the outer region.
+    // Delegated to a region outside the enclosing one.
     check(&thrown[1], &[Some(0)], &[None], None, None);
     check(&thrown[1], &[], &[None], None, None);
 }
@@ -306,7 +306,7 @@ fn a_host_function_returns_or_fails() {
     }
 }
 
-/// Throws what the instance's `owner` is.
+/// Throws the instance's `owner`.
 extern "sysv64" fn throw_owner(_: *mut VmContext, caller: *mut VmContext, _: *mut u64) -> u64 {
     // SAFETY: called with the context of the test's instance.
     unsafe { (*(*caller).store).thrown = (*caller).owner as usize };
@@ -338,7 +338,7 @@ fn an_exception_of_a_host_function_is_caught_or_comes_out() {
     assert_eq!(unsafe { (*instance.store).vm.thrown }, 0, "the exception was taken");
 }
 
-/// What a host function calls: function 2 of the image that the instance's `owner` is.
+/// A host function that calls function 2 of the image in the instance's `owner`.
 extern "sysv64" fn call_back(_: *mut VmContext, caller: *mut VmContext, _: *mut u64) -> u64 {
     // SAFETY: called with the context of the test's instance, in whose store nothing else runs now.
     let (result, store) = unsafe {
@@ -354,7 +354,7 @@ extern "sysv64" fn call_back(_: *mut VmContext, caller: *mut VmContext, _: *mut 
 }
 
 #[test]
-fn a_trap_inside_two_activations_tells_the_frames_of_both() {
+fn a_trap_inside_two_activations_has_the_frames_of_both() {
     let mut instance = Instance::new();
     let host = instance.host(call_back);
     let image = image(&[&call_next, &|f| f.call_host(&host), &|f| ud2(f, 0)]);
@@ -426,12 +426,12 @@ fn faults_that_are_not_ours_end_the_process_as_ever() {
 }
 
 #[test]
-fn a_backtrace_tells_why_an_instruction_is_unknown() {
+fn a_backtrace_says_why_an_instruction_is_unknown() {
     let image = crate::code::tests::image_of_other_code(&[0x00, 0x0b]);
     let pc = image.entry(0) as usize + 8;
     let mut backtrace = WasmBacktrace::default();
     backtrace.push(image, pc);
     assert_eq!(backtrace.frames()[0].module_offset(), None);
     let text = backtrace.to_string();
-    assert!(text.contains("(instruction unknown: function 0: compiled again"), "{text}");
+    assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");
 }

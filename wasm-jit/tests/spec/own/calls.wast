@@ -1,4 +1,5 @@
-;; Calls with more arguments and results than fit into registers, of every kind of call, within an instance and beyond.
+;; Calls of every kind, within an instance and between instances, with more arguments and results
+;; than fit into registers.
 
 (module $callee
   ;; The n-th argument counts n times.
@@ -101,7 +102,7 @@
   (func (export "return_call_indirect host") (param f64)
     (return_call_indirect (param f64 f64) (local.get 0) (f64.const 1) (i32.const 4)))
 
-  ;; Results are used after another call, and stay on the operand stack meanwhile.
+  ;; Results that stay on the operand stack during another call and are used after it.
   (func (export "results stay") (param i32 f64) (result f64)
     (call $far-results (local.get 0) (local.get 1))
     (drop (call $near-integers (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7) (i32.const 7)))
@@ -122,7 +123,7 @@
   (func $many (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $sum i64) (param $n i32) (result i64)
     (if (i32.and (local.get $n) (i32.const 1))
       (then
-        ;; As many as there are, each in another place.
+        ;; The same number of arguments, each in another position.
         (return_call $many
           (local.get 9) (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (local.get 5) (local.get 6)
           (local.get 7) (local.get 8) (i64.add (local.get $sum) (local.get 3)) (i32.sub (local.get $n) (i32.const 1)))))

@@ -1,4 +1,4 @@
-;; A branch with a value out of a loop, while a local that is at home outside has only a copy in `rax` inside: the value must not be
+;; A branch with a value out of a loop, while a local that is register-cached outside has only a copy in `rax` inside: the value must not be
 ;; moved over the copy. The loop has eight locals that it uses more than the registers can hold.
 
 (module

@@ -1,4 +1,5 @@
-;; What try_table has to keep: locals, operands, exceptions as values, and the frames that an exception passes.
+;; try_table must preserve locals, operands, exceptions as values, and the frames that an exception
+;; crosses.
 
 (module $thrower
   (tag $many (export "many") (param i32 f64 i64 f32 i32 f64 i64 f32 i32 i32 i32 i32))
@@ -36,7 +37,7 @@
       (drop)
       (i32.const -2)))
 
-  ;; Integers and floats in locals and on the operand stack, before, in and behind the try.
+  ;; Integers and floats in locals and on the operand stack, before, in and after the try.
   (func (export "locals and operands") (param $a i32) (param $b f64) (param $c i64) (param $d f32) (result f64)
     (local $e i32) (local $f f64) (local $g i64)
     (local.set $e (i32.mul (local.get $a) (i32.const 2)))
@@ -110,7 +111,7 @@
     (local.get $sum))
   (func (export "throw null") (throw_ref (ref.null exn)))
 
-  ;; The innermost try that fits, and its first clause that fits.
+  ;; The innermost matching try, and its first matching clause.
   (func (export "nested") (param $tag i32) (result i32)
     (block $outer-all
       (block $outer-one (result i32)
@@ -129,7 +130,7 @@
       (return (i32.add (i32.const 300))))
     (i32.const 400))
 
-  ;; A clause may go to a loop, or to the function's end.
+  ;; A clause may branch to a loop, or to the function's end.
   (func (export "to loop") (result i32)
     (local $count i32)
     (loop $again
@@ -155,7 +156,7 @@
   (func (export "tail call")
     (block $caught (try_table (catch_all $caught) (return_call $throw-one (i32.const 1)))))
 
-  ;; Through frames that keep values of their own.
+  ;; Through frames that hold values of their own.
   (func $deep (param $n i32) (param $x f64) (result f64)
     (local $caught f64)
     (if (i32.eqz (local.get $n)) (then (throw $one (i32.const 0))))

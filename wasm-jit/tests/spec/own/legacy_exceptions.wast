@@ -1,4 +1,4 @@
-;; The first form of exception handling: try with catch, catch_all, rethrow and delegate.
+;; The legacy form of exception handling: try with catch, catch_all, rethrow and delegate.
 
 (module $tags
   (tag $shared (export "shared") (param i32))
@@ -60,7 +60,7 @@
     catch $all
     end)
 
-  ;; The first clause that fits is taken.
+  ;; The first matching clause is taken.
   (func (export "which") (param i32) (result i32)
     try (result i32)
       (block $3 (block $2 (block $1 (block $0 (br_table $0 $1 $2 $3 (local.get 0))) (throw $empty)) (throw $int (i32.const 50))) (throw $long (i64.const 60)))
@@ -185,7 +185,7 @@
     end
     (local.get $count))
 
-  ;; delegate: as if the exception came from the named block.
+  ;; delegate: as if the exception had been thrown in the named block.
   (func (export "delegate") (result i32)
     try $outer (result i32)
       try (result i32)
@@ -217,7 +217,7 @@
     catch_all
     end)
 
-  ;; A block that is no try hands the exception on to the try around it.
+  ;; A block that is no try passes the exception to the enclosing try.
   (func (export "delegate to block") (result i32)
     try (result i32)
       block $block (result i32)
@@ -243,7 +243,7 @@
       (i32.const -1)
     end)
 
-  ;; delegate to a try from one of its clauses: its clauses do not cover them.
+  ;; delegate to a try from one of its clauses: the clauses do not cover themselves.
   (func (export "delegate from clause") (result i32)
     try (result i32)
       try $try (result i32)
@@ -265,7 +265,7 @@
       (i32.add (i32.const 60))
     end)
 
-  ;; Values below the try stay, and so do locals that were assigned in it.
+  ;; Values below the try are preserved, and so are locals that were assigned in it.
   (func (export "operands stay") (param i32) (result i32)
     (i32.mul (local.get 0) (i32.const 3))
     try (result i32)

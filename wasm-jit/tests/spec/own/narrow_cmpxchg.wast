@@ -1,5 +1,6 @@
-;; A part of a number is compared as a part: what the expected value has above it counts for nothing (the threads proposal's
-;; overview, and WebAssembly/threads issue 195, which settled it). What comes back has nothing above it either.
+;; Narrow compare-exchange compares only the low bits: the higher bits of the expected value are
+;; ignored (the threads proposal's overview, and WebAssembly/threads issue 195, which settled it).
+;; The higher bits of the result are zero.
 
 (module
   (memory 1 1 shared)

@@ -1,4 +1,5 @@
-;; Threads that share a memory. Each has a store and instances of its own, and knows the memory by the instance that exports it.
+;; Threads that share a memory. Each has a store and instances of its own, and accesses the memory
+;; through the instance that exports it.
 
 (module $memory (memory (export "shared") 1 3 shared))
 (register "memory" $memory)
@@ -53,7 +54,7 @@
 (assert_return (invoke "load 8" (i32.const 18)) (i32.const 0))
 (assert_return (invoke "load 16" (i32.const 20)) (i32.const 0))
 
-;; A thread sleeps until it is woken: the other one sees that it sleeps by the answer of notify.
+;; A thread waits until it is notified; the other one detects by the result of notify that it waits.
 
 (thread $sleeper (shared (module $memory))
   (register "memory" $memory)
@@ -86,7 +87,7 @@
 (wait $sleeper)
 (assert_return (invoke $check "notify" (i32.const 64) (i32.const 1)) (i32.const 0))
 
-;; A thread grows the memory: all see it, and may use what is new.
+;; A thread grows the memory: all see the new size and may access the new pages.
 
 (thread $grower (shared (module $memory))
   (register "memory" $memory)
@@ -103,7 +104,7 @@
 (assert_return (invoke $check "load 32" (i32.const 65536)) (i32.const 77))
 (assert_trap (invoke $check "load 32" (i32.const 131072)) "out of bounds memory access")
 
-;; A message is passed: what was stored before the flag is seen after it.
+;; Message passing: stores before the flag are visible after it.
 
 (thread $sender (shared (module $memory))
   (register "memory" $memory)
@@ -111,7 +112,7 @@
     (memory (import "memory" "shared") 1 3 shared)
     (func (export "send") (param $round i32)
       (loop $again
-        ;; Until the receiver has taken the last message.
+        ;; Until the receiver has read the last message.
         (loop $full (br_if $full (i32.atomic.load (i32.const 1024))))
         (i32.store (i32.const 2048) (i32.mul (local.get $round) (i32.const 3)))
         (i32.atomic.store (i32.const 1024) (local.get $round))
@@ -132,7 +133,7 @@
 (assert_return (invoke "receive" (i32.const 2000)) (i32.const 0))
 (wait $sender)
 
-;; Waiting on a memory of one store traps; so does an unaligned address, and one that is out of bounds.
+;; Waiting on a memory of one store traps, as do an unaligned address and one that is out of bounds.
 
 (module
   (memory 1)

@@ -2,18 +2,16 @@
 //! stays valid.
 //!
 //! Elements live in segments of a fixed size, which are allocated when the first of their elements
-//! is pushed. A reader computes segment and place from the index. Under test the segments are tiny,
-//! so that every path is common.
+//! is pushed. A reader computes segment and place from the index.
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-const SEGMENT: usize = if cfg!(test) { 4 } else { 4096 };
-const SEGMENTS: usize = 4096;
-
-/// A table of `T` that only grows.
-pub struct Segments<T> {
+/// A table of `T` that only grows, up to `SEGMENTS` segments of `SEGMENT` elements each.
+///
+/// As a static, an empty table takes no memory but eight bytes for each segment.
+pub struct Segments<T, const SEGMENT: usize = 4096, const SEGMENTS: usize = 4096> {
     segments: [AtomicPtr<MaybeUninit<T>>; SEGMENTS],
     length: AtomicUsize,
     appending: Mutex<()>,
@@ -21,9 +19,12 @@ pub struct Segments<T> {
 
 // SAFETY: elements are shared between threads by reference, and moved into the table from any of
 // them.
-unsafe impl<T: Send + Sync> Sync for Segments<T> {}
+unsafe impl<T: Send + Sync, const SEGMENT: usize, const SEGMENTS: usize> Sync
+    for Segments<T, SEGMENT, SEGMENTS>
+{
+}
 
-impl<T> Segments<T> {
+impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMENTS> {
     /// How many elements a table can hold.
     pub const LIMIT: usize = SEGMENT * SEGMENTS;
 
@@ -65,7 +66,7 @@ impl<T> Segments<T> {
     }
 
     /// Appends what `make` returns for the new index. Gives the index, or `None` when the table is
-    /// full.
+    /// full. Locks, and may allocate: not for signal handlers.
     pub fn push_with(&self, make: impl FnOnce(usize) -> T) -> Option<usize> {
         let _appending = self.appending.lock().unwrap_or_else(|e| e.into_inner());
         let index = self.length.load(Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl<T> Segments<T> {
     }
 }
 
-impl<T> Default for Segments<T> {
+impl<T, const SEGMENT: usize, const SEGMENTS: usize> Default for Segments<T, SEGMENT, SEGMENTS> {
     fn default() -> Self {
         Self::new()
     }
@@ -94,6 +95,9 @@ impl<T> Default for Segments<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// So few to a segment that every path is common.
+    type Segments<T> = super::Segments<T, 4, 4096>;
 
     #[test]
     fn elements_stay_where_they_are_while_the_table_grows() {

@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made from the definition of the command line.
+//! Shell completions and manual pages, generated from the definition of the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-use super::Failure;
+use crate::Failure;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Generate {
+pub(crate) enum Generate {
     /// Print the completions for a shell
     #[command(hide = true)]
     Completions {
         /// The shell
         shell: Shell,
     },
-    /// Write the manual pages, NAME.1 for each, into a folder, which is created if it is missing
+    /// Write the manual pages, NAME.1 for each, into a folder, which is created if necessary
     #[command(hide = true)]
     Man {
         /// The folder, for example ~/.local/share/man/man1
@@ -24,14 +24,14 @@ pub(super) enum Generate {
     },
 }
 
-/// `command` is the whole command line.
-pub(super) fn run(what: &Generate, mut command: Command) -> Result<(), Failure> {
+/// `command` is the complete command line.
+pub(crate) fn run(what: &Generate, mut command: Command) -> Result<(), Failure> {
     match what {
         Generate::Completions { shell } => {
             let name = command.get_name().to_owned();
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut command, name, &mut script);
-            super::print(&script)?;
+            crate::print(&script)?;
         }
         Generate::Man { folder } => {
             let written = fs::create_dir_all(folder)
@@ -43,7 +43,7 @@ pub(super) fn run(what: &Generate, mut command: Command) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Manual pages have a section for the text after the help, and none for the examples before it.
+/// Manual pages have a section for the text after the help, but none for the examples before it.
 fn with_examples(command: Command) -> Command {
     let texts = [command.get_before_help(), command.get_after_help()];
     let texts: Vec<String> = texts.into_iter().flatten().map(ToString::to_string).collect();
@@ -54,8 +54,8 @@ fn with_examples(command: Command) -> Command {
 mod tests {
     use clap::CommandFactory;
 
-    use super::super::Cli;
     use super::*;
+    use crate::Cli;
 
     #[test]
     fn there_is_a_page_for_the_command_and_for_each_verb() {

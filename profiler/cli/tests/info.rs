@@ -1,4 +1,4 @@
-//! `fastinst info` on binaries of every kind that gcc makes.
+//! `fastinst info` on every kind of binary that gcc produces.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SOURCE: &str = "int work(int x) { return x + 1; }\nint main(void) { return work(-1); }\n";
 
-/// Compiles the source with these flags, and gives what `info --json` prints of the result.
+/// Compiles the source with these flags, and returns the output of `info --json` for the result.
 #[track_caller]
 fn info(folder: &TempDir, flags: &[&str]) -> Value {
     let (source, binary) = (folder.path().join("app.c"), folder.path().join("app"));
@@ -58,7 +58,7 @@ fn each_kind_of_binary_has_its_verdict() {
 }
 
 #[test]
-fn what_a_binary_has_is_found() {
+fn instrumentation_of_a_binary_is_found() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let flags = ["-g", "-Wl,-rpath,/opt/lib", "-Wl,--build-id=0x0123abcd", "-fpatchable-function-entry=5"];
     let found = info(&folder, &flags);
@@ -86,7 +86,7 @@ fn the_text_is_for_people() {
 }
 
 #[test]
-fn what_is_no_binary_ends_with_1() {
+fn other_files_exit_1() {
     let check = |file: &Path, expected: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_fastinst")).arg("info").arg(file).output();
         let output = output.expect("it can be started");

@@ -1,5 +1,5 @@
-//! The ways of toggling that are compared: each has a site of its own, a function that executes it,
-//! and a toggler.
+//! The methods of toggling to compare: each has its own site, a function that executes it, and a
+//! toggler.
 
 use std::ffi::c_ulong;
 use std::sync::{Arc, Mutex};
@@ -8,39 +8,39 @@ use benches::compiled::{self, Library, PLAIN};
 use benches::sites::{Case, Code, E8_NOP, LoopFunction, code_at};
 use callpatch::{CallSite, Clobbers, Shape};
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata, ProbeType};
+use fastinst::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 use wordpatch::{FetchModel, Outstanding, Split, State, WaitPolicy, serialize_all_cores};
 
 /// Changes the state of a site: 0 is off, 1 is on.
 pub(crate) trait Toggler {
-    /// Begins a change to `state`. The last one is settled.
+    /// Starts a change to `state`. The previous one must be settled.
     fn toggle(&mut self, state: usize);
 
-    /// Whether the last change is complete. Furthers it.
+    /// Whether the last change is complete. Advances it.
     fn is_settled(&mut self) -> bool {
         true
     }
 }
 
-/// The given number of executions of a site, of which it tells how many saw the site on.
+/// Executes a site the given number of times; returns in how many of them the site was on.
 type Execute = Box<dyn Fn(u64) -> u64 + Sync>;
 
-/// A way of toggling, with a site.
-pub(crate) struct Way {
+/// A method of toggling, with a site.
+pub(crate) struct ToggleMethod {
     pub(crate) name: String,
     pub(crate) execute: Execute,
     pub(crate) toggler: Box<dyn Toggler>,
 }
 
-impl Way {
-    /// Changes the state, and sees that the change is complete.
+impl ToggleMethod {
+    /// Changes the state, and waits until the change is complete.
     pub(crate) fn set(&mut self, state: usize) {
         while !self.toggler.is_settled() {}
         self.toggler.toggle(state);
         while !self.toggler.is_settled() {}
     }
 
-    /// Every execution sees the state that was set last.
+    /// Asserts that every execution observes the state that was set last.
     fn checked(mut self) -> Self {
         for state in [0, 1, 0, 1, 1, 0] {
             self.set(state);
@@ -50,9 +50,9 @@ impl Way {
         self
     }
 
-    /// Every way that the machine allows. Waits by T_max are made only where T_max was measured.
+    /// Every method that the machine supports. Waits by T_max are used only if T_max was measured.
     pub(crate) fn all() -> Vec<Self> {
-        let mut ways = vec![
+        let mut methods = vec![
             Self::of_call_site(Split::Inside),
             Self::of_call_site(STRADDLING),
             Self::between_two_probe_functions(),
@@ -62,16 +62,16 @@ impl Way {
             None => &[WaitPolicy::Membarrier],
         };
         for wait in waits {
-            ways.push(Self::of_patches(*wait));
-            ways.push(Self::of_asynchronous_patches(*wait));
+            methods.push(Self::of_patches(*wait));
+            methods.push(Self::of_asynchronous_patches(*wait));
         }
-        ways.into_iter().map(Self::checked).collect()
+        methods.into_iter().map(Self::checked).collect()
     }
 
     /// `CallSite::activate` and `deactivate`: one store.
     fn of_call_site(split: Split) -> Self {
         let function = loop_around_call(split);
-        // SAFETY: a call of our own text, right with and without it, which may change EAX; only
+        // SAFETY: a call in our own text, correct with and without it, which may change EAX; only
         // this site's toggles write it.
         let site = unsafe { CallSite::decode(function.site, Clobbers::CallerSaved) }.expect("a call site");
         let kind = if split == Split::Inside { "inside" } else { "straddling" };
@@ -82,8 +82,8 @@ impl Way {
         }
     }
 
-    /// `fastinst::activate` of an active probe with another function: data only. On is the one
-    /// function, off the other.
+    /// `fastinst::activate` of an active probe with another function: data only. One function
+    /// counts as on, the other as off.
     fn between_two_probe_functions() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let path = compiled::compile(
@@ -94,13 +94,15 @@ impl Way {
         );
         let library = Library::load(&path);
         cyg_profile::start().expect("the provider starts");
-        let found: Arc<Mutex<Vec<ProbeMetadata>>> = Arc::default();
+        let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
         let list = found.clone();
-        let tell = move |probe: &ProbeMetadata| list.lock().expect("no callback has failed").push(*probe);
+        let tell = move |probe: &ProbeMetadata<'_>| {
+            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
+        };
         fastinst::register_callback(tell).expect("not called from a callback");
         let found = found.lock().expect("no callback has failed");
         let is_wanted =
-            |probe: &&ProbeMetadata| probe.function_name == c"probed" && probe.kind == ProbeType::Entry;
+            |probe: &&ProbeMetadata<'_>| probe.function_name == c"probed" && probe.kind == ProbeKind::ENTRY;
         let probe = found.iter().find(is_wanted).expect("the function has an entry").id;
         // SAFETY: the library's functions of these names have this type.
         let functions =
@@ -126,7 +128,7 @@ impl Way {
         }
     }
 
-    /// `start_patch` and `try_finish`, looked at again and again.
+    /// `start_patch`, and `try_finish` repeatedly.
     fn of_asynchronous_patches(wait: WaitPolicy) -> Self {
         let (function, patched) = straddler();
         Self {
@@ -137,18 +139,18 @@ impl Way {
     }
 }
 
-/// Three bytes in front of the border, two behind it.
+/// Three bytes before the boundary, two after it.
 pub(crate) const STRADDLING: Split = Split::Crossing { front: 3 };
 
-/// The site of a five-byte call, of this split under the window in force.
+/// The site of a five-byte call with this split under the window in force.
 pub(crate) fn case_of(split: Split) -> Case {
     let is_wanted = |case: &Case| case.shape == Shape::Call && case.split == split;
     Case::all(FetchModel::in_force().window).into_iter().find(is_wanted).expect("every split is there")
 }
 
-/// A loop that calls a function which counts.
+/// A loop that calls a counting function.
 fn loop_around_call(split: Split) -> LoopFunction {
-    let mut code = Code::near(Way::all as *const () as usize, 2);
+    let mut code = Code::near(ToggleMethod::all as *const () as usize, 2);
     let counting = code.counting();
     let function = code.loop_around(&case_of(split), Some(counting));
     code.finish();
@@ -157,13 +159,13 @@ fn loop_around_call(split: Split) -> LoopFunction {
 
 fn straddler() -> (LoopFunction, Patched) {
     let function = loop_around_call(STRADDLING);
-    // SAFETY: it was just made, stays, and nobody writes it yet.
+    // SAFETY: just created, never unmapped, and not written yet.
     let call = unsafe { code_at(function.site) };
     (function, Patched { address: function.site, forms: [E8_NOP, call], state: 1 })
 }
 
-/// The entry of `probed` is the probe. What each thread has counted is its own, and reached without
-/// a call.
+/// The probe is the entry of `probed`. Each thread has its own count, which is accessed without a
+/// call.
 fn probed_function() -> String {
     format!(
         "static __thread unsigned long seen __attribute__((tls_model(\"initial-exec\")));\n\
@@ -195,12 +197,13 @@ struct FunctionToggler {
 
 impl Toggler for FunctionToggler {
     fn toggle(&mut self, state: usize) {
-        // SAFETY: the functions stay, call nothing instrumented, and may run anywhere.
+        // SAFETY: the functions are never unloaded, call nothing instrumented, and may run
+        // anywhere.
         unsafe { fastinst::activate(self.probe, self.functions[state]) }.expect("the probe is there");
     }
 }
 
-/// A straddling instruction, its two forms, and which of them stands there.
+/// A straddling instruction, its two forms, and the current one.
 struct Patched {
     address: usize,
     forms: [[u8; 5]; 2],
@@ -208,18 +211,18 @@ struct Patched {
 }
 
 impl Patched {
-    /// Old form and new one, if another one stands there than that of `state`.
+    /// The old and the new form, if the current one is not that of `state`.
     fn change(&mut self, state: usize) -> Option<[[u8; 5]; 2]> {
         let old = std::mem::replace(&mut self.state, state);
         (old != state).then(|| [self.forms[old], self.forms[state]])
     }
 }
 
-/// Makes the waits of patches in this way, if there is a choice.
+/// Selects how patches wait, if there is a choice.
 fn wait_by(wait: WaitPolicy) {
     let model = FetchModel::in_force();
     if model.t_max.is_some() && model.wait != wait {
-        // SAFETY: window and T_max are what was in force.
+        // SAFETY: window and T_max are those in force.
         unsafe { FetchModel::force(model.window, model.t_max, wait) };
     }
 }
@@ -233,8 +236,8 @@ impl Toggler for PatchToggler {
     fn toggle(&mut self, state: usize) {
         let Some([old, new]) = self.patched.change(state) else { return };
         wait_by(self.wait);
-        // SAFETY: an instruction of our own text, right with and without the call; no thread blocks
-        // SIGTRAP.
+        // SAFETY: an instruction in our own text, correct with and without the call; no thread
+        // blocks SIGTRAP.
         unsafe { wordpatch::patch(self.patched.address, &old, &new) }.expect("it is patched");
     }
 }

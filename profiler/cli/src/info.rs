@@ -1,7 +1,7 @@
-//! `fastinst info`: what a binary has, and what can be measured in it.
+//! `fastinst info`: describes a binary, and what can be measured in it.
 //!
 //! Everything is read from the file; nothing is executed. Whether a library would be preloaded is
-//! decided by the same code that `fastinst record` asks ([`profiler::elf_check`]).
+//! decided by the same code as for `fastinst record` ([`profiler::elf_check`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use profiler::elf_check::{self, Kind};
 use profiler::error::Error;
 use serde::Serialize;
 
-use super::Failure;
+use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,10 +27,10 @@ Exit codes:
   1  the file cannot be read, or is not an ELF file
   2  wrong usage";
 
-/// Print what a binary has, and what can be measured in it
+/// Describe a binary, and what can be measured in it
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
-pub(super) struct Info {
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
+pub(crate) struct Info {
     /// An executable, a shared library or an object file
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -40,10 +40,10 @@ pub(super) struct Info {
     json: bool,
 }
 
-/// What gcc and clang call at entries and exits with -finstrument-functions.
+/// The functions that gcc and clang call at entries and exits with -finstrument-functions.
 const ENTER: &str = "__cyg_profile_func_enter";
 const EXIT: &str = "__cyg_profile_func_exit";
-/// What they call at entries with -pg and -mfentry.
+/// The functions that they call at entries with -pg and -mfentry.
 const ENTRY_HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
 
 /// The section of a symbol that is defined elsewhere.
@@ -62,11 +62,11 @@ struct Binary {
     bits: u8,
     interpreter: Option<String>,
     soname: Option<String>,
-    /// Libraries that it needs, in the order in which they are searched for symbols.
+    /// Required libraries, in the order in which they are searched for symbols.
     libraries: Vec<String>,
-    /// Where they are looked for first.
+    /// Directories that are searched first.
     search_path: Vec<String>,
-    /// Symbol versions that it needs, by library.
+    /// Required symbol versions, by library.
     versions: BTreeMap<String, Vec<String>>,
     build_id: Option<String>,
     symbols: Symbols,
@@ -80,7 +80,7 @@ struct Binary {
 struct Symbols {
     /// Functions in the symbol table, which `strip` removes.
     functions: usize,
-    /// Functions that are exported.
+    /// Exported functions.
     exported: usize,
 }
 
@@ -88,7 +88,7 @@ struct Symbols {
 struct Debug {
     dwarf: bool,
     compressed: bool,
-    /// The file that the debug information was moved to.
+    /// The file with separate debug information.
     separate: Option<String>,
 }
 
@@ -100,12 +100,12 @@ struct Instrumentation {
     defined_here: bool,
 }
 
-/// Probes of other kinds than `-finstrument-functions`.
+/// Instrumentation other than `-finstrument-functions`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Probes {
-    /// `PROVIDER:NAME`, with the number of places.
+    /// `PROVIDER:NAME`, with the number of locations.
     usdt: BTreeMap<String, usize>,
-    /// Places that `-fpatchable-function-entry` has made.
+    /// Number of locations made by `-fpatchable-function-entry`.
     patchable_entries: u64,
     /// Whether clang's XRay has instrumented it.
     xray: bool,
@@ -115,21 +115,21 @@ struct Probes {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Verdict {
-    /// Whether functions of this very file are measured when it is recorded, or loaded by a program
-    /// that is.
+    /// Whether functions of this file are measured when it is recorded, or when a recorded program
+    /// loads it.
     measured: bool,
-    /// Why, and what the report will lack.
+    /// Reasons, and limitations of the report.
     remarks: Vec<String>,
 }
 
-pub(super) fn run(arguments: &Info) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Info) -> Result<(), Failure> {
     let binary = read(&arguments.file).map_err(|message| Failure { code: 1, message })?;
     let text = if arguments.json {
         serde_json::to_string_pretty(&binary).expect("a value without maps by other keys than strings") + "\n"
     } else {
         render(&binary)
     };
-    super::print(text.as_bytes())
+    crate::print(text.as_bytes())
 }
 
 fn read(path: &Path) -> Result<Binary, String> {
@@ -185,7 +185,7 @@ fn kind(elf: &Elf<'_>) -> &'static str {
     }
 }
 
-/// Whether the linker has said so: a flag that libraries do not have.
+/// Whether it has the linker's flag for executables, which libraries do not have.
 fn is_static_pie(elf: &Elf<'_>) -> bool {
     const DF_1_PIE: u64 = 0x0800_0000;
     elf.dynamic.as_ref().is_some_and(|dynamic| dynamic.info.flags_1 & DF_1_PIE != 0)
@@ -202,7 +202,7 @@ fn versions(elf: &Elf<'_>) -> BTreeMap<String, Vec<String>> {
     of_library.collect()
 }
 
-/// A version so that later ones are greater: `GLIBC_2.4` before `GLIBC_2.34`.
+/// A version in a form that sorts numerically: `GLIBC_2.4` before `GLIBC_2.34`.
 fn numbers(version: &str) -> (String, Vec<u64>) {
     let (name, numbers) = version.rsplit_once('_').unwrap_or((version, ""));
     (name.to_owned(), numbers.split('.').filter_map(|number| number.parse().ok()).collect())
@@ -364,7 +364,7 @@ fn render(binary: &Binary) -> String {
     let mut text = format!("{file}: {kind}, {machine}, {bits} bits\n");
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
-            // What a binary says may be anything: no control characters reach the terminal.
+            // Strings of a binary are untrusted: control characters are replaced.
             let value: String = value.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
             text.push_str(&format!("{name:<18} {value}\n"));
         }
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_binary_is_refused_in_one_line() {
+    fn other_files_are_rejected_in_one_line() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let check = |content: &[u8], expected: &str| {
             let path = folder.path().join("file");
@@ -468,7 +468,7 @@ mod tests {
         assert!(read(&folder.path().join("none")).expect_err("no file").contains("cannot read"));
     }
 
-    /// Whatever a file says, it is described or refused.
+    /// Any file is described or refused without a panic.
     #[test]
     fn damaged_binaries_are_survived() {
         let bytes = fs::read(this()).expect("a test can be read");

@@ -1,4 +1,4 @@
-;; Sum of an array: counter, pointer and sum stay in registers across the loop, the bound too.
+;; Sum of an array: counter, pointer, sum and bound stay in registers across the loop.
 (module
   (memory 1)
   (func $sum (param $at i32) (param $count i32) (result i32) (local $sum i32) (local $end i32)

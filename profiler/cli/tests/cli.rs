@@ -1,4 +1,4 @@
-//! The command `fastinst` from outside: what it prints, what it starts, and what it exits with.
+//! The command `fastinst` from outside: its output, the programs it starts, and its exit codes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +58,7 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Makes a file in a process of its own: a file that this process wrote could still be open for
+    /// Creates a file in a separate process: a file that this process wrote could still be open for
     /// writing in a child that another test is just starting, and would then be too busy to be
     /// executed.
     #[track_caller]
@@ -105,7 +105,8 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Nothing ran; there is one line, it starts with our name and contains `expected`.
+/// Asserts that nothing ran, and that there is one line which starts with our name and contains
+/// `expected`.
 #[track_caller]
 fn check_refused(command: &mut Command, code: i32, expected: &str) {
     let output = command.output().unwrap();
@@ -171,7 +172,7 @@ fn wrong_usage_exits_2() {
 }
 
 #[test]
-fn what_cannot_be_started_exits_126_or_127() {
+fn programs_that_cannot_be_started_exit_126_or_127() {
     let fixture = Fixture::new();
     fixture.put("text", 0o644, "");
     fixture.put("script", 0o755, "#!/nowhere/interpreter\n");
@@ -186,7 +187,7 @@ fn what_cannot_be_started_exits_126_or_127() {
 }
 
 #[test]
-fn what_cannot_be_profiled_is_not_run() {
+fn unprofilable_programs_are_not_run() {
     let fixture = Fixture::new();
     fixture.compile("static", &["-static"]);
     fixture.compile("static_pie", &["-static-pie"]);
@@ -204,7 +205,7 @@ fn what_cannot_be_profiled_is_not_run() {
 }
 
 #[test]
-fn what_is_not_set_up_right_exits_125() {
+fn invalid_setups_exit_125() {
     let fixture = Fixture::new();
     fs::write(fixture.path("garbage.so"), "garbage").unwrap();
     fs::copy(&fixture.library, fixture.path("with space.so")).unwrap();
@@ -213,8 +214,8 @@ fn what_is_not_set_up_right_exits_125() {
         command.current_dir(fixture.directory.path()).args(["record", "--library", library, "--", "true"]);
         check_refused(&mut command, 125, expected);
     };
-    check("missing.so", "cannot look at missing.so: No such file or directory");
-    check("garbage.so", "garbage.so is no x86-64 shared library");
+    check("missing.so", "cannot inspect missing.so: No such file or directory");
+    check("garbage.so", "garbage.so is not an x86-64 shared library");
     check("with space.so", "with space.so cannot be preloaded");
     check_refused(
         fixture.record(&[], &["true"]).env("FASTINST_OPTIONS", "colour=1"),
@@ -226,7 +227,7 @@ fn what_is_not_set_up_right_exits_125() {
         125,
         "missing of the report does not exist",
     );
-    // A copy of the command has no library beside it.
+    // A copy of the command has no library in its folder.
     let alone = fixture.path("bin/fastinst");
     fixture.put("bin/fastinst", 0o755, fs::read(env!("CARGO_BIN_EXE_fastinst")).unwrap());
     check_refused(Command::new(&alone).args(["record", "--", "true"]), 125, "libfastinst.so is not in");
@@ -330,7 +331,7 @@ fn a_report_is_printed_again() {
     assert!(report(&["--callees", "main"]).contains("\nstep    50.0k ±5%  100ms ±10%"));
     assert!(report(&["--callees", "step"]).ends_with("no call was seen\n"));
     assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
-    // Normalised JSON stays as it is.
+    // Normalised JSON does not change.
     let normal = report(&["--json"]);
     assert!(normal.starts_with("{\n  \"version\": 2,\n"));
     fs::write(fixture.path("r.json"), &normal).unwrap();
@@ -371,7 +372,11 @@ fn options_that_are_gone_name_their_successor() {
     let fixture = Fixture::new();
     for options in ["samples=5", "epoch_ms=20"] {
         let mut command = fixture.record(&[], &["true"]);
-        check_refused(command.env("FASTINST_OPTIONS", options), 125, "is no option any more; budget=N% sets");
+        check_refused(
+            command.env("FASTINST_OPTIONS", options),
+            125,
+            "is no longer an option; budget=N% sets",
+        );
     }
     check_refused(&mut fixture.record(&["-o", "r.txt", "--merge"], &["true"]), 125, "output=FILE.json");
 }
@@ -396,10 +401,10 @@ fn other_files_than_reports_are_refused() {
         fs::write(fixture.path("r.json"), contents).unwrap();
         check_refused(fastinst().arg("report").arg(fixture.path("r.json")), 1, expected);
     };
-    check(b"", "r.json is no fastinst report (an empty file)");
-    check(b"\x7fELF\x02\x01\x01", "r.json is no fastinst report (not JSON");
-    check(TABLE.as_bytes(), "r.json is no fastinst report (not JSON");
-    check(b"{\"functions\": []}", "r.json is no fastinst report (JSON without a version)");
+    check(b"", "r.json is not a fastinst report (an empty file)");
+    check(b"\x7fELF\x02\x01\x01", "r.json is not a fastinst report (not JSON");
+    check(TABLE.as_bytes(), "r.json is not a fastinst report (not JSON");
+    check(b"{\"functions\": []}", "r.json is not a fastinst report (JSON without a version)");
     check(&REPORT.as_bytes()[..REPORT.len() / 2], "r.json is truncated");
     check(
         REPORT.replacen('2', "1", 1).as_bytes(),

@@ -1,8 +1,9 @@
-//! The command line: one file per verb.
+//! The command `fastinst`: starts programs under the profiler and prints their reports. One file
+//! for each subcommand.
 //!
 //! Results go to standard output. A diagnostic is one line on standard error that starts with
-//! `fastinst: `. A verb returns a [`Failure`], which is printed here, once; mistakes in the command
-//! line itself are clap's, exit code 2.
+//! `fastinst: `. A subcommand returns a [`Failure`], which is printed here, once; clap reports
+//! errors in the command line itself, with exit code 2.
 
 mod generate;
 mod info;
@@ -41,7 +42,7 @@ enum Verb {
     Generate(generate::Generate),
 }
 
-/// Why a verb ends without its result.
+/// A subcommand failed.
 #[derive(Debug)]
 struct Failure {
     /// Exit code.
@@ -50,19 +51,18 @@ struct Failure {
     message: String,
 }
 
-/// Writes a verb's result to standard output.
+/// Writes a subcommand's result to standard output.
 fn print(text: &[u8]) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text).and_then(|()| output.flush()) {
-        // The reader, `head` for example, has seen enough.
+        // The reader, `head` for example, has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
         Ok(()) => Ok(()),
     }
 }
 
-/// Parses the command line, runs the verb and returns the exit code.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
@@ -107,7 +107,7 @@ mod tests {
         check("fastinst record --merge -- a", "--output <FILE>");
         check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
-        check("fastinst record -o %n.txt -- a", "`%n` is no sequence");
+        check("fastinst record -o %n.txt -- a", "`%n` is not a valid sequence");
         check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");

@@ -1,4 +1,4 @@
-//! `fastinst report`: prints recorded reports again, as they are or merged.
+//! `fastinst report`: prints recorded reports, single or merged.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use profiler::filter::Patterns;
 use profiler::report::arcs::{self, Direction};
 use profiler::report::{self, SortKey, View, csv, json, text, tree};
 
-use super::Failure;
+use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +31,8 @@ const HINT: &str = "--limit 0 shows all of them";
 
 /// Print the table of recorded reports
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
-pub(super) struct Report {
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = crate::TEMPLATE)]
+pub(crate) struct Report {
     /// Reports that `fastinst record -o FILE.json` wrote. Several are merged: calls and times add
     /// up
     #[arg(value_name = "FILE", required = true)]
@@ -58,18 +58,18 @@ pub(super) struct Report {
     #[arg(long, group = "form", value_name = "FUNCTION", conflicts_with_all = ["sort", "filter"])]
     callees: Option<String>,
 
-    /// Print a call tree. It is made of pairs of caller and callee, so a function looks the same on
-    /// every path
+    /// Print a call tree. It is computed from pairs of caller and callee, so a function looks the
+    /// same on every path
     #[arg(long, group = "form", conflicts_with_all = ["sort", "filter"])]
     tree: bool,
 
-    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by what is
-    /// certain of them (the lower end of the interval), or name (default: total)
+    /// Order of the functions: total, self, calls, mean, p50, p90, p99, max, off-cpu, by the lower
+    /// end of their interval, or name (default: total)
     #[arg(long, value_name = "KEY")]
     sort: Option<SortKey>,
 
-    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * is any text, ?
-    /// any character
+    /// Functions to print: NAME, object:NAME or file:NAME, separated by commas; * matches any text,
+    /// ? any character
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("filter", text))]
     filter: Option<Patterns>,
 
@@ -78,9 +78,9 @@ pub(super) struct Report {
     limit: Option<usize>,
 }
 
-pub(super) fn run(arguments: &Report) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Report) -> Result<(), Failure> {
     let text = print(arguments).map_err(|error| Failure { code: 1, message: error.to_string() })?;
-    super::print(text.as_bytes())
+    crate::print(text.as_bytes())
 }
 
 fn print(arguments: &Report) -> Result<String, Error> {
@@ -108,7 +108,7 @@ fn print(arguments: &Report) -> Result<String, Error> {
     })
 }
 
-/// All reports as one.
+/// All reports, merged into one.
 fn merged(files: &[PathBuf]) -> Result<report::Report, Error> {
     let (first, others) = files.split_first().expect("clap requires a file");
     let mut report = json::read(first)?;

@@ -1,16 +1,15 @@
 //! `fastinst record`: starts a program with libfastinst.so preloaded.
 //!
-//! The program is executed in this very process. So there is nobody between it and its parent: its
-//! process id, its signals, job control, standard streams and exit status are what they would be
-//! without us. Only SIGPIPE differs if the parent had it ignored: it starts with its default
-//! action.
+//! The program is executed in this process. So its process id, signals, job control, standard
+//! streams and exit status are what they would be without the profiler. Only SIGPIPE differs if the
+//! parent ignores it: the program starts with its default action.
 //!
-//! 1. The options of the command line are put over those of FASTINST_OPTIONS; a relative output
-//!    becomes absolute.
-//! 2. The program is looked up as the shell does, and inspected: what cannot be preloaded is
-//!    refused.
-//! 3. libfastinst.so goes first in LD_PRELOAD, in front of what is there; only an address sanitizer
-//!    that the program needs comes before it, and insists on that.
+//! 1. The options of the command line override those of FASTINST_OPTIONS; a relative output path is
+//!    made absolute.
+//! 2. The program is looked up as the shell does, and inspected: programs that do not load a
+//!    preload are refused.
+//! 3. libfastinst.so is put first in LD_PRELOAD; only the address sanitizer's library of the
+//!    program, which must be first, precedes it.
 //! 4. The program is executed.
 
 use std::convert::Infallible;
@@ -29,12 +28,12 @@ use profiler::error::Error;
 use profiler::filter::Patterns;
 use profiler::options::{Budget, Counts, Options, Output, RunId, TextAccess, Tool, VARIABLE};
 
-use super::Failure;
+use crate::Failure;
 
 const LIBRARY: &str = "libfastinst.so";
-/// Where the library is, seen from the directory of this executable.
+/// Directories of the library, relative to that of this executable.
 const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib", "../lib/fastinst"];
-/// Where programs are when PATH is not set.
+/// Search path if PATH is not set.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 const EXAMPLES: &str = "\
@@ -65,10 +64,10 @@ Exit codes:
 #[command(
     before_help = EXAMPLES,
     after_help = EXIT_CODES,
-    help_template = super::TEMPLATE,
+    help_template = crate::TEMPLATE,
     override_usage = "fastinst record [OPTIONS] -- PROGRAM [ARGS]..."
 )]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Where the report goes: stderr, or a file that ends in .txt or .json (default: stderr). In
     /// the name, %p is the process id, %e the executable, %h the host, %% a percent sign. A second
     /// process of the same run gets its process id before the extension
@@ -80,34 +79,34 @@ pub(super) struct Record {
     merge: bool,
 
     /// What profiling may cost, in percent of the program's own processor time, or none (default:
-    /// 1%). More narrows the intervals; with none every call is timed, and functions that are
-    /// called often become several times slower
+    /// 1%). A larger budget narrows the intervals; with none every call is timed, and functions
+    /// that are called often become several times slower
     #[arg(long, value_name = "N%")]
     budget: Option<Budget>,
 
     /// How calls are counted (default: sampled, in windows at random instants; functions that are
-    /// called rarely, all the time). exact counts every call, which no budget limits
+    /// called rarely, all the time). exact counts every call, independently of the budget
     #[arg(long, value_name = "sampled|exact")]
     counts: Option<Counts>,
 
     /// Functions to measure (default: all): a name, object:NAME (executable or library) or
-    /// file:NAME (source file); * is any text, ? any character. May be given several times
+    /// file:NAME (source file); * matches any text, ? any character. May be given several times
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("only", text))]
     only: Vec<Patterns>,
 
-    /// Functions not to measure, whatever --only says. What is left out has no probes and costs
-    /// least
+    /// Functions not to measure, even if --only includes them. They get no probes and cost least
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("skip", text))]
     skip: Vec<Patterns>,
 
-    /// How code is written (default: alias). alias keeps every page from being writable and
-    /// executable; mprotect makes a page both for the moment of a write, for systems that refuse
-    /// memfd_create
-    #[arg(long, value_name = "alias|mprotect")]
+    /// How code is written (default: private). private and alias keep every page from being
+    /// writable and executable; private excepts pages in which a debugger has set a breakpoint,
+    /// alias permits no breakpoints; mprotect makes a page both during each write, for systems that
+    /// refuse memfd_create
+    #[arg(long, value_name = "private|alias|mprotect")]
     text: Option<TextAccess>,
 
-    /// The library to preload (default: libfastinst.so beside this command, in ../lib or in
-    /// ../lib/fastinst)
+    /// The library to preload (default: libfastinst.so in the folder of this command, in ../lib or
+    /// in ../lib/fastinst)
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
@@ -116,8 +115,8 @@ pub(super) struct Record {
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only if that fails.
-pub(super) fn run(arguments: &Record) -> Result<Infallible, Failure> {
+/// Replaces this process by the program; returns only if that fails.
+pub(crate) fn run(arguments: &Record) -> Result<Infallible, Failure> {
     start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
@@ -138,7 +137,7 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     if let Some(warning) = check_program(&path, &options)? {
         eprintln!("fastinst: {warning}");
     }
-    // At the last moment: reports that are older are left over.
+    // At the last moment: older reports belong to earlier runs.
     if options.output != Output::Stderr {
         options.run.get_or_insert_with(RunId::begins_here);
     }
@@ -151,7 +150,7 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     Err(Error::Execute { path, source })
 }
 
-/// The options of the environment, with those of the command line put over them.
+/// The options of the environment, overridden by those of the command line.
 fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Options, Error> {
     let mut options = Options::from_variable(environment)?;
     if let Some(output) = &arguments.output {
@@ -173,7 +172,7 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
     Ok(options)
 }
 
-/// The output as an absolute name. Its directory must exist, unless that has `%` sequences.
+/// The output as an absolute path. Its directory must exist, unless that has `%` sequences.
 fn placed(output: &Output) -> Result<Output, Error> {
     let output = match output {
         Output::File { template, .. } if Path::new(template).is_relative() => {
@@ -191,8 +190,8 @@ fn placed(output: &Output) -> Result<Output, Error> {
     Ok(output)
 }
 
-/// Finds an executable file as the shell does: a name with a slash is a path, another one is looked
-/// for in the directories of `path`, of which an empty one is the working directory.
+/// Finds an executable file as the shell does: a name with a slash is a path, another one is
+/// searched for in the directories of `path`, of which an empty one is the working directory.
 fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return match obstacle(program) {
@@ -226,7 +225,7 @@ enum Obstacle {
     Unusable(&'static str),
 }
 
-/// What keeps a file from being executed.
+/// The reason why a file cannot be executed.
 fn obstacle(path: &Path) -> Option<Obstacle> {
     match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -241,8 +240,8 @@ fn obstacle(path: &Path) -> Option<Obstacle> {
     }
 }
 
-/// Refuses a program in which a preloaded library would not run; warns of one in which it may have
-/// nothing to do.
+/// Refuses a program in which a preloaded library would not run; warns if it has no instrumented
+/// functions.
 fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error> {
     let Program { kind, setuid_or_capabilities } = inspect(path)?;
     let path = path.to_owned();
@@ -279,19 +278,19 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, Error> {
 
 fn usual_library() -> Result<PathBuf, Error> {
     let executable = env::current_exe().unwrap_or_default();
-    let beside = executable.parent().unwrap_or(Path::new("/"));
-    let directories = LIBRARY_DIRECTORIES.map(|directory| beside.join(directory));
+    let folder = executable.parent().unwrap_or(Path::new("/"));
+    let directories = LIBRARY_DIRECTORIES.map(|directory| folder.join(directory));
     match directories.iter().find_map(|directory| fs::canonicalize(directory.join(LIBRARY)).ok()) {
         Some(library) => Ok(library),
         None => {
-            let looked_in = directories.map(|directory| directory.display().to_string()).join(", ");
-            Err(Error::LibraryNotFound { looked_in })
+            let searched = directories.map(|directory| directory.display().to_string()).join(", ");
+            Err(Error::LibraryNotFound { searched })
         }
     }
 }
 
 /// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds
-/// it for the program; the library; then what is there.
+/// it for the program; the library; then the present value.
 fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = sanitizer.unwrap_or_default();
     if !value.is_empty() {

@@ -1,0 +1,27 @@
+//! Building blocks for code that runs at any time in any thread, such as probe functions and signal
+//! handlers, and therefore must not allocate, lock or format.
+//!
+//! * [`futex`]: waiting for a change of a word, and waking the waiters.
+//! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
+//! * [`signal`]: passing a signal on to the action that was installed before.
+//!
+//! # Example
+//! ```
+//! use fastinst_sigsafe::Segments;
+//!
+//! static NAMES: Segments<&str> = Segments::new();
+//!
+//! let index = NAMES.push_with(|_| "main").expect("there is room");
+//! // May be executed by a signal handler; the reference is valid for ever.
+//! let name: &'static &str = NAMES.get(index).expect("it was pushed");
+//! assert_eq!(*name, "main");
+//! ```
+//!
+//! # Features
+//! None.
+
+pub mod futex;
+mod segments;
+pub mod signal;
+
+pub use segments::Segments;
