@@ -20,6 +20,12 @@
 //! Functions go back to their original code when the last of their probes is dropped, or is
 //! switched off by [`deactivate_all`].
 //!
+//! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
+//! stub of 17 to 35 bytes; the engine keeps some 100 bytes about each site and each probe. Each
+//! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
+//! module can have (eight bytes for each byte of its functions) from the module's first probe on.
+//! All of it is freed with the module's code.
+//!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
 //!   another thread in its instructions, some microseconds at most on all that were measured. No
