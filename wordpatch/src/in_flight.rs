@@ -1,8 +1,8 @@
 //! One patch on its way through its protocol.
 //!
 //! Checked, then the site is acquired (it is this patch's alone, and locked in the table), then
-//! stored step by step: by the drivers, which make the waits between. A patch that fails has changed
-//! nothing: before its second store, the lock is taken back.
+//! stored step by step: by the drivers, which make the waits between. A patch that fails has
+//! changed nothing: before its second store, the lock is taken back.
 
 use iced_x86::{Decoder, DecoderOptions};
 
@@ -424,7 +424,8 @@ mod tests {
         assert_eq!(read(site, 5), BACK);
     }
 
-    /// Between the check and the moment in which the site is acquired, another patch comes and goes.
+    /// Between the check and the moment in which the site is acquired, another patch comes and
+    /// goes.
     #[test]
     fn what_another_patch_has_made_of_the_site_since_the_check_is_noticed() {
         for (late, expected) in [

@@ -91,7 +91,8 @@ pub(crate) enum Outcome {
 type Table = Option<HashMap<usize, Arc<Shared>>>;
 
 global! {
-    /// Batches that are not finished, or have an error to report, by the addresses of their patches.
+    /// Batches that are not finished, or have an error to report, by the addresses of their
+    /// patches.
     static TABLE: Mutex<Table> = Mutex::new(None);
 }
 

@@ -70,8 +70,9 @@ impl TogglePair {
         Self { stays_mapped: true, ..self }
     }
 
-    /// Puts form `to` in the place of the other one. Gives `false` when it stands there already. One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may
-    /// be called from a signal handler.
+    /// Puts form `to` in the place of the other one. Gives `false` when it stands there already.
+    /// One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may be called
+    /// from a signal handler.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`],
