@@ -12,7 +12,7 @@ use wordpatch_model::{Assumption, Change, Code, Form, Job, Program, Scenario, Vi
 
 use crate::encoding::{self, Shape};
 use crate::retarget::retarget;
-use crate::site::CallSite;
+use crate::site::{CallSite, State};
 use crate::strategy::{Clobbers, Strategy};
 
 const SHAPES: [Shape; 4] = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump];
@@ -53,22 +53,26 @@ impl Place {
     }
 
     /// The complete instruction with this displacement, active or inactive.
-    fn whole(&self, displacement: i32, active: bool) -> Bytes {
+    fn whole(&self, displacement: i32, state: State) -> Bytes {
         let site = self.site(displacement);
         let mut whole = site.instruction.to_vec();
-        let form = if active { &site.edit.active } else { &site.edit.inactive };
+        let form = match state {
+            State::Active => &site.edit.active,
+            State::Inactive => &site.edit.inactive,
+        };
         whole[site.edit.offset..site.edit.offset + form.len()].copy_from_slice(form);
         encoding::bytes(&whole)
     }
 
     /// `activate` or `deactivate` of site `number`.
-    fn toggle(&self, number: usize, displacement: i32, to_active: bool) -> Job {
-        let [old, new] = [!to_active, to_active].map(|active| self.whole(displacement, active));
+    fn toggle(&self, number: usize, displacement: i32, to: State) -> Job {
+        let from = if to == State::Active { State::Inactive } else { State::Active };
+        let [old, new] = [from, to].map(|state| self.whole(displacement, state));
         let place = *self;
-        let name = if to_active { "activate" } else { "deactivate" };
+        let name = if to == State::Active { "activate" } else { "deactivate" };
         Job::new(name, self.window.bytes(), [Change::new(number, &old, &new)], move || {
             let site = place.site(displacement);
-            let toggled = if to_active { site.activate() } else { site.deactivate() };
+            let toggled = if to == State::Active { site.activate() } else { site.deactivate() };
             vec![toggled.is_ok_and(|toggle| toggle == crate::Toggle::Changed)]
         })
     }
@@ -76,7 +80,7 @@ impl Place {
     /// Adds the site with its executors, active. The bytes of the operand that its inactive form
     /// leaves are irrelevant.
     fn add_to(&self, scenario: Scenario, executors: usize) -> Scenario {
-        let scenario = scenario.site(self.address, &self.whole(TARGETS[0], true), executors);
+        let scenario = scenario.site(self.address, &self.whole(TARGETS[0], State::Active), executors);
         if self.has_dead_operand() {
             scenario.allowing(Form::Front(Code::new(&self.site(TARGETS[0]).edit.inactive)))
         } else {
@@ -99,10 +103,10 @@ impl Place {
 fn retarget_of(places: &[Place], from: i32, to: i32) -> Job {
     let places = places.to_vec();
     let changes = (0..).zip(&places).flat_map(|(number, place)| {
-        let off = place.whole(from, false);
+        let off = place.whole(from, State::Inactive);
         [
-            Change::new(number, &place.whole(from, true), &off),
-            Change::new(number, &off, &place.whole(to, false)),
+            Change::new(number, &place.whole(from, State::Active), &off),
+            Change::new(number, &off, &place.whole(to, State::Inactive)),
         ]
     });
     let changes: Vec<Change> = changes.collect();
@@ -156,7 +160,7 @@ fn is_mixture(flaw: &Flaw<Violation>) -> bool {
 #[test]
 fn every_site_toggled_with_no_wait() {
     for place in places() {
-        let [off, on] = [false, true].map(|active| place.toggle(0, TARGETS[0], active));
+        let [off, on] = [State::Inactive, State::Active].map(|to| place.toggle(0, TARGETS[0], to));
         let program = Program::new([off.clone(), on.clone(), off, on, wait()]);
         place.scenario(1).patcher(program).holds();
     }
@@ -165,7 +169,8 @@ fn every_site_toggled_with_no_wait() {
 #[test]
 fn every_site_toggled_by_two_threads() {
     for place in places() {
-        let program = Program::new([false, true].map(|active| place.toggle(0, TARGETS[0], active)));
+        let program =
+            Program::new([State::Inactive, State::Active].map(|to| place.toggle(0, TARGETS[0], to)));
         place.scenario(1).patcher(program.clone()).patcher(program).holds();
     }
 }
@@ -177,9 +182,9 @@ fn every_site_retargeted_and_activated_and_back() {
         let [one, other] = TARGETS;
         let jobs = [
             retarget_of(&[place], one, other),
-            place.toggle(0, other, true),
+            place.toggle(0, other, State::Active),
             retarget_of(&[place], other, one),
-            place.toggle(0, one, true),
+            place.toggle(0, one, State::Active),
             wait(),
         ];
         place.scenario(1).patcher(Program::new(jobs)).holds();
@@ -193,7 +198,7 @@ fn a_batch_of_a_straddler_and_its_neighbour() {
         let straddler = Place { clobbers, ..STRADDLER };
         let places = [straddler, Place { address: straddler.address + 5, ..straddler }];
         let [from, to] = TARGETS;
-        let on = (0..).zip(&places).map(|(number, place)| place.toggle(number, to, true));
+        let on = (0..).zip(&places).map(|(number, place)| place.toggle(number, to, State::Active));
         let jobs = [retarget_of(&places, from, to)].into_iter().chain(on).chain([wait()]);
         let scenario = places[1].add_to(places[0].scenario(1), 1).patcher(Program::new(jobs));
         scenario.holds();
@@ -205,7 +210,7 @@ fn a_batch_of_a_straddler_and_its_neighbour() {
 fn refused(place: &Place) -> Scenario {
     let place = *place;
     let [from, to] = TARGETS;
-    let [off, on] = [false, true].map(|active| [from, to].map(|of| place.whole(of, active)));
+    let [off, on] = [State::Inactive, State::Active].map(|state| [from, to].map(|of| place.whole(of, state)));
     let changes = [
         Change::new(0, &on[0], &off[0]),
         Change::new(0, &off[0], &off[1]),
@@ -239,7 +244,7 @@ fn each_assumption_is_needed() {
 
 fn retargeted(place: &Place, change: impl Fn(Job) -> Job) -> Scenario {
     let [from, to] = TARGETS;
-    let jobs = [change(retarget_of(&[*place], from, to)), place.toggle(0, to, true)];
+    let jobs = [change(retarget_of(&[*place], from, to)), place.toggle(0, to, State::Active)];
     place.scenario(1).patcher(Program::new(jobs))
 }
 
@@ -268,7 +273,7 @@ fn second_wait_removed_new_call_runs_with_old_operand_bytes() {
 fn window_assumed_too_large_a_toggle_tears() {
     let scenario = |assumed| {
         let place = Place { window: assumed, clobbers: Clobbers::Nothing, ..STRADDLER };
-        let program = Program::new([place.toggle(0, TARGETS[0], false)]);
+        let program = Program::new([place.toggle(0, TARGETS[0], State::Inactive)]);
         let machine = Scenario::new(STRADDLER.window.bytes(), boundary(STRADDLER.window));
         place.add_to(machine, 1).patcher(program)
     };
@@ -281,7 +286,7 @@ fn window_assumed_too_large_a_toggle_tears() {
 #[test]
 fn a_patch_of_a_site_right_after_its_toggle() {
     let place = STRADDLER;
-    let off = place.whole(TARGETS[0], false);
+    let off = place.whole(TARGETS[0], State::Inactive);
     let mut other = off.to_vec();
     other[4] ^= 0xff;
     let change = Change::new(0, &off, &other);
@@ -294,10 +299,11 @@ fn a_patch_of_a_site_right_after_its_toggle() {
     let whole = |bytes: &[u8]| Form::Whole(Code::new(bytes));
     let scenario = |jobs: Vec<Job>| {
         let begin = Scenario::new(place.window.bytes(), boundary(place.window));
-        let site = begin.site(place.address, &place.whole(TARGETS[0], true), 1).allowing(whole(&off));
+        let site =
+            begin.site(place.address, &place.whole(TARGETS[0], State::Active), 1).allowing(whole(&off));
         site.patcher(Program::new(jobs))
     };
-    let toggle = || place.toggle(0, TARGETS[0], false);
+    let toggle = || place.toggle(0, TARGETS[0], State::Inactive);
     scenario(vec![toggle(), wait(), patch()]).holds();
     scenario(vec![toggle(), patch()]).fails(is_mixture);
 }

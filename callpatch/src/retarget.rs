@@ -166,6 +166,7 @@ impl Stepwise for Retarget {
     }
 
     fn end_wait(&mut self) {
+        assert!(self.is_waiting());
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Inactive => Phase::Dead,
             Phase::Stored => Phase::Done,
@@ -176,6 +177,7 @@ impl Stepwise for Retarget {
 
     /// In step 2, the site has failed at once. In step 4, its operand is taken back.
     fn give_up(&mut self, refusal: wordpatch::Error) -> Result<(), Error> {
+        assert!(self.is_waiting());
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Inactive => return Err(refusal.into()),
             Phase::Stored => {

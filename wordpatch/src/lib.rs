@@ -88,8 +88,9 @@
 //! there.
 //!
 //! # Features
-//! None. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the crate for its
-//! own exhaustive tests.
+//! `fault-injection`: hooks between the steps of every patch, for this crate's own tests; no other
+//! crate may enable it. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the
+//! crate for its own exhaustive tests.
 //!
 //! # Further reading
 //! `README.md` has guarantees, obligations, costs, and the status of each assumption about the

@@ -70,7 +70,7 @@ fn by_wait<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -
         let s = if line.executors == 1 { "" } else { "s" };
         (format!("{} executor{s}, {}|{back}", line.executors, line.front), points)
     });
-    chart(area, &caption, "wait in TSC ticks", lines.collect(), true)
+    chart(area, &caption, "wait in TSC ticks", lines.collect(), Points::Joined)
 }
 
 fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift>) -> Result<(), String> {
@@ -87,7 +87,16 @@ fn by_boundary<B: DrawingBackend>(results: &Results, area: &DrawingArea<B, Shift
         (name.to_owned(), points)
     });
     let axis = format!("where the instruction is cut: bytes into the cache line of {CACHE_LINE}");
-    chart(area, &caption, &axis, lines.collect(), false)
+    chart(area, &caption, &axis, lines.collect(), Points::Single)
+}
+
+/// How the points of a line are drawn.
+#[derive(Clone, Copy)]
+enum Points {
+    /// Joined, if there are points in between.
+    Joined,
+    /// Separately.
+    Single,
 }
 
 /// Points on a logarithmic axis, joined by lines. A share of zero is drawn on the axis' lowest
@@ -97,7 +106,7 @@ fn chart<B: DrawingBackend>(
     caption: &str,
     axis: &str,
     lines: Lines,
-    joined: bool,
+    drawn: Points,
 ) -> Result<(), String> {
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
     let torn = || all().map(|(_, rate)| *rate).filter(|rate| *rate > 0.0);
@@ -123,7 +132,10 @@ fn chart<B: DrawingBackend>(
     for (number, (name, points)) in lines.iter().enumerate() {
         let colour = Palette99::pick(number).to_rgba();
         let points: Vec<_> = points.iter().map(|(x, rate)| (*x, rate.max(floor))).collect();
-        let line = if joined { points.clone() } else { Vec::new() };
+        let line = match drawn {
+            Points::Joined => points.clone(),
+            Points::Single => Vec::new(),
+        };
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))
             .map_err(text)?

@@ -72,7 +72,7 @@ pub(crate) fn forget(state: &State, me: usize, out: &mut Transitions<State, Viol
         for (number, (bytes, _)) in fetched.kept.iter().enumerate() {
             let mut next = state.clone();
             next.cores[me].0[part].kept.remove(number);
-            out.push_by(me, false, format_args!("core {me} forgets {bytes}"), Ok(next));
+            out.push_by(me, format_args!("core {me} forgets {bytes}"), Ok(next));
         }
     }
 }
@@ -92,11 +92,11 @@ pub(crate) fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Tra
             Ok(place) => fetched.kept[place].1 = 0,
             Err(place) => fetched.kept.insert(place, (now, 0)),
         }
-        out.push_by(me, false, format_args!("core {me} reads {now}"), Ok(next));
+        out.push_by(me, format_args!("core {me} reads {now}"), Ok(next));
         for version in kept {
             let mut next = state.clone();
             next.cores[me].0[part].in_flight = Some(*version);
-            out.push_by(me, false, format_args!("core {me} elides a read and uses {}", version.0), Ok(next));
+            out.push_by(me, format_args!("core {me} elides a read and uses {}", version.0), Ok(next));
         }
     }
     let in_flight: Vec<Code> =
@@ -112,11 +112,11 @@ pub(crate) fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Tra
         if bytes[0] == INT3 {
             let mut next = landed.clone();
             next.executors[me] = Position::Trapped;
-            out.push_by(me, false, text, Ok(next));
+            out.push_by(me, text, Ok(next));
         } else {
             let next = if site.allows(&bytes) { Ok(landed.clone()) } else { Err(Violation::Mixture(bytes)) };
-            out.push_by(me, true, text, next);
+            out.push_arrival(me, text, next);
         }
     }
-    out.push_by(me, false, format_args!("core {me} abandons what it has fetched"), Ok(landed));
+    out.push_by(me, format_args!("core {me} abandons what it has fetched"), Ok(landed));
 }

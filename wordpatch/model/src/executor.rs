@@ -90,11 +90,11 @@ fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<St
             } else {
                 Ok(at(state, me, Position::Trapped))
             };
-            out.push_by(me, false, text, next);
+            out.push_by(me, text, next);
         } else if !site.allows(&bytes) {
-            out.push_by(me, false, text, Err(Violation::Mixture(bytes)));
+            out.push_by(me, text, Err(Violation::Mixture(bytes)));
         } else if !std::mem::replace(&mut executes, true) {
-            out.push_by(me, true, text, Ok(state.clone()));
+            out.push_arrival(me, text, Ok(state.clone()));
         }
         if scenario.dropped == Some(Assumption::NobodyEntersTheMiddle) {
             for entry in 1..bytes.len() {
@@ -102,7 +102,7 @@ fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<St
                 let tail = Code::new(&bytes[entry..]);
                 if tail[..] != site.initial[entry..] {
                     let text = format_args!("executor {me} enters the middle and executes {tail}");
-                    out.push_by(me, false, text, Err(Violation::Mixture(tail)));
+                    out.push_by(me, text, Err(Violation::Mixture(tail)));
                 }
             }
         }
@@ -124,37 +124,37 @@ fn trap(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<Sta
         Position::Trapped => match state.owners[number].and_then(|owner| owner.lock) {
             None => {
                 let text = format_args!("executor {me} in the handler finds the site not locked");
-                out.push_by(me, false, text, at(Position::NotLocked { changed: false }));
+                out.push_by(me, text, at(Position::NotLocked { changed: false }));
             }
             Some(_) if scenario.handler == Handler::Spin => {
-                out.push_by(me, false, format_args!("executor {me} spins"), at(Position::Trapped));
+                out.push_by(me, format_args!("executor {me} spins"), at(Position::Trapped));
             }
             Some((_, copy)) => {
                 let text = format_args!("executor {me} in the handler finds the copy of {copy}");
-                out.push_by(me, false, text, at(Position::OutOfLine(copy)));
+                out.push_by(me, text, at(Position::OutOfLine(copy)));
             }
         },
         Position::NotLocked { changed } => {
             let byte = state.memory.read(site.address, 1);
             let next = if byte[0] == INT3 { Position::StillInt3 { changed } } else { Position::Fetching };
-            out.push_by(me, false, format_args!("executor {me} in the handler reads {byte}"), at(next));
+            out.push_by(me, format_args!("executor {me} in the handler reads {byte}"), at(next));
         }
         Position::StillInt3 { changed } => {
             let again = changed && scenario.handler != Handler::Hasty;
             let next = if again { at(Position::Trapped) } else { Err(Violation::ForeignTrap) };
             let text = format_args!("executor {me} in the handler looks at the record again");
-            out.push_by(me, false, text, next);
+            out.push_by(me, text, next);
         }
         Position::OutOfLine(bytes) => {
             if scenario.dropped == Some(Assumption::HandlerReturnSerializes) {
                 // What stood at the copy's place before, which this core has fetched.
                 let before = Code::new(&vec![INT3; bytes.len()]);
                 let text = format_args!("executor {me} executes what stood at the copy's place: {before}");
-                out.push_by(me, false, text, Err(Violation::Mixture(before)));
+                out.push_by(me, text, Err(Violation::Mixture(before)));
             }
             let next =
                 if site.allows(&bytes) { at(Position::Fetching) } else { Err(Violation::Mixture(bytes)) };
-            out.push_by(me, true, format_args!("executor {me} executes the copy of {bytes}"), next);
+            out.push_arrival(me, format_args!("executor {me} executes the copy of {bytes}"), next);
         }
     }
 }

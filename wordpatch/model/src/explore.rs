@@ -67,8 +67,13 @@ impl<S, V> Transitions<S, V> {
     }
 
     /// A transition of the independent thread `by`.
-    pub fn push_by(&mut self, by: usize, arrives: bool, text: fmt::Arguments<'_>, next: Result<S, V>) {
-        self.add(Some(by), arrives, text, next);
+    pub fn push_by(&mut self, by: usize, text: fmt::Arguments<'_>, next: Result<S, V>) {
+        self.add(Some(by), false, text, next);
+    }
+
+    /// A transition of the independent thread `by` that [arrives](Transition::arrives).
+    pub fn push_arrival(&mut self, by: usize, text: fmt::Arguments<'_>, next: Result<S, V>) {
+        self.add(Some(by), true, text, next);
     }
 
     fn add(&mut self, by: Option<usize>, arrives: bool, text: fmt::Arguments<'_>, next: Result<S, V>) {

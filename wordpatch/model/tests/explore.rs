@@ -22,7 +22,10 @@ impl Model for Graph {
     fn transitions(&self, state: &u8, out: &mut Transitions<u8, u8>) {
         for (from, to, thread) in self.edges.iter().filter(|(from, ..)| from == state) {
             match thread {
-                Some(thread) => out.push_by(*thread, to > from, format_args!("{from} to {to}"), Ok(*to)),
+                Some(thread) if to > from => {
+                    out.push_arrival(*thread, format_args!("{from} to {to}"), Ok(*to));
+                }
+                Some(thread) => out.push_by(*thread, format_args!("{from} to {to}"), Ok(*to)),
                 None => out.push(format_args!("{from} to {to}"), Ok(*to)),
             }
         }

@@ -291,7 +291,7 @@ impl TextRef {
                 let view = writable.as_ptr().wrapping_add(offset);
                 let stored = store::compare_exchange(window, view, old, new);
                 if stored.is_ok() && self.is_private {
-                    self.show(window, offset, view, old, new)?;
+                    self.behind(offset).show(window, old, new)?;
                 }
                 stored
             },
@@ -308,21 +308,20 @@ impl TextRef {
 }
 
 impl TextRef {
+    /// These eight bytes in the view and in the text, where the text is a private mapping.
+    fn private_place(&self, quadword: Quadword) -> Option<Place> {
+        let view = self.writable.filter(|_| self.is_private)?;
+        let start = view.as_ptr().wrapping_sub(quadword.back()).cast();
+        Some(Place::new(quadword, start, self.address))
+    }
+
     /// Sees to it that a store through the view, which was made, shows in the text.
     ///
     /// # Safety
     /// As [`TextRef::compare_exchange`].
-    unsafe fn show(
-        &self,
-        window: FetchWindow,
-        offset: usize,
-        view: *mut u8,
-        old: &Bytes,
-        new: &Bytes,
-    ) -> Result<(), Error> {
-        let quadword = Quadword::of(window, self.address + offset, old.len());
-        let view = view.wrapping_sub(quadword.back()).cast();
-        let place = Place::new(quadword, view, self.address + offset);
+    unsafe fn show(&self, window: FetchWindow, old: &Bytes, new: &Bytes) -> Result<(), Error> {
+        let quadword = Quadword::of(window, self.address, old.len());
+        let Some(place) = self.private_place(quadword) else { return Ok(()) };
         let (old, new) = (quadword.word(old), quadword.word(new));
         // SAFETY: what `staying_mapped` was promised.
         let shown = || unsafe { place.shown(self.stays_mapped) };
@@ -334,7 +333,7 @@ impl TextRef {
         }
         // Other text may have been mapped there before the call: then the place is stale, and its
         // store shows nowhere.
-        if !self.behind(offset).is_copied_page(1) {
+        if !self.is_copied_page(1) {
             return Ok(());
         }
         // SAFETY: the text is mapped; the rest is the caller's obligation.
@@ -343,9 +342,8 @@ impl TextRef {
 
     /// Whether the text has an INT3 at the place that the view has not: a debugger's.
     pub(crate) fn has_breakpoint(&self) -> bool {
-        let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
-        let place = Place::new(quadword, view.as_ptr().wrapping_sub(quadword.back()).cast(), self.address);
+        let Some(place) = self.private_place(quadword) else { return false };
         let is_int3 = |_| {
             // SAFETY: what `staying_mapped` was promised.
             let shown = unsafe { place.shown(self.stays_mapped) };
