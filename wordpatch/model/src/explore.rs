@@ -71,7 +71,7 @@ impl<S, V> Transitions<S, V> {
         self.add(Some(by), false, text, next);
     }
 
-    /// A transition of the independent thread `by` that [arrives](Transition::arrives).
+    /// A transition of the independent thread `by` that `arrives`.
     pub fn push_arrival(&mut self, by: usize, text: fmt::Arguments<'_>, next: Result<S, V>) {
         self.add(Some(by), true, text, next);
     }
