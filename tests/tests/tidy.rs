@@ -480,7 +480,7 @@ fn every_rule_finds_an_injected_violation() {
     check("callpatch/src/stub.rs", "let filler = [0xcc; 16];", &["INT3"]);
     check(product, "#[unsafe(no_mangle)]", &["exported symbols"]);
     check("profiler/preload/src/provider.rs", "#[unsafe(no_mangle)]", &[]);
-    check("profiler/src/session.rs", "std::env::var_os(VARIABLE)", &["environment"]);
+    check("profiler/src/session/write.rs", "std::env::var_os(VARIABLE)", &["environment"]);
     check("profiler/cli/src/record.rs", "std::env::var_os(VARIABLE)", &[]);
     check("profiler/preload/src/lib.rs", "std::env::var_os(VARIABLE)", &[]);
     check(product, "println!();", &["print"]);

@@ -1,0 +1,77 @@
+//! The last report: requested by a thread that ends the process, written by the service thread.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use fastinst::service;
+use fastinst_sigsafe::futex;
+
+use super::OVER;
+use crate::stderr::stderr;
+
+/// Numbers of reports that were requested and written.
+static REQUESTED: AtomicU32 = AtomicU32::new(0);
+static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// Maximum time for which an exiting process waits for its report.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The reason why the report is written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The process exits voluntarily.
+    Exit,
+    /// The process calls exec, which may fail.
+    Exec,
+    /// A fatal signal was delivered to the calling thread, which is in its handler.
+    Signal,
+}
+
+/// Requests the report from the service thread, and waits for it, at most 10 s. A process
+/// that exits waits longer while the reader of its report (a pager, for example) blocks the write,
+/// as it does for its own output.
+///
+/// The service thread writes it, because the caller may be a signal handler: it does not allocate,
+/// and holds no lock. The service thread in turn uses neither the program's allocator nor its
+/// streams.
+pub fn finish(leaving: Leaving) {
+    if leaving != Leaving::Exec && OVER.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
+    service::notify();
+    let mut deadline = Instant::now() + PATIENCE;
+    loop {
+        let done = DONE.load(Ordering::Acquire);
+        if done.wrapping_sub(wanted) < u32::MAX / 2 {
+            return;
+        }
+        if Instant::now() < deadline {
+            futex::wait(&DONE, done, deadline);
+        } else if leaving == Leaving::Exit && stderr().is_writing() {
+            deadline = Instant::now() + PATIENCE;
+        } else {
+            stderr().write_now(
+                b"fastinst: there is no report, or not all of it: it took more than 10 s to write\n",
+            );
+            return;
+        }
+    }
+}
+
+/// The number of the newest request, if its report has not been written.
+pub(super) fn requested() -> Option<u32> {
+    let requested = REQUESTED.load(Ordering::Acquire);
+    (requested != DONE.load(Ordering::Relaxed)).then_some(requested)
+}
+
+/// All reports up to the one with this number have been written.
+pub(super) fn done(number: u32) {
+    DONE.store(number, Ordering::Release);
+    futex::wake(&DONE);
+}
+
+/// In a forked child: the parent's requests are not this process's.
+pub(super) fn forget_requests() {
+    DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
+}

@@ -1,0 +1,236 @@
+//! A profiling session: from the start of a process to its report.
+//!
+//! Probes are assigned to functions as they are discovered (`probes.rs`), observed in the
+//! ticks of the service thread ([`crate::schedule`]), and reported (`write.rs`) when the process
+//! ends (`finish.rs`). A forked child starts a session of its own.
+
+mod finish;
+mod probes;
+mod write;
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fastinst::provider::{self, Extent};
+use fastinst::service::{self, Tick, Wake};
+
+pub use finish::{Leaving, finish};
+pub use write::{say, speak_for_the_run};
+
+use crate::callers::Bodies;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::function::{FUNCTIONS, Function};
+use crate::governor::Governor;
+use crate::locations::Locations;
+use crate::options::{Counts, Discovery, Options, RunId};
+use crate::output::Identity;
+use crate::schedule::Schedule;
+use crate::stderr::stderr;
+use crate::{fire, governor, preemption, thread};
+
+/// Interval between two checks for threads that have ended.
+const RECLAIM_EVERY: Duration = Duration::from_secs(1);
+
+/// Probes of programs with no more functions than this are made at the start, in at most some 50
+/// ms.
+const SMALL: usize = 8000;
+
+/// Time between the start and the first tick.
+const FIRST_TICK: Duration = Duration::from_millis(2);
+
+struct Session {
+    options: Options,
+    identity: Identity,
+    command: Vec<String>,
+    clock: Clock,
+    schedule: Schedule,
+    governor: Governor,
+    /// Source files, for filters and for functions with the same name.
+    locations: Locations,
+    /// Index of a function by object and offset in it: a library that is loaded again finds its
+    /// functions here.
+    indices: HashMap<(&'static CStr, usize), u32>,
+    /// By function address: the index under which calls are counted that were made before its
+    /// probes were ready.
+    by_address: HashMap<usize, u32>,
+    early_calls: HashMap<usize, u64>,
+    bodies: Bodies,
+    last_reclaim: Instant,
+    toggles_before: u64,
+    written: Option<PathBuf>,
+    /// The reason why code cannot be found or patched in this process, if so.
+    refusal: Option<String>,
+}
+
+static SESSION: Mutex<Option<Session>> = Mutex::new(None);
+
+/// Set in a forked child until it has its own text.
+static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Set when the last report was written: nothing is observed any more.
+static OVER: AtomicBool = AtomicBool::new(false);
+
+fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
+    SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
+}
+
+/// Starts measuring what the registered [providers](fastinst::provider) find. Blocks while the
+/// loaded objects are inspected.
+///
+/// # Errors
+/// [`Error::Start`] if the provider or the service thread cannot be started.
+pub fn start(options: Options) -> Result<(), Error> {
+    let failed = |source| Error::Start { source };
+    // Identifies the stream.
+    stderr();
+    let before = governor::of_thread();
+    fastinst::set_access(options.text.into());
+    let discovery = options.discovery;
+    let session = Session::new(options);
+    preemption::start(governor::ticks_per_ns());
+    if let Some(index) = FUNCTIONS.push_with(|_| Function::default()) {
+        FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
+    }
+    *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
+    provider::begin(match discovery {
+        Discovery::Auto => Extent::AllUpTo { functions: SMALL },
+        Discovery::Eager => Extent::All,
+        Discovery::Lazy => Extent::Executed,
+    })
+    .map_err(failed)?;
+    fastinst::register_callback(probes::discovered).map_err(failed)?;
+    with_session(|session| session.governor.started(governor::of_thread() - before));
+    start_service_thread().map_err(failed)
+}
+
+fn governor(options: &Options, ticks_per_ns: f64) -> Governor {
+    Governor::new(options.budget.fraction(), options.counts == Counts::Exact, ticks_per_ns)
+}
+
+fn start_service_thread() -> Result<(), fastinst::Error> {
+    service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
+}
+
+impl Session {
+    fn new(options: Options) -> Self {
+        let executable = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let arguments = command.strip_suffix(b"\0").unwrap_or(&command).split(|byte| *byte == 0);
+        let clock = Clock::start();
+        Self {
+            identity: Identity {
+                pid: std::process::id(),
+                executable,
+                run: options.run.unwrap_or_else(RunId::begins_here),
+                is_fork_child: false,
+            },
+            governor: governor(&options, clock.estimate_ticks_per_ns()),
+            options,
+            command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+            clock,
+            schedule: Schedule::new(),
+            locations: Locations::default(),
+            indices: HashMap::new(),
+            by_address: HashMap::new(),
+            early_calls: HashMap::new(),
+            bodies: Bodies::default(),
+            last_reclaim: Instant::now(),
+            toggles_before: 0,
+            written: None,
+            refusal: write::refusal(),
+        }
+    }
+
+    fn tick(&mut self) -> Duration {
+        let begin = governor::of_thread();
+        self.take_early_calls();
+        let is_busy = self.schedule.tick();
+        self.governor.adapt(self.schedule.demand());
+        if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
+            self.last_reclaim = Instant::now();
+            thread::reclaim();
+        }
+        let mean = self.governor.ticked(begin, is_busy);
+        let pause = self.schedule.pause(mean);
+        self.schedule.release();
+        pause
+    }
+}
+
+/// The work of the service thread: when something is due, and whenever it is woken. Returns the
+/// time to the next tick.
+fn tick(wake: Wake) -> Duration {
+    if TEXT_IS_SHARED.load(Ordering::Acquire) {
+        unshare_text();
+    }
+    let requested = finish::requested();
+    let next = with_session(|session| {
+        let next = session.tick();
+        if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
+            session.write();
+        }
+        if OVER.load(Ordering::Relaxed) {
+            session.schedule.end();
+        }
+        next
+    });
+    requested.into_iter().for_each(finish::done);
+    next.unwrap_or(FIRST_TICK)
+}
+
+/// In a forked child: gives it its own text, and starts to observe there.
+fn unshare_text() {
+    // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
+    if unsafe { wordpatch::text::unshare() }.is_ok() {
+        TEXT_IS_SHARED.store(false, Ordering::Release);
+        with_session(|session| {
+            session.schedule.drain();
+            session.schedule.begin_all();
+        });
+    }
+}
+
+/// Whether [`start`] has succeeded.
+pub fn is_running() -> bool {
+    with_session(|_| ()).is_some()
+}
+
+/// Whether there is anything to report.
+pub fn has_probes() -> bool {
+    fastinst::probe_count() > 0
+}
+
+/// Text up to this size is copied while the child is created; for more, the child waits for its
+/// first tick, because most children call exec before it. About a millisecond.
+const COPIED_AT_ONCE: usize = 4 << 20;
+
+/// In a forked child: starts again, with the parent's functions and without its measurements.
+pub(crate) fn restart_in_child() {
+    thread::after_fork_in_child();
+    finish::forget_requests();
+    OVER.store(false, Ordering::Relaxed);
+    write::SPEAKS_FOR_THE_RUN.store(false, Ordering::Relaxed);
+    TEXT_IS_SHARED.store(true, Ordering::Release);
+    let is_running = with_session(|session| {
+        session.clock = Clock::start();
+        session.last_reclaim = Instant::now();
+        session.toggles_before = fastinst::toggle_count();
+        session.written = None;
+        session.early_calls.clear();
+        provider::take_early_calls(|_, _| {});
+        session.identity.pid = std::process::id();
+        session.identity.is_fork_child = true;
+        session.governor = governor(&session.options, governor::ticks_per_ns());
+        session.schedule.restart();
+    });
+    if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
+        unshare_text();
+    }
+    // Without a service thread the child is not profiled, but otherwise works.
+    is_running.into_iter().for_each(|()| _ = start_service_thread());
+}

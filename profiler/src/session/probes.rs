@@ -1,0 +1,84 @@
+//! The probes of a session: which function each belongs to, and the calls that were made before it
+//! was known.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use fastinst::ProbeMetadata;
+use fastinst::provider;
+
+use super::{OVER, Session, with_session};
+use crate::function::{FUNCTIONS, Function};
+use crate::measured::Measured;
+use crate::probe_type::ProbeType;
+use crate::schedule::switch_on;
+
+/// Called for every probe: assigns it to its function, and switches it on if the others are on.
+/// Only functions whose code is never unloaded as a group are observed: a report names them when
+/// the process ends.
+pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
+    let Some(kind) = ProbeType::of(probe.kind) else { return };
+    let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
+    let is_on = with_session(|session| {
+        if !session.wants(&probe) {
+            return None;
+        }
+        let index = session.function_of(&probe)?;
+        Function::adopt(index, probe.id, kind)?;
+        session.schedule.functions[index as usize].probes += 1;
+        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
+            session.bodies.insert(probe.body_start, probe.body_end, index);
+        }
+        FUNCTIONS.get(index as usize).map(|function| function.has_on(kind))
+    });
+    if is_on.flatten() == Some(true) && !OVER.load(Ordering::Relaxed) {
+        switch_on(probe.id, kind);
+    }
+}
+
+impl Session {
+    /// The index of a probe's function, which is created if it is new.
+    fn function_of(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
+        let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
+        if let Some(index) = self.indices.get(&key) {
+            return Some(*index);
+        }
+        let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
+        FUNCTIONS.get(index as usize)?.reset();
+        self.schedule.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
+        self.indices.insert(key, index);
+        self.by_address.insert(probe.function_address, index);
+        // Its probes are switched on one by one as they are discovered.
+        self.schedule.begin(index);
+        Some(index)
+    }
+
+    /// Whether the user selected the function of a probe.
+    fn wants(&mut self, probe: &ProbeMetadata<'_>) -> bool {
+        let locations = &mut self.locations;
+        let file = || {
+            let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
+            let address = probe.function_address.wrapping_sub(probe.object_base) as u64;
+            locations.of(object, address).map(|location| location.file)
+        };
+        self.options.filter.wants(probe.function_name, probe.object_path, file)
+    }
+
+    /// Adds the calls that were made before their function's probes were ready. They were counted,
+    /// but not timed.
+    pub(super) fn take_early_calls(&mut self) {
+        let early = &mut self.early_calls;
+        provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
+        let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
+        early.retain(|address, calls| match by_address.get(address) {
+            Some(index) => {
+                functions[*index as usize].strata.counted_early(*calls);
+                false
+            }
+            // Its probes have not been made yet.
+            None => true,
+        });
+    }
+}

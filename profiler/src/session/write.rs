@@ -1,0 +1,167 @@
+//! The report of a session: everything measured so far, written as the options say.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fastinst::provider;
+use wordpatch::calibration;
+
+use super::Session;
+use crate::error::Error;
+use crate::locations::disambiguate;
+use crate::measured::Units;
+use crate::options::Output;
+use crate::output::{Target, write_report};
+use crate::report::{Cost, Report, View, text};
+use crate::stderr::stderr;
+use crate::{clock, fire, summary, thread};
+
+/// Set in the process that the user started: only that one reports that there is nothing to report.
+pub(super) static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
+
+/// Marks this process as the first of its run.
+pub fn speak_for_the_run() {
+    SPEAKS_FOR_THE_RUN.store(true, Ordering::Relaxed);
+}
+
+impl Session {
+    /// The report of everything measured so far.
+    fn report(&mut self) -> Report {
+        self.schedule.drain();
+        self.take_early_calls();
+        let ticks_per_ns = self.clock.ticks_per_ns();
+        let duration_ns = self.clock.elapsed().as_nanos() as u64;
+        let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
+        let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
+        let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
+        disambiguate(&mut functions, &mut self.locations);
+        let spent = self.governor.spent();
+        Report {
+            version: Report::VERSION,
+            run: self.identity.run.to_string(),
+            command: self.command.clone(),
+            pid: self.identity.pid,
+            processes: 1,
+            duration_ns,
+            thread_time_ns: thread_time as u64,
+            probes: fastinst::probe_count() as u64,
+            toggles: fastinst::toggle_count() - self.toggles_before,
+            samples: functions.iter().map(|function| function.samples).sum(),
+            lost_samples: thread::lost(),
+            cost: Cost {
+                budget: self.options.budget.fraction(),
+                cpu_ns: spent.process as u64,
+                probes_ns: spent.probes as u64,
+                service_ns: spent.service as u64,
+                toggles_ns: spent.toggles as u64,
+                startup_ns: spent.start as u64,
+                error: spent.error(),
+                memory_bytes: self.schedule.memory() as u64,
+            },
+            notes: notes().into_iter().chain(calibration::status().warning()).collect(),
+            functions,
+            arcs,
+        }
+    }
+
+    /// Writes the report as the options say. If that fails, it is written to another file.
+    pub(super) fn write(&mut self) {
+        if fastinst::probe_count() == 0 {
+            self.write_why_there_is_none();
+            return;
+        }
+        let report = self.report();
+        let written = match &self.options.output {
+            Output::Stderr => {
+                if stderr().write(&text::render(&report, &on_stderr())) {
+                    return;
+                }
+                // The stream was closed or is now another file.
+                self.write_file(&report, RESCUE, crate::report::Format::Text)
+            }
+            Output::File { template, format } => {
+                self.write_file(&report, template, *format).or_else(|error| {
+                    stderr().write(&format!("fastinst: {error}\n"));
+                    let rescued = self.write_file(&report, RESCUE, *format)?;
+                    stderr().write(&format!("fastinst: the report is in {}\n", rescued.display()));
+                    Ok(rescued)
+                })
+            }
+        };
+        if self.written.is_none() {
+            report.notes.iter().for_each(|note| _ = stderr().write(&format!("fastinst: {note}\n")));
+        }
+        match written {
+            Ok(path) => self.written = Some(path),
+            // No file can be created: only the stream is left.
+            Err(error) => {
+                stderr().write(&format!("fastinst: {error}\n"));
+                stderr().write(&text::render(&report, &on_stderr()));
+            }
+        }
+    }
+
+    /// Writes one line, in the process that the user started, unless its children may have had
+    /// something to report.
+    fn write_why_there_is_none(&self) {
+        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
+            return;
+        }
+        let notes = notes();
+        let reason = match (&self.refusal, notes.is_empty()) {
+            (Some(refusal), _) => refusal.clone(),
+            (None, true) => "no function of it was compiled with -finstrument-functions".to_owned(),
+            (None, false) => notes.join("; "),
+        };
+        let (pid, executable) = (self.identity.pid, self.identity.executable.display());
+        let why = format!("fastinst: nothing to report for process {pid} ({executable}): {reason}\n");
+        stderr().write(&why);
+    }
+
+    fn write_file(
+        &self,
+        report: &Report,
+        template: &str,
+        format: crate::report::Format,
+    ) -> Result<PathBuf, Error> {
+        let target = Target { template, format, merge: self.options.merge };
+        write_report(report, target, &self.identity, self.written.as_deref())
+    }
+}
+
+/// The selection for standard error: a terminal does not need thousands of rows.
+fn on_stderr() -> View {
+    let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
+    View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
+}
+
+/// The reason why code cannot be found or patched, if there is one.
+pub(super) fn refusal() -> Option<String> {
+    const MAPS: &str = "/proc/self/maps";
+    let error = std::fs::File::open(MAPS).err()?;
+    let remedy = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "allow more open files (ulimit -n)",
+        _ => "mount /proc",
+    };
+    Some(format!("{MAPS} cannot be read ({error}), and code cannot be found without it; {remedy}"))
+}
+
+/// The file for a report that cannot be written elsewhere.
+const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
+
+fn notes() -> Vec<String> {
+    let mut notes = provider::notes();
+    if !clock::tsc_is_invariant() {
+        notes.push(
+            "the TSC of this machine is not invariant: latencies may be off while its frequency changes"
+                .into(),
+        );
+    }
+    notes
+}
+
+/// Prints a line to the standard error stream of the start.
+pub fn say(line: &str) {
+    stderr().write(&format!("fastinst: {line}\n"));
+}
