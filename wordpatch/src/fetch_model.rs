@@ -1,26 +1,26 @@
-//! What is assumed of this processor's instruction fetch.
+//! What patches assume about this processor's instruction fetch.
 //!
 //! The paper (section 3) assumes that a store inside a cache line is atomic for instruction fetch.
-//! That is not so on every processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte boundaries
-//! inside a line. So the unit here is the *fetch window*.
+//! This does not hold on every processor: AMD Zen 4 and Zen 5 were seen to tear at 32-byte
+//! boundaries inside a line. So the unit here is the *fetch window*.
 //!
 //! # Without a calibration
-//! The window is an aligned quadword, and waits are `membarrier` SYNC_CORE. What that rests on:
+//! The window is an aligned quadword, and waits are `membarrier` SYNC_CORE. The basis for this:
 //!
 //! | | stores inside an aligned quadword | everything else |
 //! | --- | --- | --- |
 //! | AMD | promised: one such store may modify code that other processors execute (APM volume 2, section 7.6.1) | serialization, as promised |
 //! | Intel | **assumed**: the manual (SDM volume 3, "Handling Self- and Cross-Modifying Code") promises nothing for code that is executed before the executing processor has serialized | the manual's protocol as far as it can be followed without stopping threads: see [`crate::protocol`] |
 //!
-//! Why the quadword is used on Intel too: INT3 for every patch, as in Linux's text_poke, would need
-//! a SIGTRAP handler in programs that toggle calls only, where most call sites lie inside a
-//! quadword. No tear inside a quadword is known of any x86-64 processor, and JIT compilers rely on
-//! the same. Each run of `tmax-probe` looks for one, and reports a machine on which it finds one as
-//! unsafe.
+//! The quadword is used on Intel too, because INT3 for every patch, as in Linux's text_poke, would
+//! require a SIGTRAP handler even in programs that only toggle calls, most of which lie inside a
+//! quadword. No tear inside a quadword is known on any x86-64 processor, and JIT compilers rely on
+//! the same. Each run of `tmax-probe` looks for such tears, and reports a machine on which it finds
+//! one as unsafe.
 //!
 //! # With a calibration
-//! [`crate::calibration`] has a measured window, claimed only by a run that could have refuted it,
-//! and perhaps a T_max.
+//! [`crate::calibration`] provides a measured window, claimed only by a run that could have refuted
+//! it, and possibly a T_max.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration;
 
-/// A naturally aligned block that instruction fetch reads at once. The only place where these sizes
-/// are spelled.
+/// The size of a naturally aligned block that instruction fetch reads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FetchWindow {
@@ -56,7 +55,7 @@ pub enum Split {
 }
 
 impl FetchWindow {
-    /// Every size, the smallest first.
+    /// All sizes, in ascending order.
     pub const ALL: [Self; 4] = [Self::Bytes8, Self::Bytes16, Self::Bytes32, Self::Bytes64];
 
     /// The size in bytes.
@@ -64,7 +63,7 @@ impl FetchWindow {
         self as usize
     }
 
-    /// The window with this size in bytes, if there is one.
+    /// The window of this size in bytes, if it exists.
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         match bytes {
             8 => Some(Self::Bytes8),
@@ -75,7 +74,7 @@ impl FetchWindow {
         }
     }
 
-    /// Where a boundary of this window cuts `length` bytes (at most 8) at `address`.
+    /// Where a boundary of this window divides `length` bytes (at most 8) at `address`.
     pub const fn split(self, address: usize, length: usize) -> Split {
         let room = self.bytes() - (address & (self.bytes() - 1));
         if length <= room { Split::Inside } else { Split::Crossing { front: room } }
@@ -88,31 +87,32 @@ impl FetchWindow {
 pub struct TMax(pub u32);
 
 impl TMax {
-    /// For how long a core is taken to execute stale bytes where T_max is unknown and `membarrier`
-    /// does not help: it does not reach a forked child, and may be refused in the middle of a
-    /// change. Assumed: no vendor promises a bound. Measured T_max are 600 to 3,000 ticks.
+    /// The assumed T_max where it is unknown and `membarrier` cannot be used: it does not reach a
+    /// forked child, and may be refused in the middle of a change. No vendor guarantees a bound.
+    /// Measured values of T_max are 600 to 3,000 ticks.
     pub(crate) const OF_CHILDREN: Self = Self(50_000);
 }
 
-/// How the *wait* of a protocol is made, where one is needed. A calibration says which way is the
-/// cheaper one on its machine. It is so for batches of every size, each of which pays a wait once.
+/// How the *wait* of a protocol is done. A calibration contains the cheaper policy for its machine.
+/// This does not depend on the size of a batch, since each batch pays for its waits once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum WaitPolicy {
-    /// `membarrier` SYNC_CORE: the vendors' way. Where the kernel refuses it, T_max if it is known.
+    /// `membarrier` SYNC_CORE: the vendors' protocol. If the kernel refuses it, T_max if it is
+    /// known.
     Membarrier = 1,
-    /// Until T_max has passed: no system call, and the other threads are left alone.
+    /// Until T_max has passed: no system call, and no effect on other threads.
     TMax = 2,
-    /// `membarrier`, and T_max beside it: for those who trust neither.
+    /// Both `membarrier` and T_max, for callers who trust neither alone.
     Both = 3,
 }
 
-/// Where a fetch model comes from.
+/// The source of a fetch model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// Only what the vendors promise.
+    /// The vendors' guarantees only.
     VendorGuarantee = 1,
     /// Set by the caller of [`FetchModel::force`].
     Forced = 2,
@@ -125,22 +125,22 @@ pub enum Source {
 pub struct FetchModel {
     /// The largest block inside which a store is atomic for instruction fetch.
     pub window: FetchWindow,
-    /// The bound on staleness, if known.
+    /// The bound on the execution of stale bytes, if known.
     pub t_max: Option<TMax>,
-    /// How waits are made. [`WaitPolicy::Membarrier`] if T_max is unknown.
+    /// How waits are done. [`WaitPolicy::Membarrier`] if T_max is unknown.
     pub wait: WaitPolicy,
-    /// Where these come from.
+    /// The source of these values.
     pub source: Source,
 }
 
 /// The model in force, packed: bits 0..8 window, 8..12 source, 12..16 wait policy, bit 16 T_max
-/// known, bits 32..64 T_max. 0 until it is first asked for or forced.
+/// known, bits 32..64 T_max. 0 until it is first used or forced.
 static IN_FORCE: AtomicU64 = AtomicU64::new(0);
 
 const T_MAX_KNOWN: u64 = 1 << 16;
 
 impl FetchModel {
-    /// What the vendors promise: windows of eight bytes, no T_max.
+    /// The vendors' guarantees: windows of eight bytes, no T_max.
     pub const VENDOR_GUARANTEE: Self = Self {
         window: FetchWindow::Bytes8,
         t_max: None,
@@ -165,15 +165,15 @@ impl FetchModel {
     #[cold]
     fn put_in_force() -> Self {
         let model = calibration::status().fetch_model();
-        // What was forced meanwhile stays.
+        // A model that was forced meanwhile takes precedence.
         match IN_FORCE.compare_exchange(0, model.pack(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => model,
             Err(packed) => Self::unpack(packed),
         }
     }
 
-    /// Makes patches rely on another window, T_max and way to wait from now on; without a T_max,
-    /// waits are `membarrier` calls whatever `wait` says. Sites that were decoded before keep the
+    /// Makes patches rely on another window, T_max and wait policy from now on; without a T_max,
+    /// waits are `membarrier` calls regardless of `wait`. Sites that were decoded before keep the
     /// window they were decoded with.
     ///
     /// # Safety
@@ -215,7 +215,7 @@ impl FetchModel {
     }
 }
 
-/// The model is global: unit tests that force one run one at a time.
+/// The model is global, so unit tests that force one are serialized.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod in_tests {
     use std::sync::{Mutex, MutexGuard};
@@ -239,8 +239,8 @@ pub(crate) mod in_tests {
 mod tests {
     use super::*;
 
-    /// What the first call of [`FetchModel::in_force`] does when another thread forces a model
-    /// while the file is read.
+    /// The first call of [`FetchModel::in_force`], when another thread forces a model while the
+    /// file is read.
     #[cfg(not(loom))]
     #[test]
     fn a_model_that_was_forced_while_the_file_was_read_stays() {

@@ -2,8 +2,7 @@
 //! new one, never a mixture, and no thread is stopped.
 //!
 //! Use it to rewrite code that other threads may be executing: probes, hot patching, inline caches,
-//! code that was generated at run time. Calls that are only switched on and off are the business of
-//! the crate `callpatch`, at less cost.
+//! generated code. To switch calls on and off, the crate `callpatch` is cheaper.
 //!
 //! # Example
 //! ```
@@ -30,8 +29,8 @@
 //! * **Fetch window**: the largest naturally aligned block whose bytes instruction fetch reads at
 //!   once ([`FetchWindow`]). It is a property of the processor and may be smaller than a cache
 //!   line.
-//! * **Straddler**: an instruction whose bytes lie in two fetch windows, and a patch of it,
-//!   whichever bytes it changes.
+//! * **Straddler**: an instruction whose bytes lie in two fetch windows, or a patch of such an
+//!   instruction, whichever bytes it changes.
 //! * **Text**: executable memory. It is never writable where it is executed; stores go through a
 //!   second, writable mapping of the same pages ([`text`]).
 //!
@@ -46,9 +45,9 @@
 //! 4. wait until no processor can still combine the old back part with a new front part;
 //! 5. store the front part, which also unlocks the site.
 //!
-//! A thread that meets the INT3 does not spin. The trap handler sends it on through an out-of-line
-//! copy of the old instruction (a patch makes the copy before it locks the site), so a patcher that
-//! is stopped in the middle stops nobody.
+//! A thread that executes the INT3 does not spin. The trap handler resumes it in an out-of-line
+//! copy of the old instruction, which the patch has made before it locked the site. So a patcher
+//! that is stopped midway blocks no other thread.
 //!
 //! A *wait* is `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, unless the fetch model in force knows the
 //! processor's T_max ([`FetchModel`]).
@@ -56,36 +55,35 @@
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI
 //! 2016).
 //!
-//! SIGTRAP stays usable for the program: every trap that is not of a locked site has the effect of
+//! The program can still use SIGTRAP: every trap that is not from a locked site has the effect of
 //! the action that the program had installed, whether that is a handler, a chain of handlers,
 //! SIG_IGN or SIG_DFL (`src/trap`).
 //!
 //! # Drivers
 //! [`patch_all`] makes any number of patches and pays each wait once; [`patch`] is a batch of one.
 //! [`start_patch`] and [`start_patch_all`] return after the first store ([`Outstanding`]); a
-//! [`Finisher`] is a thread that does the rest.
+//! [`Finisher`] is a thread that completes such patches.
 //!
 //! # Main types
 //! * [`patch`], [`patch_all`], [`start_patch`], [`start_patch_all`]: the drivers. [`Patch`]: one
 //!   patch of a batch.
 //!   [`Outstanding`]: a batch that was begun; [`Finisher`]: the thread that completes such batches.
-//! * [`FetchModel`]: what patches rely on, and where that comes from: the vendors' guarantees or a
-//!   [`calibration`].
-//! * [`text`]: how text is written, what happens to it at a fork; [`text::TogglePair`]: two forms
-//!   of an instruction, for toggling.
+//! * [`FetchModel`]: the properties of instruction fetch that patches rely on, and their source:
+//!   the vendors' guarantees or a [`calibration`].
+//! * [`text`]: how text is written, and what happens to it at a fork; [`text::TogglePair`]: two
+//!   forms of an instruction, for toggling.
 //! * [`code_memory`], [`near`]: memory for code. [`tsc`]: the time-stamp counter.
 //!
 //! # Safety
 //! The functions that patch are `unsafe`: the caller guarantees that an instruction starts at the
-//! address in text that only this crate writes, that the program is right with the new instruction,
-//! and, where the patch crosses a fetch window, that no thread that may execute it has SIGTRAP
-//! blocked ([`check_sigtrap_unblocked`]). Each function lists its obligations.
+//! address, in text that only this crate writes, that the program is correct with the new
+//! instruction, and, if the patch crosses a fetch window, that no thread that may execute it has
+//! SIGTRAP blocked ([`check_sigtrap_unblocked`]). Each function lists its obligations.
 //!
 //! # Errors
-//! [`Error`] says what was refused: bytes that are not the expected ones, text that is not mapped
-//! or shared with a parent process, a patch that would split or merge instructions, a refused
-//! `membarrier`. The instruction is then as it was, but for the one exception that is documented
-//! there.
+//! [`Error`] has the reason: bytes other than expected, text that is not mapped or is shared with a
+//! parent process, a patch that would split or merge instructions, a refused `membarrier`. The
+//! instruction is then unchanged, with the one exception that is documented there.
 //!
 //! # Features
 //! `fault-injection`: hooks between the steps of every patch, for this crate's own tests; no other
@@ -100,10 +98,10 @@
 //! # Checked
 //! * By executing it (`tests/`).
 //! * By searching every execution of the drivers under the paper's memory model (`src/exploration`,
-//!   a build with `--cfg model`, in which the `wordpatch-model` crate stands for text, table of
-//!   sites, clock and waits).
-//! * By running table, handler and asynchronous patches in every interleaving within a bound
-//!   (`src/interleavings`, a build with `--cfg loom`).
+//!   a build with `--cfg model`, in which the crate `wordpatch-model` replaces text, site table,
+//!   clock and waits).
+//! * By running site table, trap handler and asynchronous patches in every interleaving within a
+//!   bound (`src/interleavings`, a build with `--cfg loom`).
 //!
 //! # Absent by design
 //! No other crate of this workspace writes text, changes its protection, owns SIGTRAP or issues
@@ -159,13 +157,13 @@ pub use trap::{check_sigtrap_unblocked, with_signals_blocked};
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// One patch of a batch: see [`patch`] for what the three mean.
+/// One patch of a batch; the fields are the arguments of [`patch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch<'a> {
     /// The start of an instruction.
     pub address: usize,
-    /// What stands there.
+    /// The bytes expected there.
     pub expected: &'a [u8],
-    /// What is to stand there, as many bytes.
+    /// The new bytes, as many.
     pub replacement: &'a [u8],
 }

@@ -1,7 +1,7 @@
 //! The patch protocol as a value: which bytes are stored in which order, and where the waits are.
 //!
 //! ```text
-//! CALL to NOP, window boundary behind the third byte (paper, Figure 5)
+//! CALL to NOP, window boundary after the third byte (paper, Figure 5)
 //!
 //!            front    | back
 //! old        e8 11 22 | 33 44
@@ -12,53 +12,55 @@
 //! store      0f 1f 44 | 44 00    front; unlocks
 //! ```
 //!
-//! The bytes are those of a whole instruction, or its first eight if it is longer, whichever of
-//! them change: fetch combines all of them.
+//! The bytes are those of the entire instruction, or its first eight if it is longer, whichever of
+//! them change, because fetch combines all of them.
 //!
 //! An instruction in one window is patched by a single store, which compares all its old bytes: of
-//! several patches at once, one wins.
+//! several concurrent patches, one wins.
 //!
-//! One that crosses a window, but changes on one side only, is patched by a single store too, and a
-//! wait after it. The store compares its own side, but not the other, so the patch must own the
-//! site ([`Protocol::needs_site`]). Without the wait, a patch of the other side could follow at
-//! once, and a core could run the new bytes of the second patch with the old bytes of the first: an
-//! instruction that nobody has asked for. (`exploration` finds it, and a stress found it on real
-//! machines.)
+//! An instruction that crosses a window but changes on one side only is patched by a single store
+//! and a wait after it. The store compares the bytes on its own side only, so the patch must own
+//! the site ([`Protocol::needs_site`]). Without the wait, a patch of the other side could follow
+//! immediately, and a core could run the new bytes of the second patch with the old bytes of the
+//! first: an instruction that is neither patch's. (`exploration` finds this, and a stress test
+//! found it on real machines.)
 //!
-//! # What the vendors promise, and why there is no third wait
-//! AMD promises that a store to a naturally aligned quadword is atomic for instruction fetch,
+//! # What the vendors guarantee, and why there is no third wait
+//! AMD guarantees that a store to a naturally aligned quadword is atomic for instruction fetch,
 //! whether the executing cores are synchronized or not (APM volume 2, section 7.6.1,
-//! "Cross-Modifying Code"); the smallest [`FetchWindow`] is that quadword. Intel promises nothing
+//! "Cross-Modifying Code"); the smallest [`FetchWindow`] is that quadword. Intel guarantees nothing
 //! for code that is modified while another core may be executing it without synchronization: the
 //! algorithm of the SDM (volume 3, "Handling Self- and Cross-Modifying Code") keeps the other cores
 //! from executing the code until it is modified, and has each of them execute a serializing
 //! instruction before it executes the new code. For a single store inside a window on Intel
-//! processors, the fetch model is therefore an assumption, which a calibration can only fail to
-//! refute.
+//! processors, the fetch model is therefore an assumption. A calibration can refute it but not
+//! prove it.
 //!
-//! For a locked site the steps above give what the SDM asks for, except for the first and the last
-//! store, which executing cores do meet unsynchronized:
+//! For a locked site, the steps above satisfy the SDM, except for the first and the last store,
+//! which executing cores may see without synchronization:
 //! * The first store changes one byte, to INT3. A core executes the old instruction or INT3. (No
-//!   vendor's manual says so of other processors than AMD's; debuggers and Linux rely on it.) The
-//!   first wait ends when every core has executed a serializing instruction since, so from then on
-//!   none executes the old instruction at its place.
-//! * The back part is stored while no core gets past the INT3, and the second wait ends when every
-//!   core has executed a serializing instruction since that store. From then on, fetch of the back
-//!   part gives the new bytes.
-//! * So the last store can only expose INT3 or the new instruction, and both are complete. A core
-//!   that still has the INT3 traps; the handler finds the site unlocked or the INT3 gone, and the
-//!   IRET that ends it serializes the core before it fetches the instruction again.
+//!   manual guarantees this for processors other than AMD's; debuggers and Linux rely on it.) When
+//!   the first wait ends, every core has executed a serializing instruction since the store, so
+//!   from then on none executes the old instruction in place.
+//! * The back part is stored while no core gets past the INT3. When the second wait ends, every
+//!   core has executed a serializing instruction since that store, so from then on fetch of the
+//!   back part yields the new bytes.
+//! * So after the last store, a core executes either INT3 or the new instruction, and both are
+//!   complete. A core that still has the INT3 traps; the handler finds the site unlocked or the
+//!   INT3 gone, and the IRET at its end serializes the core before it fetches the instruction
+//!   again.
 //!
-//! A wait after the last store would thus keep no core from executing anything but the old
-//! instruction (in its out-of-line copy), INT3, or the new one. Linux's `text_poke_bp` does
+//! A wait after the last store would therefore prevent nothing: without it, too, cores execute only
+//! the old instruction (in its out-of-line copy), INT3, or the new one. Linux's `text_poke_bp` does
 //! synchronize after its third step, for its own bookkeeping: its trap handler searches a vector of
-//! the patches under way, which must not be reused before the last handler has finished reading it.
-//! Here the record of a site is never given to another one, and a late trap is answered from its
-//! state, as `Gone` (`site_table.rs`), so nothing has to wait for it. A caller that needs every
-//! core to be past the old instruction calls [`serialize_all_cores`](crate::serialize_all_cores).
+//! the in-flight patches, which must not be reused before the last handler has finished reading it.
+//! Here a site's record is never reused for another site, and a late trap is resolved from the
+//! record's state, as `Gone` (`site_table.rs`), so no wait is needed for it. A caller that needs
+//! every core to be past the old instruction calls
+//! [`serialize_all_cores`](crate::serialize_all_cores).
 //!
-//! (Where waits are for T_max, "has executed a serializing instruction" reads "has dropped what it
-//! fetched before", which is measured, not promised.)
+//! (If waits are for T_max, replace "has executed a serializing instruction" by "has discarded what
+//! it fetched before", which is measured, not guaranteed.)
 
 use std::ops::Range;
 
@@ -74,9 +76,9 @@ pub enum Step {
     Store {
         /// First byte of the store.
         offset: usize,
-        /// What stands there before.
+        /// The bytes before the store.
         old: Bytes,
-        /// What stands there after.
+        /// The bytes after it.
         new: Bytes,
     },
     /// Wait until no core executes bytes older than the last store.
@@ -86,7 +88,7 @@ pub enum Step {
 /// The longest protocol: three stores and the two waits between them.
 const MAX_STEPS: usize = 5;
 
-/// The steps of one patch. A value without an allocation: it is made for each patch.
+/// The steps of one patch. Does not allocate, because one is made for each patch.
 #[derive(Clone, Debug)]
 pub struct Protocol {
     steps: [Step; MAX_STEPS],
@@ -101,31 +103,31 @@ enum Kind {
     Empty,
     /// One store, inside a window.
     OneStore,
-    /// One store on one side of a border, and a wait.
+    /// One store on one side of a boundary, and a wait.
     OneSide,
     /// The site is locked, and both sides are stored.
     Locking,
 }
 
-/// How much of a patch stands in the text.
+/// How much of a patch has been stored in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// None of it.
     Nothing,
     /// INT3, and the old instruction after it: the old first byte can be put back.
     Lock,
-    /// INT3, and the new back part: the front is needed, and nothing can be undone.
+    /// INT3, and the new back part: only the front can follow, and nothing can be undone.
     LockAndBack,
     /// The new instruction.
     All,
 }
 
 impl Protocol {
-    /// The steps that turn the instruction `old` at `address` into `new`, or none when they are
-    /// equal. Both are the whole instruction, or its first eight bytes if it is longer.
+    /// The steps that turn the instruction `old` at `address` into `new`; none if they are equal.
+    /// Both are the entire instruction, or its first eight bytes if it is longer.
     ///
     /// # Panics
-    /// When the two differ in length.
+    /// If the two differ in length.
     pub fn new(window: FetchWindow, address: usize, old: &Bytes, new: &Bytes) -> Self {
         assert_eq!(old.len(), new.len());
         let differs = |range: Range<usize>| old[range.clone()] != new[range];
@@ -171,23 +173,23 @@ impl Protocol {
         &self.steps[..self.length]
     }
 
-    /// Whether the site is locked with INT3 on the way.
+    /// Whether the site is locked with INT3 during the patch.
     pub fn uses_int3(&self) -> bool {
         self.kind == Kind::Locking
     }
 
-    /// Whether it has to wait, if only at its end.
+    /// Whether it contains a wait, if only at its end.
     pub fn waits(&self) -> bool {
         matches!(self.kind, Kind::OneSide | Kind::Locking)
     }
 
-    /// Whether no other patch of the site may proceed meanwhile: when its stores do not compare the
-    /// whole instruction.
+    /// Whether other patches of the site must be excluded meanwhile, because its stores do not
+    /// compare the entire instruction.
     pub fn needs_site(&self) -> bool {
         self.waits()
     }
 
-    /// How much of the patch stands in the text after its first `made` steps.
+    /// How much of the patch is in the text after its first `made` steps.
     pub(crate) fn stored(&self, made: usize) -> Stored {
         let is_store = |step: &&Step| matches!(step, Step::Store { .. });
         match (self.kind, self.steps()[..made].iter().filter(is_store).count()) {

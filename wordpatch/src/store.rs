@@ -1,18 +1,18 @@
-//! The one store that changes live text: up to eight bytes inside one fetch window, neighbours
-//! untouched.
+//! The store that changes live text: up to eight bytes inside one fetch window, atomically, without
+//! changing neighbouring bytes.
 //!
-//! Call sites five bytes apart share a quadword. Two threads that each load it, modify their bytes
-//! and store it back lose one of the two updates. So the store is a locked compare-exchange of the
-//! eight bytes around the patch; it fails when a neighbour changed meanwhile and is tried again,
-//! and it checks the expected old bytes in the same moment. The eight bytes never leave the fetch
-//! window of the patch, hence neither its cache line.
+//! Call sites five bytes apart share a quadword. If two threads each loaded it, modified their
+//! bytes and stored it back, one of the two updates would be lost. So the store is a locked
+//! compare-exchange of the eight bytes around the patch. It also checks the expected old bytes; if
+//! only a neighbour changed meanwhile, it is tried again. The eight bytes never leave the fetch
+//! window of the patch, and therefore not its cache line.
 
 use std::arch::asm;
 
 use crate::{Bytes, FetchWindow, MAX_PATCH, Split};
 
-/// Where the eight bytes of the store begin: at the aligned quadword if it holds the patch, else at
-/// the patch. One that crosses from a quadword into the next begins before the last quadword of its
+/// The start of the store's eight bytes: the aligned quadword if it contains the patch, else the
+/// patch itself. A patch that crosses into the next quadword begins before the last quadword of its
 /// window, so eight bytes from there do not leave the window either.
 fn base_of(address: usize, length: usize) -> usize {
     if FetchWindow::Bytes8.split(address, length) == Split::Inside {
@@ -22,7 +22,7 @@ fn base_of(address: usize, length: usize) -> usize {
     }
 }
 
-/// Where the eight bytes of a store lie, and which of them are the patch's.
+/// The position of a patch within the eight bytes of its store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quadword {
     back: u8,
@@ -33,19 +33,19 @@ impl Quadword {
     /// For `length` bytes at `address`.
     ///
     /// # Panics
-    /// When they cross a boundary of `window`.
+    /// If they cross a boundary of `window`.
     pub(crate) fn of(window: FetchWindow, address: usize, length: usize) -> Self {
         assert_eq!(window.split(address, length), Split::Inside, "a store must not cross a fetch window");
         let back = address - base_of(address, length);
         Self { back: back as u8, length: length as u8 }
     }
 
-    /// Distance from the patch back to the eight bytes' start.
+    /// Offset of the patch from the start of the eight bytes.
     pub(crate) fn back(&self) -> usize {
         usize::from(self.back)
     }
 
-    /// How many bytes the patch has.
+    /// Length of the patch in bytes.
     pub(crate) fn length(&self) -> usize {
         usize::from(self.length)
     }
@@ -58,25 +58,25 @@ impl Quadword {
         (u64::MAX >> (64 - u32::from(self.length) * 8)) << self.shift()
     }
 
-    /// `bytes` in their place, the rest zero.
+    /// A word with `bytes` at the patch's position, and zero elsewhere.
     pub(crate) fn word(&self, bytes: &Bytes) -> u64 {
         let mut quad = [0; MAX_PATCH];
         quad[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(quad) << self.shift()
     }
 
-    /// The patch's bytes of such a word.
+    /// Extracts the patch's bytes from such a word.
     pub(crate) fn bytes(&self, word: u64) -> Bytes {
         Bytes::new(&(word >> self.shift()).to_le_bytes()[..self.length()]).expect("1 to 8 bytes")
     }
 
-    /// The patch's bytes of any eight.
+    /// Clears all bytes of a word but the patch's.
     #[inline(always)]
     pub(crate) fn masked(&self, word: u64) -> u64 {
         word & self.mask()
     }
 
-    /// The patch's bytes of the eight at `base`, in their place.
+    /// Loads the eight bytes at `base`, and clears all but the patch's.
     ///
     /// # Safety
     /// The eight bytes must be mapped readable, and lie in one cache line.
@@ -88,8 +88,8 @@ impl Quadword {
         self.masked(word)
     }
 
-    /// Replaces `old` by `new` in the eight bytes at `base` if `old` stands there, else gives what
-    /// does. One atomic store.
+    /// Replaces `old` by `new` in the eight bytes at `base`; fails with the bytes found there if
+    /// they are not `old`. One atomic store.
     ///
     /// # Safety
     /// The eight bytes must be mapped readable and writable, and lie in one cache line.
@@ -98,8 +98,8 @@ impl Quadword {
         let mut current: u64;
         let mask = self.mask();
         // A plain eight-byte load inside a cache line is atomic on x86-64. SAFETY: the caller's
-        // obligation. Other threads change these bytes, so the load is spelled as the one
-        // instruction it must be.
+        // obligation. Other threads change these bytes, so the load is written in assembly: it must
+        // be one instruction.
         unsafe { asm!("mov {}, qword ptr [{}]", out(reg) current, in(reg) base, options(nostack, readonly)) };
         loop {
             if current & mask != old {
@@ -107,8 +107,8 @@ impl Quadword {
             }
             let wanted = current & !mask | new;
             let seen: u64;
-            // SAFETY: as above; CMPXCHG takes an unaligned operand, and inside a cache line it is
-            // no split lock.
+            // SAFETY: as above; CMPXCHG accepts an unaligned operand, and inside a cache line it is
+            // not a split lock.
             unsafe {
                 asm!(
                     "lock cmpxchg qword ptr [{base}], {wanted}",
@@ -126,8 +126,8 @@ impl Quadword {
     }
 }
 
-/// Replaces `old` by `new` at `address` if `old` stands there, else says what does. One atomic
-/// store for data and, inside `window`, for instruction fetch.
+/// Replaces `old` by `new` at `writable`; fails with the bytes found there if they are not `old`.
+/// One store, atomic for data and, inside `window`, for instruction fetch.
 ///
 /// # Safety
 /// 1. The window around `writable` must be mapped readable and writable.
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Where the patch fits into an aligned quadword, that quadword: AMD promises nothing for any
-    /// other eight bytes.
+    /// If the patch fits into an aligned quadword, that quadword is used: AMD guarantees nothing
+    /// for other groups of eight bytes.
     #[test]
     fn the_eight_bytes_hold_the_patch_and_stay_inside_the_window() {
         for window in FetchWindow::ALL {
@@ -231,8 +231,8 @@ mod tests {
         unsafe { quadword.exchange(base, old, new) }
     }
 
-    /// A lost update shows only where two processors meet in the same few cycles; the instruction
-    /// can be looked at anywhere.
+    /// A lost update occurs only if two processors store within the same few cycles, but the
+    /// instruction can be inspected on any machine.
     #[test]
     fn the_store_is_a_locked_compare_exchange() {
         use iced_x86::{Decoder, DecoderOptions, Mnemonic};
@@ -247,9 +247,9 @@ mod tests {
         assert!(store.has_lock_prefix(), "{store} at {:#x}", store.ip());
     }
 
-    /// Two sites of one quadword, each toggled by a thread on a processor of its own: a thread that
-    /// does not find its own last update has lost it. What makes the test strong is not its length
-    /// but how often the two meet, so that is what ends it.
+    /// Two sites of one quadword, each toggled by a thread on its own processor: a thread that does
+    /// not find its own last update has lost it. The strength of the test is not its duration but
+    /// the number of times that the threads interfere, so it ends after a number of these.
     #[test]
     fn neighbours_on_two_processors_lose_no_update() {
         /// Rounds of either thread that found the neighbour's bytes changed since the round before.

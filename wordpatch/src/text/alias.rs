@@ -1,20 +1,21 @@
-//! Two mappings of the same pages: read-execute where the code runs, read-write where we store.
+//! Two mappings of the same pages: read-execute where the code is executed, read-write for our
+//! stores.
 //!
 //! # Write order of [`replace_by_memory_file`]
-//! 1. A memory file of the mapping's size is made and mapped read-write: the alias.
+//! 1. A memory file of the mapping's size is created and mapped read-write: the alias.
 //! 2. The text is copied into it.
-//! 3. The file is mapped *privately*, with the text's own protection, somewhere, and its pages are
-//!    faulted in.
-//! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock for the
-//!    whole step, so a thread that faults in between waits and then finds the new pages, which hold
-//!    the same bytes.
+//! 3. The file is mapped *privately*, with the text's protection, at another address, and its pages
+//!    are faulted in.
+//! 4. `mremap` moves that mapping onto the text. The kernel holds the address space's lock during
+//!    the entire step, so a thread that faults meanwhile waits and then finds the new pages, which
+//!    contain the same bytes.
 //!
 //! # Debuggers
 //! A debugger writes breakpoints into read-only text by copying the page, which the kernel refuses
 //! for a shared mapping of a file. In a private one, a page shows the stores through the alias
-//! until somebody copies it; `shown` has what is done then. A breakpoint that was set before step 1
-//! is in a page that was copied already: it stays out of the file, which is what forked children
-//! and decoders see, and is put into the new text before step 4.
+//! until it is copied; `shown` handles that case. A breakpoint that was set before step 1 is in a
+//! page that was copied already: it is not written to the file, which is what forked children and
+//! decoders see, but to the new text before step 4.
 //!
 //! Rejected: `/proc/self/mem` (3,000 ticks for each store, and no atomicity), and mprotect to
 //! writable without execute (executing threads would fault).
@@ -43,8 +44,7 @@ fn refused(address: usize, errno: Errno) -> Error {
 
 /// A memory file of `length` bytes that may be mapped executable.
 fn memory_file(length: usize) -> nix::Result<OwnedFd> {
-    // Kernels from 6.3 on want to be told that the file may be executed; older ones do not know the
-    // flag.
+    // Kernels from 6.3 on expect a flag for files that may be executed; older ones do not know it.
     let file =
         memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(libc::MFD_EXEC))
             .or_else(|_| memfd_create(maps::MEMORY_FILE, MFdFlags::MFD_CLOEXEC))?;
@@ -52,7 +52,7 @@ fn memory_file(length: usize) -> nix::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Maps `length` bytes of the file, from `offset` on, somewhere.
+/// Maps `length` bytes of the file, from `offset` on, at any address.
 fn map(
     file: &OwnedFd,
     offset: usize,
@@ -74,8 +74,8 @@ fn map_shared(
     map(file, offset, length, protection, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE)
 }
 
-/// The text of `file` from `offset` on, read-execute; a private mapping with these breakpoints
-/// (distances from its start) in pages of its own.
+/// Maps the text of `file` from `offset` on, read-execute; a private mapping gets these breakpoints
+/// (offsets from its start) in copied pages.
 fn map_text(
     file: &OwnedFd,
     offset: usize,
@@ -91,7 +91,7 @@ fn map_text(
     }
     let text = map(file, offset, length, READ_WRITE, MapFlags::MAP_PRIVATE)?;
     for at in breakpoints {
-        // SAFETY: inside the mapping, which is ours and which nobody knows.
+        // SAFETY: inside the mapping, which is ours and not shared with anybody.
         unsafe { text.cast::<u8>().as_ptr().add(*at).write(INT3) };
     }
     // SAFETY: as above; whole pages.
@@ -103,11 +103,11 @@ fn map_text(
     Ok(text)
 }
 
-/// Read-write memory whose pages [`map_executable`] can map once more. Pages come when they are
-/// written.
+/// Reserves read-write memory whose pages [`map_executable`] can map a second time. Pages are
+/// allocated when they are written.
 ///
-/// Shared anonymous memory, and not a memory file: profilers take names of generated code only for
-/// what looks anonymous.
+/// This is shared anonymous memory, not a memory file, because profilers look up names of generated
+/// code only for mappings that look anonymous.
 pub(crate) fn reserve_shared(length: usize) -> nix::Result<NonNull<u8>> {
     let length = length.try_into().map_err(|_| Errno::EINVAL)?;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
@@ -115,28 +115,28 @@ pub(crate) fn reserve_shared(length: usize) -> nix::Result<NonNull<u8>> {
     unsafe { mmap_anonymous(None, length, READ_WRITE, flags) }.map(NonNull::cast)
 }
 
-/// Maps the first `length` bytes of shared memory once more, to be executed.
+/// Maps the first `length` bytes of shared memory a second time, read-execute.
 ///
 /// # Safety
-/// `writable` must be the start of such a mapping, so long.
+/// `writable` must be the start of such a mapping, at least `length` bytes long.
 pub(crate) unsafe fn map_executable(writable: NonNull<u8>, length: usize) -> nix::Result<NonNull<u8>> {
     // SAFETY: the caller's obligation.
     unsafe { duplicate(writable.cast(), length, READ_EXECUTE) }
 }
 
-/// The same, in the place of a mapping of the caller's.
+/// As [`map_executable`], over a mapping of the caller.
 ///
 /// # Safety
-/// As [`map_executable`]; `place` must be the start of a mapping that is the caller's own, so long,
-/// and that nobody uses. It is the caller's afterwards too.
+/// As [`map_executable`]; `place` must be the start of a mapping of `length` bytes that the caller
+/// owns and that is not in use. The caller owns it afterwards, too.
 pub(crate) unsafe fn map_executable_at(
     writable: NonNull<u8>,
     length: usize,
     place: NonNull<u8>,
 ) -> nix::Result<()> {
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-    // SAFETY: with an old size of zero nothing is unmapped but what is at `place`, which is the
-    // caller's.
+    // SAFETY: with an old size of zero, nothing is unmapped except what is at `place`, which the
+    // caller owns.
     let copy = unsafe { mremap(writable.cast(), 0, length, flags, Some(place.cast())) }?;
     // SAFETY: nobody uses the copy yet.
     unsafe { mprotect(copy, length, READ_EXECUTE) }
@@ -175,12 +175,12 @@ unsafe fn map_over_text(
     moved.map(drop)
 }
 
-/// How many reads in a row must agree before bytes count as not being written: with two, a site
-/// that is toggled as fast as a processor can reads torn twice in the same way every few thousand
-/// times.
+/// Number of consecutive reads that must agree before bytes count as not being written. With two, a
+/// site that is toggled at a processor's full speed reads torn in the same way twice every few
+/// thousand times.
 const AGREEING_READS: usize = 16;
 
-/// Reads until [`AGREEING_READS`] reads in a row give the same.
+/// Reads until [`AGREEING_READS`] consecutive reads return the same.
 fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
     let mut seen = read();
     let mut agreeing = 1;
@@ -193,7 +193,7 @@ fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
 }
 
 /// Copies `length` bytes of text that another process may be patching through the same pages: each
-/// cache line is read until it is settled, so that no half of a store is copied.
+/// cache line is read until it is settled, so that no partial store is copied.
 ///
 /// # Safety
 /// Both ranges must be mapped, page-aligned, disjoint, `from` readable and `to` writable.
@@ -208,7 +208,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Up to eight bytes that another process may be writing, read until they are settled.
+/// Reads up to eight bytes that another process may be writing, until they are settled.
 ///
 /// # Safety
 /// They must be mapped.
@@ -243,7 +243,7 @@ pub(super) unsafe fn replace_by_memory_file(
     };
     let breakpoints = if is_private { debugger::breakpoints_in_file_text(range) } else { Vec::new() };
     for (at, byte) in &breakpoints {
-        // SAFETY: inside the writable view, which nobody knows yet.
+        // SAFETY: inside the writable view, which is not in use yet.
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
@@ -256,12 +256,12 @@ pub(super) unsafe fn replace_by_memory_file(
     Ok(writable.cast())
 }
 
-/// In a forked child: puts a new memory file behind both views of a mapping, at their old
-/// addresses. Of the text, only the parts in `shown` are still there, and are replaced.
+/// In a forked child: maps a new memory file at the addresses of both views of a mapping. Of the
+/// text, only the parts in `shown` are still mapped, and are replaced.
 ///
 /// # Safety
-/// The writable view and the parts must be mapped, and unused by other threads of this process, but
-/// for execution.
+/// The writable view and the parts must be mapped, and not used by other threads of this process,
+/// except for execution.
 pub(super) unsafe fn replace_in_child(
     range: &Range<usize>,
     writable: NonNull<u8>,
@@ -273,25 +273,25 @@ pub(super) unsafe fn replace_in_child(
     let copy = map_shared(&file, 0, range.len(), READ_WRITE).map_err(refused)?;
     // SAFETY: both are mapped and as long as `range`.
     unsafe { copy_lines(writable.as_ptr(), copy.as_ptr().cast(), range.len()) };
-    // The parent may have been patching while its text was copied: its INT3s, and the halves behind
-    // them, stay out.
+    // The parent may have been patching while its text was copied: its INT3s, and the back parts
+    // after them, are left out.
     let shared = |site: usize, length: usize| {
         let start = writable.as_ptr().cast_const().wrapping_add(site - range.start);
-        // SAFETY: a patched site lies in its mapping as a whole.
+        // SAFETY: a patched site lies entirely in its mapping.
         unsafe { read_settled(start, length) }
     };
     let mut sites = Vec::new();
     site_table::settled(range, shared, |site, bytes| {
         sites.push(site..site + bytes.len());
         let start = copy.as_ptr().cast::<u8>().wrapping_add(site - range.start);
-        // SAFETY: as above; nobody knows the copy yet.
+        // SAFETY: as above; the copy is not in use yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     });
     for part in shown {
         let view = writable.as_ptr().cast_const().wrapping_add(part.start - range.start);
         let mut breakpoints = Vec::new();
         if is_private {
-            // SAFETY: this part of the text is mapped, and the view as long.
+            // SAFETY: this part of the text is mapped, and the view covers it.
             breakpoints = unsafe { debugger::breakpoints_in_copies(part, view) };
         }
         breakpoints.retain(|at| !sites.iter().any(|site| site.contains(at)));
@@ -299,7 +299,7 @@ pub(super) unsafe fn replace_in_child(
         unsafe { map_over_text(&file, part.start - range.start, part, is_private, &breakpoints) }
             .map_err(refused)?;
     }
-    // SAFETY: replaces the inherited writable view, which nobody uses now, by the new one.
+    // SAFETY: replaces the inherited writable view, which is not in use now, by the new one.
     let moved = unsafe {
         mremap(
             copy,
@@ -321,7 +321,7 @@ pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
     // SAFETY: the caller's obligation.
     if unsafe { mmap_anonymous(Some(address), size, READ_WRITE, flags) }.is_err() {
-        // SAFETY: as above. At least its memory is given back.
+        // SAFETY: as above. At least its memory is freed.
         unsafe { libc::madvise(view.as_ptr().cast(), length, libc::MADV_REMOVE) };
     }
 }
@@ -329,24 +329,24 @@ pub(super) unsafe fn empty(view: NonNull<u8>, length: usize) {
 /// Moves a writable view over another.
 ///
 /// # Safety
-/// Both are ours, `length` bytes long, and nobody uses the first.
+/// Both are ours, `length` bytes long, and the first is not in use.
 pub(super) unsafe fn move_view(from: NonNull<u8>, to: NonNull<u8>, length: usize) -> nix::Result<()> {
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
     // SAFETY: the caller's obligation.
     unsafe { mremap(from.cast(), length, length, flags, Some(to.cast())) }.map(drop)
 }
 
-/// Which file is mapped where.
+/// The mappings of this process, with their files.
 pub(super) struct Files(Vec<Mapping>);
 
 impl Files {
-    /// As the kernel tells it now; none where it does not.
+    /// The current mappings; none if they cannot be read.
     pub(super) fn now() -> Option<Self> {
         Some(Self(maps::mappings().ok()?))
     }
 
-    /// The parts of `range` that are of the file which the writable view shows, and not of
-    /// something that was mapped there since.
+    /// The parts of `range` that belong to the writable view's file, not to something that was
+    /// mapped there since.
     pub(super) fn shown(&self, range: &Range<usize>, writable: NonNull<u8>) -> Vec<Range<usize>> {
         let view = writable.addr().get();
         let mapped = |mapping: &&Mapping| mapping.range.contains(&view);
@@ -360,7 +360,8 @@ impl Files {
         parts.filter(|part| part.start < part.end).collect()
     }
 
-    /// Where a writable mapping shows all of `text`, a private mapping of a memory file of ours.
+    /// The address at which a writable mapping shows all of `text`, a private mapping of a memory
+    /// file of ours.
     fn view_of(&self, text: &Mapping) -> Option<usize> {
         let end = text.offset + text.range.len();
         let shows = |view: &&Mapping| {
@@ -374,11 +375,11 @@ impl Files {
     }
 }
 
-/// Another writable view of text that is a private mapping of a memory file of ours, of which
-/// nobody knows the view any more. None where there is no view of it, to be duplicated.
+/// Another writable view of text that is a private mapping of a memory file of ours, and whose view
+/// is no longer registered. None if it has no view that can be duplicated.
 ///
 /// # Safety
-/// Nobody unmaps a view meanwhile.
+/// No view is unmapped meanwhile.
 pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<u8>>, Error> {
     let view = Files::now().and_then(|files| files.view_of(text));
     let Some(view) = view.and_then(|view| NonNull::new(std::ptr::with_exposed_provenance_mut(view))) else {
@@ -389,8 +390,8 @@ pub(super) unsafe fn duplicate_view_of(text: &Mapping) -> Result<Option<NonNull<
     copy.map(Some).map_err(|errno| refused(text.range.start, errno))
 }
 
-/// A writable view of a shared mapping that the caller made: copying it would cut its other views
-/// off, so the mapping is duplicated.
+/// A writable view of a shared mapping that the caller has made: copying it would disconnect its
+/// other views, so the mapping is duplicated.
 ///
 /// # Safety
 /// `range` must be mapped shared.
@@ -403,8 +404,8 @@ pub(super) unsafe fn duplicate_shared(range: &Range<usize>) -> Result<NonNull<u8
     unsafe { duplicate(text, range.len(), READ_WRITE) }.map_err(refused)
 }
 
-/// Maps a shared mapping once more (`mremap` with an old size of zero, see mremap(2)), and gives
-/// the copy its own protection.
+/// Maps a shared mapping a second time (`mremap` with an old size of zero, see mremap(2)), with
+/// this protection.
 ///
 /// # Safety
 /// `length` bytes from `start` on must be mapped shared.
@@ -415,7 +416,7 @@ unsafe fn duplicate(
 ) -> nix::Result<NonNull<u8>> {
     // SAFETY: with an old size of zero nothing is unmapped.
     let copy = unsafe { mremap(start, 0, length, MRemapFlags::MREMAP_MAYMOVE, None) }?;
-    // SAFETY: the copy is ours; nobody uses it yet.
+    // SAFETY: the copy is ours and not in use yet.
     if let Err(errno) = unsafe { mprotect(copy, length, protection) } {
         // SAFETY: the mapping is ours and nobody knows it.
         let _ = unsafe { munmap(copy, length) };
@@ -434,14 +435,14 @@ mod tests {
     #[repr(align(4096))]
     struct Page([u8; 4096]);
 
-    /// Offset of the bytes that change: they cross a quadword, so reading the line word by word can
-    /// cut them.
+    /// Offset of the bytes that change: they cross a quadword, so that reading the line word by
+    /// word can tear them.
     const SITE: usize = 28;
     const LENGTH: usize = 8;
 
-    /// Calls `copy` while another processor toggles eight bytes between all 0 and all 255 as fast
-    /// as it can; `copy` gives what it has read of them. Stops after as many copies as have found
-    /// the two values, each `CHANGES` times after the other.
+    /// Calls `copy` while another processor toggles eight bytes between all 0 and all 255 at full
+    /// speed; `copy` returns the bytes that it has read. Stops when consecutive copies have found
+    /// different values `CHANGES` times.
     fn while_toggled(copy: impl Fn(*const u8) -> [u8; LENGTH] + Sync) {
         const CHANGES: u64 = 20_000;
         let Some([one, other]) = processors_in_tests::two() else { return };
@@ -478,7 +479,7 @@ mod tests {
             });
             let result = reader.join().unwrap();
             stop.store(true, Ordering::Relaxed);
-            assert_eq!(result, Ok(()), "half of a store was copied");
+            assert_eq!(result, Ok(()), "a partial store was copied");
         });
     }
 

@@ -1,16 +1,15 @@
-//! What is done around a `fork`: no patch takes a step in the very moment, and the child finds no
-//! lock held.
+//! Fork handlers: no patch makes a step during a `fork`, and the child finds no lock held.
 //!
-//! 1. Before: the forking thread keeps every patch from its next step ([`STEPS`]) and holds the
-//!    locks of this crate's tables. It notes the sites that are locked.
-//! 2. In the parent: it lets go.
-//! 3. In the child: in text of which the child has pages of its own, the sites get their old bytes
-//!    back. (Text that it shares with its parent stays as it is: the child meets the INT3s, and
-//!    finds them in the shared table.) Then it lets go; and gets text of its own at once where it
-//!    shares only a part of it, because a debugger has copied the rest.
+//! 1. Before: the forking thread prevents the next step of every patch ([`STEPS`]) and takes the
+//!    locks of this crate's tables. It records the sites that are locked.
+//! 2. In the parent: it releases the locks.
+//! 3. In the child: in text of which the child has its own pages, the old bytes of these sites are
+//!    restored. (Text that it shares with its parent is unchanged: the child may execute the INT3s,
+//!    and finds them in the shared table.) Then it releases the locks. If it shares only a part of
+//!    a text, because a debugger has copied the rest, it gets its own text immediately.
 //!
-//! A patch is never waited for, only the stores that it makes between two waits. A child that a raw
-//! `clone` has made runs none of this.
+//! A fork never waits for an entire patch, only for its stores between two waits. A child that was
+//! created by a raw `clone` runs none of this.
 
 use std::cell::UnsafeCell;
 use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -18,8 +17,8 @@ use std::sync::{MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{MAPPINGS, TextMapping, fork, roll_back_own_pages, unshare_where_copied};
 use crate::{Bytes, copies, outstanding, site_table, trap};
 
-/// Read by a patch for each store while the site is locked or being so; written by a thread that
-/// forks.
+/// Read-locked by a patch during each store to a site that is locked or being locked; write-locked
+/// by a thread that forks.
 static STEPS: RwLock<()> = RwLock::new(());
 
 /// A step, during which no thread forks.
@@ -27,7 +26,7 @@ pub(crate) struct Step {
     _steps: RwLockReadGuard<'static, ()>,
 }
 
-/// Begins a step. Must not be called by a thread that is in one.
+/// Begins a step. Must not be called by a thread that is in a step.
 pub(crate) fn step() -> Step {
     let step = Step { _steps: STEPS.read().unwrap_or_else(|e| e.into_inner()) };
     #[cfg(model)]
@@ -42,7 +41,8 @@ impl Drop for Step {
     }
 }
 
-/// What the forking thread holds, in the order in which it was taken; dropped in this order too.
+/// The locks that the forking thread holds, in the order of acquisition, which is also that of
+/// release.
 struct Held {
     _steps: RwLockWriteGuard<'static, ()>,
     _outstanding: outstanding::Hold,
@@ -55,23 +55,23 @@ struct Held {
 
 struct HeldByFork(UnsafeCell<Option<Held>>);
 
-// SAFETY: only the thread that forks touches it, and in the child its one thread; `STEPS` keeps a
-// second fork out.
+// SAFETY: only the forking thread accesses it, and in the child its only thread; `STEPS` excludes a
+// second fork.
 unsafe impl Sync for HeldByFork {}
 
 static HELD: HeldByFork = HeldByFork(UnsafeCell::new(None));
 
 /// Registers the handlers, once. A program whose own handlers wait for a thread that patches must
-/// register them after this call: those that come last are called first.
+/// register them after this call: handlers registered last are called first.
 pub fn follow() {
     static ONCE: Once = Once::new();
-    // SAFETY: the functions are never unloaded, and keep to what may be done around a fork.
+    // SAFETY: the functions are never unloaded, and do only what is allowed around a fork.
     ONCE.call_once(|| _ = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) });
 }
 
 extern "C" fn prepare() {
     let steps = STEPS.write().unwrap_or_else(|e| e.into_inner());
-    // Before the child is there: the next wait is one that covers it.
+    // Before the child exists, so that the next wait covers it.
     fork::about_to_fork();
     let held = Held {
         _steps: steps,
@@ -87,7 +87,8 @@ extern "C" fn prepare() {
 }
 
 fn take() -> Option<Held> {
-    // SAFETY: see `HeldByFork`. Taken out before it is dropped: dropping lets the next fork in.
+    // SAFETY: see `HeldByFork`. Taken out before it is dropped, because dropping admits the next
+    // fork.
     unsafe { (*HELD.0.get()).take() }
 }
 
@@ -97,8 +98,8 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     if let Some(held) = take() {
-        // SAFETY: the child has this one thread; no patch was in the middle of a step when it was
-        // made.
+        // SAFETY: the child has only this thread; no patch was in the middle of a step when it was
+        // created.
         unsafe { roll_back_own_pages(&held.mappings, &held.locked) };
         drop(held);
         let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
@@ -107,7 +108,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// For a handler of the program that runs in the child before ours.
+/// For a fork handler of the program that runs in the child before ours.
 pub(super) fn in_child_at_last() {
     if fork::is_unprepared_child() {
         in_child();
@@ -120,14 +121,14 @@ mod tests {
 
     use super::*;
 
-    /// Whether the thread sleeps in `futex`, as one does that waits for a lock.
+    /// Whether the thread sleeps in `futex`, as threads do that wait for a lock.
     fn waits_for_a_lock(thread: i32) -> bool {
         let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
         call.split(' ').next() == Some(&libc::SYS_futex.to_string())
     }
 
-    /// Forks while another thread holds something. It lets go when the forking thread waits for a
-    /// lock, or has forked without.
+    /// Forks while another thread holds a lock. That thread releases it when the forking thread
+    /// waits for a lock, or has forked without waiting.
     #[track_caller]
     fn check_fork_waits_for<G>(hold: fn() -> G) {
         follow();
@@ -144,7 +145,7 @@ mod tests {
                 is_released.store(true, Ordering::SeqCst);
                 drop(held);
             });
-            // SAFETY: gives a number.
+            // SAFETY: only returns a number.
             forker.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             while !is_held.load(Ordering::SeqCst) {
                 std::hint::spin_loop();
@@ -165,7 +166,7 @@ mod tests {
         });
         assert!(
             fork_has_waited,
-            "the child was made while the lock was held: in the child, nobody lets go of it"
+            "the child was created while the lock was held: in the child, it is never released"
         );
     }
 

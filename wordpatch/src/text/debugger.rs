@@ -1,8 +1,8 @@
-//! Breakpoints that a debugger has in text, and the pages that it has copied to put them there.
+//! Finds a debugger's breakpoints in text, and the pages that it has copied to set them.
 //!
-//! A debugger's write to read-only text gives the process a page of its own, which no longer shows
-//! what is stored in the file behind. `/proc/thread-self/pagemap` says of each page whether it is
-//! one of a file. Without it, no page counts as copied.
+//! A debugger's write to read-only text gives the process its own copy of the page, which no longer
+//! shows what is stored in the mapped file. `/proc/thread-self/pagemap` has, for each page, whether
+//! it belongs to a file. If it cannot be read, no page counts as copied.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,13 +13,13 @@ use crate::protocol::INT3;
 
 const PAGE: usize = 4096;
 
-/// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it is a file's, or
-/// shared.
+/// Bits of an entry of `pagemap`: the page is in memory; it is swapped out; it belongs to a file or
+/// is shared.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
 
-/// The pages in `range` of which this process has a copy of its own, by address. `range` is of
+/// The addresses of pages in `range` of which this process has its own copy. `range` consists of
 /// whole pages of private mappings.
 pub(super) fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
@@ -45,7 +45,7 @@ unsafe fn read_page(page: *const u8) -> [u8; PAGE] {
     std::array::from_fn(|at| unsafe { page.add(at).read_volatile() })
 }
 
-/// Where `text` has an INT3 that `original` has not.
+/// The places where `text` has an INT3 and `original` does not.
 fn differences<'a>(
     page: usize,
     text: &'a [u8; PAGE],
@@ -57,11 +57,11 @@ fn differences<'a>(
         .map(move |(at, (_, original))| (page + at, *original))
 }
 
-/// The breakpoints in text at `part` that was mapped from a memory file of ours, whose writable
-/// `view` is given.
+/// The breakpoints in text at `part` that was mapped from a memory file of ours with this writable
+/// `view`.
 ///
 /// # Safety
-/// Both must be mapped readable, and as long as each other.
+/// Both must be mapped readable, and of the same length.
 pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8) -> Vec<usize> {
     let in_page = |page: usize| {
         // SAFETY: a page of the part, and the same one of the view.
@@ -74,8 +74,8 @@ pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8)
         differences(page, &text, &original).map(|(at, _)| at).collect::<Vec<_>>()
     };
     let mut breakpoints: Vec<usize> = copied_pages(part).into_iter().flat_map(in_page).collect();
-    // The parent may have stored since: such bytes differ together. A debugger's are single ones.
-    // SAFETY: both bytes are inside the part, and inside the view.
+    // The parent may have stored since: then several adjacent bytes differ. A breakpoint is a
+    // single byte. SAFETY: both bytes are inside the part, and inside the view.
     let differs = |at: usize| unsafe {
         part.contains(&at)
             && std::ptr::with_exposed_provenance::<u8>(at).read_volatile()
@@ -85,8 +85,8 @@ pub(super) unsafe fn breakpoints_in_copies(part: &Range<usize>, view: *const u8)
     breakpoints
 }
 
-/// The breakpoints in text that was mapped from a file, each with the byte that the file has in its
-/// place. None where the file cannot be read any more. The text must be mapped readable as a whole.
+/// The breakpoints in text that was mapped from a file, each with the original byte in the file.
+/// None if the file can no longer be read. The entire text must be mapped readable.
 pub(super) fn breakpoints_in_file_text(range: &Range<usize>) -> Vec<(usize, u8)> {
     let copied = copied_pages(range);
     let Some(first) = copied.first() else { return Vec::new() };

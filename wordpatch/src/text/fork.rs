@@ -1,8 +1,8 @@
-//! Knowing that this process is a forked child, whoever forked it and however.
+//! Detects that this process is a forked child, however it was forked.
 //!
 //! A page that the kernel wipes on fork (`MADV_WIPEONFORK`, madvise(2)) holds a mark. A child reads
-//! zero there: no handler has to run, so a raw `clone` is seen as well. A `vfork` child shares the
-//! parent's memory, reads the mark, and is right to: its text is the parent's.
+//! zero there. No handler has to run, so a raw `clone` is detected as well. A `vfork` child shares
+//! the parent's memory and reads the mark, which is correct: its text is the parent's.
 
 use std::io;
 use std::sync::Mutex;
@@ -55,7 +55,7 @@ pub(crate) fn is_unprepared_child() -> bool {
     mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != OWN)
 }
 
-/// The child has text of its own from now on.
+/// Records that the child has its own text from now on.
 pub(super) fn child_is_prepared() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     HAS_FORKED.store(false, Ordering::Release);
@@ -64,11 +64,11 @@ pub(super) fn child_is_prepared() {
     }
 }
 
-/// Set when this process forks, and then for good: nobody tells when a child has text of its own,
-/// runs another program, or ends.
+/// Set when this process forks, and never cleared: there is no notification when a child has its
+/// own text, executes another program, or ends.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// This process is about to fork.
+/// Records that this process is about to fork.
 pub(super) fn about_to_fork() {
     HAS_FORKED.store(true, Ordering::Release);
 }
@@ -78,10 +78,11 @@ pub(crate) fn may_have_children() -> bool {
     HAS_FORKED.load(Ordering::Acquire)
 }
 
-/// How often this process's line has forked and gone on with text of its own.
+/// Number of forks in this process's ancestry after which the child got its own text.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// The process in which something was begun, for its forked children to know that it is not theirs.
+/// Identifies the process in which something was begun, so that forked children know that it is not
+/// theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 

@@ -1,27 +1,27 @@
 //! Write access to text that is mapped read-execute.
 //!
 //! # The algorithm
-//! On the first patch inside a mapping, the whole mapping gets a writable alias (`alias`): its
-//! bytes are copied into a memory file, the file is mapped writable somewhere, and mapped
-//! read-execute over the text, privately, which replaces the old pages in one step. From then on a
-//! store through the alias changes the text, with no system call, and no page is ever writable
-//! where it is executable, but for a page that a debugger has copied (`shown`), for the moment of a
-//! store. Memory that the caller mapped writable and executable by itself is written directly.
+//! The first patch inside a mapping creates a writable alias of the entire mapping (`alias`): its
+//! bytes are copied into a memory file, and the file is mapped twice: writable at another address,
+//! and read-execute over the text, privately, which replaces the old pages in one step. From then
+//! on a store through the alias changes the text without a system call. No page is ever writable
+//! where it is executable, except a page that a debugger has copied (`shown`), during a store.
+//! Memory that the caller has mapped writable and executable is written directly.
 //!
-//! Where the system refuses memory files, [`TextAccess::Mprotect`] makes the pages writable *and*
-//! executable for the moment of each store. It is never chosen silently.
+//! If the system refuses memory files, the caller can choose [`TextAccess::Mprotect`], which makes
+//! the pages writable *and* executable during each store. It is never chosen automatically.
 //!
 //! # Text that goes away
 //! An alias outlives the text it belongs to. A store to the site of a library that was unloaded
-//! lands in memory nobody executes, so it can hurt neither the process nor a library mapped at the
-//! same address later. [`forget`] ends an alias.
+//! goes to memory that is not executed, so it can harm neither the process nor a library mapped at
+//! the same address later. [`forget`] ends an alias.
 //!
 //! # Fork
 //! The pages behind an alias are shared with forked children. A child must not write through it
-//! before [`unshare`] has given it pages of its own; until then stores fail with
-//! [`Error::SharedWithParent`] (`fork` tells how a child is known). It takes no INT3 of its
-//! parent's along: `unshare` puts the old bytes where a patch of the parent is under way. In text
-//! whose pages the child does not share, `atfork` has done so before `fork` returned.
+//! before [`unshare`] has given it its own pages; until then stores fail with
+//! [`Error::SharedWithParent`] (`fork` detects children). The child inherits no INT3 of its parent:
+//! `unshare` restores the old bytes of the parent's in-flight patches. In text whose pages the
+//! child does not share, `atfork` has done so before `fork` returned.
 
 pub(crate) mod alias;
 pub(crate) mod atfork;
@@ -53,18 +53,18 @@ pub enum TextAccess {
     /// Through a second, writable mapping of the same pages, which are mapped shared where they are
     /// executed: a debugger cannot set breakpoints there.
     Alias,
-    /// By making the page writable and executable for the moment of the store, at the cost of two
-    /// system calls.
+    /// By making the page writable and executable during the store, at the cost of two system
+    /// calls.
     Mprotect,
     /// As [`TextAccess::Alias`], but the text is a private mapping, in which a debugger can set
-    /// breakpoints: see `shown`. The default. Text in which one has, so that a page is the
-    /// process's own, must stay mapped while patches of it are [outstanding](crate::start_patch).
+    /// breakpoints: see `shown`. The default. Text in which a debugger has set one, and so copied a
+    /// page, must stay mapped while patches of it are [outstanding](crate::start_patch).
     Private,
 }
 
 static ACCESS: AtomicU8 = AtomicU8::new(TextAccess::Private as u8);
 
-/// Chooses how text is made writable, for text that was not patched before.
+/// Sets how text is made writable. Applies to text that was not patched before.
 pub fn set_access(access: TextAccess) {
     ACCESS.store(access as u8, Ordering::Release);
 }
@@ -78,23 +78,23 @@ pub fn access() -> TextAccess {
     }
 }
 
-/// How often text and its writable view are compared before a difference counts. A store of another
-/// thread may fall between the two reads, and does so in every few of them where a site is toggled
-/// as fast as a processor can.
+/// Number of comparisons of text and its writable view that must all differ before a difference
+/// counts. A store of another thread may fall between the two reads, and often does if a site is
+/// toggled at the processor's full speed.
 const LOOKS: usize = 64;
 
 /// One executable mapping that can be written.
 pub(crate) struct TextMapping {
     range: Range<usize>,
-    /// Start of the writable view of `range`; none when each store changes the protection.
+    /// Start of the writable view of `range`; none if each store changes the protection.
     writable: Option<NonNull<u8>>,
     /// Whether the pages are a memory file of ours, so that a forked child shares them.
     copied: bool,
     /// Whether the text is a private mapping of that file.
     is_private: bool,
-    /// Whether a forked child has its own copy of the pages from the first.
+    /// Whether a forked child has its own copy of the pages from the start.
     private: bool,
-    /// Whether places in it were resolved by others than who [prepares](preparing) it.
+    /// Whether places in it were resolved outside [`preparing`].
     is_given_out: bool,
 }
 
@@ -102,8 +102,8 @@ thread_local! {
     static IS_PREPARING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `act`, of which all places that it resolves are its own affair: a text in which nobody else
-/// has resolved any can be [revived](revive).
+/// Runs `act`, which keeps the places that it resolves to itself: a text in which no other places
+/// have been resolved can be [revived](revive).
 pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
     let before = IS_PREPARING.replace(true);
     let result = act();
@@ -111,14 +111,14 @@ pub fn preparing<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Every mapping that was made writable and not forgotten.
+/// All mappings that were made writable and not forgotten.
 static MAPPINGS: Mutex<Vec<TextMapping>> = Mutex::new(Vec::new());
 
-// SAFETY: the pointer is an address in a mapping that any thread may write through the atomic store
+// SAFETY: the pointer is an address in a mapping that any thread may write, by the atomic store
 // only.
 unsafe impl Send for TextMapping {}
 
-/// A place in text, with its writable view looked up once. Copies are cheap.
+/// A place in text, with its writable view looked up in advance. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct TextRef {
     address: usize,
@@ -134,18 +134,18 @@ unsafe impl Send for TextRef {}
 unsafe impl Sync for TextRef {}
 
 impl TextRef {
-    /// The `length` bytes of text at `address`, made writable if they are not yet. Takes a lock;
-    /// the first call for a mapping copies it (about a millisecond for 4 MB), the executing threads
-    /// go on meanwhile.
+    /// Looks up the `length` bytes of text at `address`, and makes them writable if they are not
+    /// yet. Takes a lock; the first call for a mapping copies it (about a millisecond for 4 MB)
+    /// while other threads continue to execute it.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::NotExecutable`], [`Error::AliasRefused`].
     ///
     /// # Safety
     /// No other thread changes the mapping of these bytes (munmap, mremap, mprotect) during the
-    /// call, and nothing but this crate writes text in it from now on. The mapping is what
-    /// `/proc/self/maps` shows as one: anonymous pages that touch each other are, whoever has
-    /// mapped them. Text of several owners needs a page of something else in between.
+    /// call, and nothing but this crate writes text in it from now on. A mapping is what
+    /// `/proc/self/maps` shows as one: adjacent anonymous pages belong to one mapping, whoever has
+    /// mapped them. Texts of several owners must be separated by a page of something else.
     pub unsafe fn resolve(address: usize, length: usize) -> Result<Self, Error> {
         #[cfg(model)]
         if environment::window().is_some() {
@@ -170,18 +170,18 @@ impl TextRef {
         Ok(place)
     }
 
-    /// The place `offset` bytes behind, in the same mapping.
+    /// The place `offset` bytes further, in the same mapping.
     pub(crate) fn behind(&self, offset: usize) -> Self {
         let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
         Self { address: self.address + offset, writable, ..*self }
     }
 
-    /// The same place, with the caller's promise that its text stays mapped. Where a debugger has
-    /// copied a page, stores are then seen to at once, for the price of a load.
+    /// The same place, with the caller's promise that its text stays mapped. If a debugger has
+    /// copied a page, stores then show in it immediately, at the cost of a load.
     ///
     /// # Safety
-    /// The text must stay mapped, and nothing else be mapped there, for as long as the result, or
-    /// what is made of it, is used.
+    /// The text must stay mapped, and nothing else be mapped there, as long as the result, or
+    /// anything made from it, is used.
     #[must_use]
     pub unsafe fn staying_mapped(self) -> Self {
         Self { stays_mapped: true, ..self }
@@ -192,14 +192,14 @@ impl TextRef {
         self.address
     }
 
-    /// Where the byte at the address can be written: the same place for text that is writable where
-    /// it is executed, none with [`TextAccess::Mprotect`]. For tools that try what the processor
-    /// does with stores of their own; patches go through [`TextRef::compare_exchange`].
+    /// The address at which the byte can be written: the same address for text that is writable
+    /// where it is executed, none with [`TextAccess::Mprotect`]. For tools that test the processor
+    /// with stores of their own; patches go through [`TextRef::compare_exchange`].
     pub fn writable_view(&self) -> Option<*mut u8> {
         self.writable.map(NonNull::as_ptr)
     }
 
-    /// The `length` bytes (1 to 8) that stand `offset` bytes behind the address now.
+    /// Reads `length` bytes (1 to 8), `offset` bytes after the address.
     ///
     /// # Safety
     /// The bytes must belong to the mapping this place was resolved in, and with
@@ -221,8 +221,8 @@ impl TextRef {
         Bytes::new(&bytes[..length]).expect("1 to 8 bytes")
     }
 
-    /// Whether the `length` bytes of text differ from what the writable view shows, and something
-    /// else was mapped there since.
+    /// Whether something else was mapped over the `length` bytes of text, so that they differ from
+    /// the writable view.
     ///
     /// # Safety
     /// The bytes must be mapped readable at the address where they are executed.
@@ -239,8 +239,8 @@ impl TextRef {
         }) && !self.is_copied_page(length)
     }
 
-    /// Whether the text is still that of the view: where they differ, somebody has copied a page.
-    /// Allocates nothing.
+    /// Whether the text is still that of the view, so that a difference means that its page was
+    /// copied. Does not allocate.
     fn is_copied_page(&self, length: usize) -> bool {
         let Some(view) = self.writable.filter(|_| self.is_private) else { return false };
         let addresses = [view.addr().get(), self.address, self.address + length - 1];
@@ -248,19 +248,19 @@ impl TextRef {
             .is_some_and(|[view, first, last]| view.is_some() && view == first && view == last)
     }
 
-    /// Replaces `old` by `new`, `offset` bytes behind the address, by one atomic store inside
-    /// `window`. It never allocates, and but for [`TextAccess::Mprotect`] it never blocks: a probe
-    /// function or a signal handler may call it. With [`TextAccess::Private`], it enters the kernel
-    /// to look at text that may be unmapped ([`TextRef::staying_mapped`]); where a debugger has
-    /// copied the page, it blocks as with [`TextAccess::Mprotect`].
+    /// Replaces `old` by `new`, `offset` bytes after the address, by one atomic store inside
+    /// `window`. It never allocates, and except with [`TextAccess::Mprotect`] it never blocks, so a
+    /// probe function or a signal handler may call it. With [`TextAccess::Private`], it makes a
+    /// system call to read text that may be unmapped ([`TextRef::staying_mapped`]); if a debugger
+    /// has copied the page, it blocks as with [`TextAccess::Mprotect`].
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when `old` does not stand there, [`Error::SharedWithParent`] in a forked
+    /// [`Error::Mismatch`] if the bytes are not `old`, [`Error::SharedWithParent`] in a forked
     /// child before [`unshare`]; with [`TextAccess::Mprotect`], or on a copied page, also
     /// [`Error::Contended`] and [`Error::ProtectRefused`].
     ///
     /// # Panics
-    /// When the bytes cross a boundary of `window`, or `old` and `new` differ in length.
+    /// If the bytes cross a boundary of `window`, or `old` and `new` differ in length.
     ///
     /// # Safety
     /// 1. The bytes must belong to the mapping this place was resolved in, and with
@@ -299,7 +299,7 @@ impl TextRef {
                 let _writable = protect::PageGuard::new(address)?;
                 let text = std::ptr::with_exposed_provenance_mut(address);
                 // SAFETY: obligation 1; the guard makes the page writable, and a fetch window never
-                // leaves its page.
+                // crosses a page.
                 unsafe { store::compare_exchange(window, text, old, new) }
             }
         }
@@ -315,7 +315,7 @@ impl TextRef {
         Some(Place::new(quadword, start, self.address))
     }
 
-    /// Sees to it that a store through the view, which was made, shows in the text.
+    /// Makes a completed store through the view show in the text.
     ///
     /// # Safety
     /// As [`TextRef::compare_exchange`].
@@ -323,16 +323,16 @@ impl TextRef {
         let quadword = Quadword::of(window, self.address, old.len());
         let Some(place) = self.private_place(quadword) else { return Ok(()) };
         let (old, new) = (quadword.word(old), quadword.word(new));
-        // SAFETY: what `staying_mapped` was promised.
+        // SAFETY: the caller's promise to `staying_mapped`.
         let shown = || unsafe { place.shown(self.stays_mapped) };
         // SAFETY: the view outlives the text.
         let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
-        // Where another thread has stored since, the two differ for a moment only.
+        // If another thread has stored since, the two differ only briefly.
         if shown().is_none_or(|shown| shown == new) || (0..LOOKS).any(|_| shown().is_none_or(is_in_view)) {
             return Ok(());
         }
         // Other text may have been mapped there before the call: then the place is stale, and its
-        // store shows nowhere.
+        // store has no effect on text.
         if !self.is_copied_page(1) {
             return Ok(());
         }
@@ -340,12 +340,12 @@ impl TextRef {
         unsafe { place.follow_store(old, new) }
     }
 
-    /// Whether the text has an INT3 at the place that the view has not: a debugger's.
+    /// Whether the text has an INT3 at the place and the view does not: a debugger's breakpoint.
     pub(crate) fn has_breakpoint(&self) -> bool {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let Some(place) = self.private_place(quadword) else { return false };
         let is_int3 = |_| {
-            // SAFETY: what `staying_mapped` was promised.
+            // SAFETY: the caller's promise to `staying_mapped`.
             let shown = unsafe { place.shown(self.stays_mapped) };
             // SAFETY: the view outlives the text.
             let written = unsafe { quadword.load(place.view) };
@@ -354,7 +354,7 @@ impl TextRef {
         (0..LOOKS).all(is_int3)
     }
 
-    /// Writes `bytes` at the place, with no atomicity at all.
+    /// Writes `bytes` at the place, not atomically.
     ///
     /// # Safety
     /// 1. As [`TextRef::compare_exchange`].
@@ -391,11 +391,11 @@ impl TextMapping {
         }
         let private = !mapping.shared;
         let mut is_private = !mapping.writable && private && access() == TextAccess::Private;
-        // Text that is one of our files already was forgotten while it was mapped: another file
-        // would cut the earlier view off.
+        // If the text is one of our files already, it was forgotten while it was mapped: another
+        // file would disconnect the earlier view.
         let known = if mapping.is_ours && private && !mapping.writable {
-            // SAFETY: views are emptied or moved with the caller's lock held, and only when the
-            // text is gone or known.
+            // SAFETY: views are emptied or moved with the caller's lock held, and only if the text
+            // is gone or known.
             unsafe { alias::duplicate_view_of(&mapping)? }
         } else {
             None
@@ -406,8 +406,8 @@ impl TextMapping {
         } else if mapping.writable {
             (NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)), false)
         } else if access() == TextAccess::Mprotect {
-            // A child inherits the guard of a page that is writable at the moment of the fork, but
-            // not its holder.
+            // A child inherits the guard of a page that is writable during the fork, but not its
+            // holder.
             atfork::follow();
             (None, false)
         } else if mapping.shared {
@@ -415,7 +415,7 @@ impl TextMapping {
             (Some(unsafe { alias::duplicate_shared(&range)? }), mapping.is_ours)
         } else {
             fork::watch()?;
-            // Before a child can share this text, and with it the sites that will be locked.
+            // Before a child can share this text and its locked sites.
             site_table::reserve()?;
             // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the
             // caller's obligation.
@@ -441,7 +441,7 @@ impl TextMapping {
     }
 }
 
-/// Notes a text that has a writable view from the first: a memory file of ours.
+/// Registers a text that has a writable view from the start: a memory file of ours.
 pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
     let writable = Some(writable);
     let mapping =
@@ -449,17 +449,17 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
     MAPPINGS.lock().unwrap_or_else(|e| e.into_inner()).push(mapping);
 }
 
-/// Drops what is known about mappings that overlap `range`, after the text there was unmapped or
-/// replaced. Places that were resolved in them stay valid to use: their stores reach memory that
-/// nobody executes.
+/// Discards all information about mappings that overlap `range`, after the text there was unmapped
+/// or replaced. Places that were resolved in them remain safe to use: their stores go to memory
+/// that is not executed.
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
 }
 
 impl TextRef {
-    /// Drops what is known about the mapping that this place was resolved in, where [something
-    /// else](TextRef::is_stale) is mapped now. Unlike [`forget`], leaves alone what was resolved
+    /// Discards all information about the mapping that this place was resolved in, if [something
+    /// else](TextRef::is_stale) is mapped there now. Unlike [`forget`], keeps what was resolved
     /// there since.
     pub fn forget_text(&self) {
         let wanted = self.address..self.address + 1;
@@ -468,8 +468,7 @@ impl TextRef {
     }
 }
 
-/// What is left of the writable views of texts that were released: where each text was, and its
-/// view.
+/// The remaining writable views of released texts: the former range of each text, and its view.
 static RELEASED: Mutex<Vec<(Range<usize>, View)>> = Mutex::new(Vec::new());
 
 /// Start of a writable view.
@@ -479,9 +478,9 @@ struct View(NonNull<u8>);
 // SAFETY: an address; see `TextMapping`.
 unsafe impl Send for View {}
 
-/// Does what [`forget`] does for text that is gone as a whole, and gives its pages and their file
-/// back. What is left is address space, empty memory that places resolved in the text are still
-/// harmless to use with; [`revive`] makes use of it.
+/// As [`forget`], for text that is entirely gone; also frees its pages and their file. What remains
+/// is address space with empty memory, so that using places resolved in the text stays harmless;
+/// [`revive`] reuses it.
 ///
 /// # Safety
 /// Nothing of the mappings that overlap `range` is mapped at its old address any more.
@@ -496,15 +495,15 @@ pub unsafe fn release(range: &Range<usize>) {
     }
 }
 
-/// For text that is mapped anew where the text of `old`, a place in it, was before it was released:
-/// moves its writable view to where the old one was. Places of then are good again, and those of
-/// now must not be used any more. Says whether there was such a text, of the same extent, and
-/// nobody has resolved places in the new one but in [`preparing`]; nothing is changed otherwise.
+/// For text that is mapped again where the text of `old`, a place in it, was before it was
+/// released: moves its writable view to the old one's address. Old places are then valid again, and
+/// new ones must no longer be used. Returns whether there was such a text, with the same extent,
+/// and places in the new one were resolved in [`preparing`] only; otherwise nothing is changed.
 ///
 /// # Safety
 /// 1. The text is mapped, and no [`TextRef`] or [`TogglePair`] that was resolved in it in
 ///    [`preparing`] is in use or used afterwards.
-/// 2. What uses of the old places change must be right in the new text.
+/// 2. Changes through the old places must be correct in the new text.
 pub unsafe fn revive(old: &TextRef) -> bool {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let wanted = old.address..old.address + 1;
@@ -520,7 +519,7 @@ pub unsafe fn revive(old: &TextRef) -> bool {
     if !mapping.copied || mapping.is_given_out {
         return false;
     }
-    // SAFETY: both views are ours and so long; the caller's obligations.
+    // SAFETY: both views are ours and of this length; the caller's obligations.
     if unsafe { alias::move_view(now, place, mapping.range.len()) }.is_err() {
         return false;
     }
@@ -529,27 +528,27 @@ pub unsafe fn revive(old: &TextRef) -> bool {
     true
 }
 
-/// Gives a forked child text pages of its own, so that patches of parent and child no longer reach
-/// each other. To be called in the child; does nothing where nothing is shared. Blocks for the copy
-/// of the patched mappings.
+/// Gives a forked child its own text pages, so that patches of parent and child no longer affect
+/// each other. To be called in the child; does nothing if nothing is shared. Blocks while the
+/// patched mappings are copied.
 ///
-/// Sites that the parent was patching hold their old instruction in the child. A patch that the
-/// parent had begun is not the child's to finish: its [`Outstanding`](crate::Outstanding) says
+/// Sites that the parent was patching contain their old instruction in the child. The child cannot
+/// finish a patch that the parent has begun: its [`Outstanding`](crate::Outstanding) returns
 /// [`Error::Forked`].
 ///
 /// A child that was forked before its parent's first patch across a fetch window inherits no
-/// SIGTRAP handler: it must call this before the parent makes that patch, or is killed when it
-/// executes the parent's INT3.
+/// SIGTRAP handler: it must call this function before the parent makes that patch, or is killed
+/// when it executes the parent's INT3.
 ///
 /// # Errors
-/// [`Error::AliasRefused`], or [`Error::Contended`] when the child was made without `fork`'s
-/// handlers while another thread of the parent was looking text up: the child then cannot patch.
+/// [`Error::AliasRefused`], or [`Error::Contended`] if the child was created without `fork`'s
+/// handlers while another thread of the parent was looking up text: the child then cannot patch.
 ///
 /// # Safety
 /// No thread of the child uses a [`TextRef`] or unmaps text during the call.
 pub unsafe fn unshare() -> Result<(), Error> {
     atfork::in_child_at_last();
-    // Held for ever, if a raw `clone` was made while another thread of the parent was at work.
+    // Held forever if a raw `clone` was made while another thread of the parent held it.
     let mappings = match MAPPINGS.try_lock() {
         Ok(mappings) => mappings,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -563,21 +562,21 @@ pub unsafe fn unshare() -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { unshare_mapping(mapping, files.as_ref())? };
     }
-    // Behind the text: a thread that has met an INT3 of the parent finds its record, or that the
-    // INT3 is gone.
+    // After the text: a thread that has executed an INT3 of the parent finds its record, or finds
+    // the INT3 gone.
     site_table::renew_in_child()?;
     fork::child_is_prepared();
     Ok(())
 }
 
-/// Gives this process, a forked child, pages of its own for one mapping.
+/// Gives this process, a forked child, its own pages for one mapping.
 ///
 /// # Safety
 /// As [`unshare`].
 unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -> Result<(), Error> {
     let writable = mapping.writable.expect("a copied mapping has a writable view");
-    // Of text that was unmapped, something else may have the place: stores through its view reach
-    // nobody.
+    // If the text was unmapped, something else may be mapped there; stores through its view have no
+    // effect.
     let shown = match files {
         Some(files) => files.shown(&mapping.range, writable),
         None => vec![mapping.range.clone()],
@@ -590,14 +589,14 @@ unsafe fn unshare_mapping(mapping: &TextMapping, files: Option<&alias::Files>) -
     unsafe { alias::replace_in_child(&mapping.range, writable, &shown, mapping.is_private) }
 }
 
-/// In a forked child: gives it all pages of texts in which a debugger has copied some. Of a site
-/// that crosses into a copied page, the child would see half of its parent's patches; and in a
-/// copy, it would keep their INT3s.
+/// In a forked child: gives it its own pages of all texts in which a debugger has copied some. If a
+/// site crosses into a copied page, the child would see only half of its parent's patches, and in a
+/// copy it would keep their INT3s.
 ///
 /// # Safety
 /// As [`unshare`].
 pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
-    // Stores inside a window are seen as a whole or not at all.
+    // Stores inside a window are seen completely or not at all.
     if !site_table::has_records() {
         return;
     }
@@ -605,17 +604,18 @@ pub(crate) unsafe fn unshare_where_copied(mappings: &[TextMapping]) {
     let mut copied = mappings.iter().filter(is_copied).peekable();
     let files = copied.peek().and_then(|_| alias::Files::now());
     for mapping in copied {
-        // SAFETY: the caller's obligation. A refusal is one of memory: the child is as it was.
+        // SAFETY: the caller's obligation. Errors, which mean lack of memory, leave the child as it
+        // was.
         let _ = unsafe { unshare_mapping(mapping, files.as_ref()) };
     }
 }
 
-/// Puts the old bytes of each of these sites back, in text of which this process has pages of its
-/// own; the others are left to [`unshare`]. For a forked child, of the sites that were locked when
-/// its parent forked.
+/// Restores the old bytes of each of these sites, in text of which this process has its own pages;
+/// the others are left to [`unshare`]. For a forked child, with the sites that were locked when its
+/// parent forked.
 ///
 /// # Safety
-/// No other thread of this process writes text; the old bytes are those that the patches under way
+/// No other thread of this process writes text; the old bytes are those that the in-flight patches
 /// found.
 pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usize, Bytes)]) {
     // Its holder, if any, was a thread of the parent.
@@ -629,11 +629,11 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
     }
 }
 
-/// Whether the text of all these places, so many bytes each, is what was written there. Unlike
-/// [`TextRef::is_stale`], asks the kernel for the bytes, a thousand places at a time, so the text
-/// need not be mapped. Text that is written where it is executed cannot be told.
+/// Whether the text at all these places, with these lengths, is what was written there. Unlike
+/// [`TextRef::is_stale`], reads the bytes by system calls, a thousand places at a time, so the text
+/// need not be mapped. Text that is written where it is executed cannot be checked.
 pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
-    /// As many as the kernel takes in one call (UIO_MAXIOV).
+    /// The kernel's limit for one call (UIO_MAXIOV).
     const AT_ONCE: usize = 1024;
     let can_be_told = |(place, _): &&(TextRef, usize)| {
         place.writable.is_some_and(|view| view.addr().get() != place.address)
@@ -650,7 +650,7 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
         let mut found = vec![0_u8; places.iter().map(|(_, length)| length).sum()];
         let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
         // SAFETY: writes at most `found.len()` bytes there; an address that is not mapped ends the
-        // reading.
+        // read.
         let read = unsafe {
             libc::process_vm_readv(
                 libc::getpid(),
@@ -662,7 +662,7 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
             )
         };
         if read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
-            // The system call is refused: nothing can be told.
+            // The system call is refused: nothing is known.
             return true;
         }
         let mut rest = &found[..];
@@ -677,9 +677,9 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
     places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
 }
 
-/// The pages in `range` that a debugger has copied, by address: stores to text there show only
-/// after [`TogglePair::settle`], unless it was promised to stay mapped. Reads the page table: some
-/// microseconds for a megabyte.
+/// The addresses of pages in `range` that a debugger has copied: stores to text there show only
+/// after [`TogglePair::settle`], unless it was promised to stay mapped. Reads the page table, which
+/// takes some microseconds per megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);
@@ -687,7 +687,7 @@ pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     private.flat_map(|range| debugger::copied_pages(&range)).collect()
 }
 
-/// How many bytes [`unshare`] copies; 0 when it would not copy at all.
+/// Number of bytes that [`unshare`] copies; 0 if it would not copy anything.
 pub fn copied_bytes() -> usize {
     let Ok(mappings) = MAPPINGS.try_lock() else { return 0 };
     mappings.iter().filter(|mapping| mapping.copied).map(|mapping| mapping.range.len()).sum()

@@ -1,7 +1,7 @@
-//! Text access by mprotect: the page is writable and executable while the guard lives.
+//! Text access by mprotect: the page is writable and executable while the guard exists.
 //!
-//! One guard at a time in the process: a second one on the same page would find it read-only when
-//! the first is dropped.
+//! There is one guard at a time in the process: dropping one of two guards of the same page would
+//! make the page read-only for the other.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,9 @@ use crate::Error;
 
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// How often a busy guard is tried, with a yield between two tries, before giving up. Bounded,
-/// because the holder may be this very thread, interrupted by a signal; long enough for a holder
-/// that is not running at the moment.
+/// Number of attempts to acquire a busy guard, with a yield between them. Bounded, because the
+/// holder may be this thread itself, interrupted by a signal; large enough for a holder that is not
+/// scheduled at the moment.
 const TRIES: usize = 1 << 16;
 
 const PAGE: usize = 4096;
@@ -25,7 +25,7 @@ pub(super) struct PageGuard {
 fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
     let start = std::ptr::with_exposed_provenance_mut(page);
     // SAFETY: the page is mapped text by the contract of `TextRef`; it stays executable, so running
-    // threads are not disturbed.
+    // threads are not affected.
     if unsafe { libc::mprotect(start, PAGE, protection) } == 0 {
         Ok(())
     } else {
@@ -33,7 +33,7 @@ fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
     }
 }
 
-/// In a forked child, which has inherited the mark of a guard but not the thread that holds it.
+/// In a forked child: clears an inherited flag of a guard whose holder is a thread of the parent.
 pub(super) fn release_in_child() {
     HELD.store(false, Ordering::Release);
 }
@@ -58,8 +58,7 @@ impl PageGuard {
 
 impl Drop for PageGuard {
     fn drop(&mut self) {
-        // A refusal would leave the page as permissive as the caller's own choice of mprotect made
-        // it.
+        // On failure, the page stays as permissive as the caller has accepted by choosing mprotect.
         let _ = protect(self.page, libc::PROT_READ | libc::PROT_EXEC);
         HELD.store(false, Ordering::Release);
     }

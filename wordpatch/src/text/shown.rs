@@ -1,34 +1,33 @@
-//! Whether a store through the writable view shows where the text is executed.
+//! Makes stores through the writable view show where the text is executed.
 //!
-//! The text is a private mapping of the view's file. A page of it shows every store until somebody
-//! else writes to it: a debugger that sets a breakpoint gives the process a copy of that page, once
-//! and for all. So a store has a second half:
+//! The text is a private mapping of the view's file. A page of it shows every store until it is
+//! written otherwise: a debugger that sets a breakpoint gives the process a permanent copy of that
+//! page. So a store takes three steps:
 //!
 //! 1. The store through the view.
 //! 2. A load of the same bytes from the text. They are the new ones, unless the page is a copy or
 //!    another thread has stored since.
-//! 3. On a copy, the page is made writable for a moment, and the text follows the view
-//!    ([`follow`]).
+//! 3. On a copy, the page is made writable temporarily, and the text follows the view ([`follow`]).
 //!
-//! A breakpoint on the very bytes is foreign: the store through the view is taken back, and is an
-//! error. The debugger will put the byte back that it has found, so nothing else may stand there
-//! meanwhile.
+//! A breakpoint on the bytes themselves is foreign: the store through the view is undone, and an
+//! error returned. The debugger will restore the byte that it has found, so the byte must not
+//! change meanwhile.
 //!
-//! Step 2 needs text that is mapped. Of text that may be unmapped at any time, the kernel is asked
-//! ([`TextRef::compare_exchange`]), or nobody is ([`TogglePair`](super::TogglePair), which makes no
-//! system calls): its owner has to call [`TogglePair::settle`](super::TogglePair::settle) from time
-//! to time. If the text goes between the kernel's answer and step 3, what is mapped there next may
-//! be written: patches of copied pages must not be outstanding when the text is unmapped. All of
-//! this concerns [`TextAccess::Private`](super::TextAccess::Private) only.
+//! Step 2 needs text that is mapped. Text that may be unmapped at any time is read by a system call
+//! ([`TextRef::compare_exchange`]), or not at all ([`TogglePair`](super::TogglePair), which makes
+//! no system calls): its owner must call [`TogglePair::settle`](super::TogglePair::settle) from
+//! time to time. If the text is unmapped between the system call and step 3, whatever is mapped
+//! there next may be written: patches of copied pages must not be outstanding when the text is
+//! unmapped. All of this applies to [`TextAccess::Private`](super::TextAccess::Private) only.
 //!
-//! # Copies behind a store
-//! A debugger that stops every thread before it writes cannot come between steps 1 and 2 with an
-//! older page. One that writes while threads run can: the store then shows with the next one to
-//! these bytes.
+//! # Copies made during a store
+//! A debugger that stops every thread before it writes cannot copy an older page between steps 1
+//! and 2. One that writes while threads run can: the store then does not show until the next store
+//! to these bytes.
 //!
 //! # Fork
-//! A child inherits copies as they are, and shares the other pages with its parent. Where patches
-//! of several steps are in use, it gets text of its own at once (`atfork`), else with
+//! A child inherits copies as they are, and shares the other pages with its parent. If patches of
+//! several steps are in use, it gets its own text immediately (`atfork`), else by
 //! [`unshare`](super::unshare).
 
 use super::protect::PageGuard;
@@ -40,9 +39,9 @@ use crate::store::Quadword;
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) quadword: Quadword,
-    /// In the writable view.
+    /// Address in the writable view.
     pub(super) view: *mut u64,
-    /// Where they are executed.
+    /// Address at which they are executed.
     pub(super) text: *mut u64,
 }
 
@@ -56,7 +55,7 @@ impl Place {
         self.text.addr() + self.quadword.back()
     }
 
-    /// What the text shows.
+    /// The bytes that the text shows.
     ///
     /// # Safety
     /// The text must be mapped.
@@ -66,7 +65,7 @@ impl Place {
         unsafe { self.quadword.load(self.text) }
     }
 
-    /// What the text shows, if it is mapped.
+    /// The bytes that the text shows, if it is mapped.
     ///
     /// # Safety
     /// With `stays_mapped`, the text must be mapped.
@@ -79,7 +78,7 @@ impl Place {
         }
     }
 
-    /// What the text shows, none if it is not mapped or the kernel does not tell.
+    /// The bytes that the text shows; none if it is not mapped or the system call is refused.
     fn text_word_if_mapped(&self) -> Option<u64> {
         let mut word = 0_u64;
         let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
@@ -89,12 +88,11 @@ impl Place {
         (read == size_of::<u64>() as isize).then(|| self.quadword.masked(word))
     }
 
-    /// After a store of `new` over `old` through the view: makes it show in the text. `shown` is
-    /// what the text showed after it.
+    /// Makes a store of `new` over `old` through the view show in the text.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with what the text shows where a breakpoint stands in these bytes,
-    /// [`Error::Contended`], [`Error::ProtectRefused`]. The store is taken back then.
+    /// [`Error::Mismatch`] with the bytes that the text shows, if there is a breakpoint in them,
+    /// [`Error::Contended`], [`Error::ProtectRefused`]. The store is then undone.
     ///
     /// # Safety
     /// The text must be mapped, and the obligations of
@@ -104,14 +102,14 @@ impl Place {
         // SAFETY: the caller's obligations.
         let followed = unsafe { self.follow(old, new) };
         if followed.is_err() {
-            // SAFETY: as above. Refused where another thread has stored since; then it is that
-            // thread's to take back.
+            // SAFETY: as above. Fails if another thread has stored since; then that thread undoes
+            // its store.
             let _ = unsafe { self.quadword.exchange(self.view, new, old) };
         }
         followed
     }
 
-    /// Makes the text show what the view holds, which is one of the two words at most times.
+    /// Makes the text show the view's bytes, which are usually one of the two words.
     ///
     /// # Errors
     /// As [`Place::follow_store`].
@@ -119,7 +117,7 @@ impl Place {
     /// # Safety
     /// As [`Place::follow_store`].
     pub(super) unsafe fn follow(&self, old: u64, new: u64) -> Result<(), Error> {
-        // A store of another thread between the two loads is no copy.
+        // A difference may be due to another thread's store between the two loads.
         // SAFETY: text and view are mapped by the caller's obligation.
         let differ = |_| unsafe { self.text_word() != self.quadword.load(self.view) };
         if !(0..super::LOOKS).all(differ) {
@@ -141,14 +139,14 @@ impl Place {
                     found: bytes(shown),
                 });
             }
-            // SAFETY: as above; the guard makes the page writable. A debugger has stopped every
-            // thread when it stores.
+            // SAFETY: as above; the guard makes the page writable. A debugger stops every thread
+            // before it stores.
             let _ = unsafe { self.quadword.exchange(self.text, shown, wanted) };
         }
     }
 }
 
-/// Whether `shown` has an INT3 where neither of the others has one.
+/// Whether `shown` has an INT3 at a position where neither of the others has one.
 fn has_breakpoint(shown: u64, others: [u64; 2]) -> bool {
     let [one, other] = others.map(u64::to_le_bytes);
     let mut bytes = shown.to_le_bytes().into_iter().zip(one.into_iter().zip(other));

@@ -1,6 +1,6 @@
-//! Two forms of the same bytes of text, to be exchanged for each other again and again: everything
-//! that does not change from one time to the next is looked up beforehand. What is left is a load,
-//! a comparison and one LOCK CMPXCHG.
+//! Two forms of the same bytes of text, to be exchanged for each other repeatedly: everything that
+//! does not change between toggles is computed beforehand. What remains is a load, a comparison and
+//! one LOCK CMPXCHG.
 
 use std::ptr::NonNull;
 
@@ -12,21 +12,21 @@ use crate::{Bytes, Error, FetchWindow};
 /// One of the two forms of a [`TogglePair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The one that was named first.
+    /// The form given first.
     First,
-    /// The other one.
+    /// The other form.
     Second,
 }
 
-/// A place in text and the two forms that it can have. Copies are cheap.
+/// A place in text and the two forms that it can have. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct TogglePair {
-    /// The eight bytes in the writable view; none where each store changes the protection.
+    /// The eight bytes in the writable view; none if each store changes the protection.
     base: Option<NonNull<u64>>,
-    /// The forms in their place in the eight bytes.
+    /// The forms, at their position in the eight bytes.
     words: [u64; 2],
     quadword: Quadword,
-    /// Where the forms are executed.
+    /// The address at which the forms are executed.
     address: usize,
     window: FetchWindow,
     copied: bool,
@@ -40,10 +40,10 @@ unsafe impl Send for TogglePair {}
 unsafe impl Sync for TogglePair {}
 
 impl TogglePair {
-    /// The bytes `offset` behind `place`, which can be either of `forms`.
+    /// The bytes `offset` bytes after `place`, which can have either of `forms`.
     ///
     /// # Panics
-    /// When they cross a boundary of `window`, or the two differ in length.
+    /// If they cross a boundary of `window`, or the two differ in length.
     pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
         assert_eq!(forms[0].len(), forms[1].len());
         let place = place.behind(offset);
@@ -61,7 +61,7 @@ impl TogglePair {
         }
     }
 
-    /// The same bytes, after the caller's promise of [`TextRef::staying_mapped`].
+    /// The same pair, with the caller's promise of [`TextRef::staying_mapped`].
     ///
     /// # Safety
     /// As [`TextRef::staying_mapped`].
@@ -70,13 +70,13 @@ impl TogglePair {
         Self { stays_mapped: true, ..self }
     }
 
-    /// Puts form `to` in the place of the other one. Gives `false` when it stands there already.
-    /// One atomic store; like [`TextRef::compare_exchange`], which has its errors, it may be called
-    /// from a signal handler.
+    /// Replaces the other form by form `to`. Returns `false` if the bytes already have this form.
+    /// One atomic store; like [`TextRef::compare_exchange`], it may be called from a signal
+    /// handler.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when neither form stands there, [`Error::SharedWithParent`],
-    /// [`Error::Contended`], [`Error::ProtectRefused`].
+    /// [`Error::Mismatch`] if the bytes have neither form, [`Error::SharedWithParent`],
+    /// [`Error::Contended`], [`Error::ProtectRefused`], as for [`TextRef::compare_exchange`].
     ///
     /// # Safety
     /// The obligations of [`TextRef::compare_exchange`].
@@ -109,15 +109,15 @@ impl TogglePair {
         unsafe { self.exchange_or_explain(old, new) }
     }
 
-    /// Where the forms are executed.
+    /// The address at which the forms are executed.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Which form stands there now.
+    /// The form that the bytes have now.
     ///
     /// # Errors
-    /// What stands there, when it is neither.
+    /// The bytes, if they have neither form.
     ///
     /// # Safety
     /// The obligations of [`TextRef::read`].
@@ -132,7 +132,8 @@ impl TogglePair {
         }
     }
 
-    /// As [`TextRef::is_stale`], of the `length` bytes of the same mapping that start at `address`.
+    /// As [`TextRef::is_stale`], for the `length` bytes of the same mapping that start at
+    /// `address`.
     ///
     /// # Safety
     /// As [`TextRef::is_stale`].
@@ -145,16 +146,16 @@ impl TogglePair {
         unsafe { place.is_stale(length) }
     }
 
-    /// Makes the text show what was stored, where a debugger has copied its page. For text that may
-    /// be unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
-    /// [`TogglePair::exchange`] does not look at it.
+    /// Makes the text show what was stored, if a debugger has copied its page. For text that may be
+    /// unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
+    /// [`TogglePair::exchange`] does not read it.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where a breakpoint stands in these bytes, [`Error::Contended`],
+    /// [`Error::Mismatch`] if there is a breakpoint in these bytes, [`Error::Contended`],
     /// [`Error::ProtectRefused`].
     ///
     /// # Safety
-    /// The text must be mapped, where it was when this was made.
+    /// The text must be mapped, at the same address as when the pair was made.
     pub unsafe fn settle(&self) -> Result<(), Error> {
         match self.base {
             Some(base) if self.is_private && !fork::is_unprepared_child() => {
@@ -166,14 +167,14 @@ impl TogglePair {
         }
     }
 
-    /// Whether these forms, of text that was unmapped, are those of `now` in the text that was
+    /// Whether this pair, of text that was unmapped, equals `now`, a pair in the text that was
     /// mapped in its place.
     pub fn is_again(&self, now: &Self) -> bool {
         let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
         of(self) == of(now)
     }
 
-    /// Whether both lie in one mapping, of one time.
+    /// Whether both were resolved in the same mapping.
     pub fn is_of_one_text_with(&self, other: &Self) -> bool {
         let distance = |forms: &Self| {
             let view = forms.place().writable.map(|view| view.as_ptr().addr());
@@ -182,7 +183,7 @@ impl TogglePair {
         distance(self) == distance(other)
     }
 
-    /// [`revive`](super::revive) for the text that these forms are of.
+    /// [`revive`](super::revive) for the text of this pair.
     ///
     /// # Safety
     /// As [`revive`](super::revive).
@@ -198,14 +199,15 @@ impl TogglePair {
         TextRef { address, writable: self.base.and_then(view), copied, is_private, stays_mapped }
     }
 
-    /// The same in the ordinary way, for text that has no writable view, and for its errors.
+    /// [`TogglePair::exchange`] by [`TextRef::compare_exchange`]: for text without a writable view,
+    /// and to report errors.
     ///
     /// # Safety
     /// As [`TogglePair::exchange`].
     #[cold]
     unsafe fn exchange_or_explain(&self, old: u64, new: u64) -> Result<bool, Error> {
         let place = self.place();
-        // Text that may be gone is not looked at here either.
+        // Text that may be unmapped is not read here either.
         let place = TextRef { is_private: place.is_private && place.stays_mapped, ..place };
         let (old, new) = (self.quadword.bytes(old), self.quadword.bytes(new));
         // SAFETY: the caller's obligations.
