@@ -1,18 +1,18 @@
-//! Giving call sites another target, a batch at a time, with no trap.
+//! Retargeting of call sites, in batches and without traps.
 //!
 //! ```text
 //! call that straddles 3|2, from d to n; Load strategy (the others differ in the first byte or two)
 //!
 //! old        e8 d0 d1 | d2 d3
-//! 1 store    b8 d0 d1 | d2 d3    inactive: from here on the operand is dead
-//! 2 wait                         without it, a core that still runs the old call combines d and n
+//! 1 store    b8 d0 d1 | d2 d3    inactive: the operand is dead from now on
+//! 2 wait                         without it, a core that still runs the old call may mix d and n
 //! 3 store    b8 n0 n1 | n2 n3    the operand, one window at a time
-//! 4 wait                         without it, a core that runs the new call may combine n and d
+//! 4 wait                         without it, a core that runs the new call may mix n and d
 //! 5 result   b8 n0 n1 | n2 n3    an inactive site with a new target
 //! ```
 //!
-//! A site inside one window, and a 1|4 site of a RET island, needs one store and no wait. All sites
-//! come out inactive.
+//! A site inside one window, or a 1|4 site that uses a RET island, needs one store and no wait. All
+//! sites are inactive afterwards.
 
 use wordpatch::stepwise::{self, Stepwise};
 use wordpatch::{Bytes, wait_for_assumed_bound};
@@ -22,65 +22,67 @@ use crate::error::Error;
 use crate::site::CallSite;
 use crate::strategy::Strategy;
 
-/// Makes each site inactive and leads its operand to a new target: the callee of a direct call, the
-/// pointer of an indirect one. Returns for each, in order, the site with its new target, or why it
-/// has kept the old one. Blocks for two waits if any site needs them, however many do.
+/// Makes each site inactive and sets its operand to a new target: the callee of a direct call, the
+/// pointer of an indirect one. For each site, in order, returns the site with its new target, or
+/// the reason why it has kept the old one. Blocks for two waits if any site needs them, regardless
+/// of the number of sites.
 ///
-/// Must not be called for one site from two threads at once, nor while another thread toggles it.
+/// Must not be called for the same site by two threads at once, nor while another thread toggles
+/// it.
 ///
-/// A site whose wait is refused (the errors of [`wordpatch::wait_for_visibility`]) keeps its old
-/// target and is inactive. If the second wait is refused after the first was granted, the old
-/// operand is put back, and the call blocks for [`wait_for_assumed_bound`].
+/// A site whose wait fails (with an error of
+/// [`wait_for_visibility`](wordpatch::wait_for_visibility)) keeps its old target and is inactive.
+/// If the second wait fails after the first one succeeded, the old operand is restored, and the
+/// call blocks for [`wait_for_assumed_bound`].
 ///
 /// # Safety
-/// 1. The program must be right when each site calls its new target: a function with the same
+/// 1. The program must be correct when each site calls its new target: a function with the same
 ///    calling convention, or a pointer to one, for as long as the site can be executed.
-/// 2. Other copies of a site that has got a new target must not be toggled any more: they hold the
-///    old operand.
+/// 2. Other copies of a retargeted site must not be toggled any more: they hold the old operand.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
     let prepare = |(site, target): &(CallSite, usize)| unsafe { Retarget::new(*site, *target) };
     let mut sites: Vec<Result<Retarget, Error>> = sites.iter().map(prepare).collect();
     stepwise::finish_all(&mut sites);
     if sites.iter().flatten().any(|site| matches!(site.phase, Phase::Undone(_))) {
-        // A core may have fetched bytes of the new operand. The caller may activate the old one at
-        // once.
+        // A core may have fetched bytes of the new operand, and the caller may activate the site
+        // with the old one immediately.
         wait_for_assumed_bound();
     }
     sites.into_iter().map(|site| site.and_then(Retarget::result)).collect()
 }
 
-/// A site on its way to its new target.
+/// A site that is being retargeted.
 struct Retarget {
-    /// With the promise that its text stays mapped.
+    /// The site with its old target, marked as staying mapped.
     old: CallSite,
-    /// Without it: the caller gets this one.
+    /// The site with its new target, which is returned to the caller, without that mark.
     new: CallSite,
     phase: Phase,
 }
 
-/// How far a site has come.
+/// The progress of a site.
 enum Phase {
-    /// Nothing is stored.
+    /// Nothing has been stored.
     Prepared,
-    /// Step 1 is made; step 2 comes next.
+    /// Step 1 is done; step 2 is next.
     Inactive,
     /// No core runs the old call any more: the operand can be stored.
     Dead,
-    /// Step 3 is made; step 4 comes next.
+    /// Step 3 is done; step 4 is next.
     Stored,
-    /// Step 3 has failed, and what was stored of it is taken back; step 4 comes next.
+    /// Step 3 has failed and its stores were undone; step 4 is next.
     TakenBack(Error),
     /// The site has its new target.
     Done,
-    /// The site has kept its old target. A wait was made since the operand was stored.
+    /// The site has kept its old target. A wait was made after the operand was stored.
     Failed(Error),
-    /// The same without that wait, which was refused.
+    /// As `Failed`, but that wait failed.
     Undone(Error),
 }
 
 impl Retarget {
-    /// The site with its new target. Nothing is written to it.
+    /// Prepares the site with its new target. Writes nothing to the code.
     ///
     /// # Safety
     /// The site's text must stay mapped.
@@ -95,14 +97,14 @@ impl Retarget {
         Ok(Self { old: unsafe { old.staying_mapped() }, new, phase: Phase::Prepared })
     }
 
-    /// Whether an inactive site still holds its operand, which then does not matter. In the other
-    /// two strategies' inactive forms it is not there at all.
+    /// Whether the inactive form contains the operand of the call, which is dead then. The inactive
+    /// forms of the other two strategies do not contain it.
     fn has_dead_operand(&self) -> bool {
         matches!(self.new.strategy, Strategy::Skip | Strategy::Load | Strategy::Ret)
     }
 
-    /// The stores of step 3: offset, byte before, byte after. What the inactive form itself
-    /// occupies is written by `activate`.
+    /// The stores of step 3: offset, old byte, new byte. Bytes that belong to the inactive form are
+    /// written by `activate`.
     fn operand_stores(&self) -> impl Iterator<Item = (usize, Bytes, Bytes)> {
         let Self { old, new, .. } = self;
         let byte = |of: &Bytes, offset: usize| encoding::bytes(&of[offset..=offset]);
@@ -114,23 +116,23 @@ impl Retarget {
     /// Step 3: writes the new operand.
     fn store_operand(&self) -> Result<(), Error> {
         for (offset, from, to) in self.operand_stores() {
-            // SAFETY: no thread executes these bytes as an operand that matters: the site is
-            // inactive, and every core has seen it since. A single byte crosses no window.
+            // SAFETY: no thread executes these bytes as a live operand: the site is inactive, and
+            // every core has seen that since. A single byte crosses no window.
             unsafe { self.old.text.compare_exchange(self.old.window, offset, &from, &to)? };
         }
         Ok(())
     }
 
-    /// Undoes step 3, as far as it came. The operand is dead, before and after.
+    /// Undoes the stores of step 3 that were made. The operand is dead before and after.
     fn take_operand_back(&self) {
         for (offset, from, to) in self.operand_stores() {
-            // SAFETY: as in `store_operand`. A byte that was not stored holds something else than
-            // `to`, and is left alone.
+            // SAFETY: as in `store_operand`. A byte that was not stored differs from `to` and is
+            // left unchanged.
             let _ = unsafe { self.old.text.compare_exchange(self.old.window, offset, &to, &from) };
         }
     }
 
-    /// The site with its new target, or why it has kept the old one.
+    /// The site with its new target, or the reason why it has kept the old one.
     fn result(self) -> Result<CallSite, Error> {
         match self.phase {
             Phase::TakenBack(error) | Phase::Failed(error) | Phase::Undone(error) => Err(error),
@@ -142,8 +144,8 @@ impl Retarget {
 impl Stepwise for Retarget {
     type Error = Error;
 
-    /// Steps 1 and 3. An operand that cannot be stored is taken back, and its site waits all the
-    /// same: a core may have fetched it meanwhile.
+    /// Steps 1 and 3. An operand that cannot be stored completely is restored, and its site waits
+    /// nevertheless: a core may have fetched the new bytes meanwhile.
     fn store(&mut self) -> Result<(), Error> {
         if let Phase::Prepared = self.phase {
             self.old.deactivate()?;
@@ -175,7 +177,7 @@ impl Stepwise for Retarget {
         };
     }
 
-    /// In step 2, the site has failed at once. In step 4, its operand is taken back.
+    /// In step 2, the site fails immediately. In step 4, its operand is restored first.
     fn give_up(&mut self, refusal: wordpatch::Error) -> Result<(), Error> {
         assert!(self.is_waiting());
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {

@@ -1,4 +1,4 @@
-//! A call site: decoded and verified once, toggled for ever.
+//! Call sites: decoded and verified once, toggled any number of times.
 
 use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
@@ -9,7 +9,7 @@ use crate::island;
 use crate::strategy::{Clobbers, Edit, Strategy};
 use crate::switch::Switch;
 
-/// Whether a site makes its call.
+/// The state of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The call is made.
@@ -18,26 +18,26 @@ pub enum State {
     Inactive,
 }
 
-/// What a toggle did.
+/// The effect of a toggle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toggle {
-    /// The code was changed.
+    /// The code has been changed.
     Changed,
-    /// The site was in the wanted state already.
+    /// The site was already in the requested state.
     Unchanged,
 }
 
-/// A site's forms.
+/// The forms of a site.
 pub(crate) const ACTIVE: Form = Form::First;
 pub(crate) const INACTIVE: Form = Form::Second;
 
-const _: () = assert!(size_of::<Switch>() <= 64, "a toggle looks at one cache line");
+const _: () = assert!(size_of::<Switch>() <= 64, "a toggle reads one cache line");
 
-/// A call that can be switched on and off. Copies are handles of the same site.
+/// A call that can be switched on and off. Copies are handles to the same site.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct CallSite {
-    /// All that a toggle looks at, in one cache line.
+    /// Everything that a toggle reads, in one cache line.
     switch: Switch,
     pub(crate) text: TextRef,
     pub(crate) window: FetchWindow,
@@ -50,23 +50,24 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// The active call at `address`, after its bytes were found to be one. Nothing is written to
-    /// it. Takes locks, may allocate.
+    /// Decodes the active call at `address`. Writes nothing to the code. Takes locks and may
+    /// allocate.
     ///
     /// # Errors
-    /// [`Error::NotACall`], or the text cannot be made writable.
+    /// [`Error::NotACall`], or an error because the text cannot be made writable.
     ///
     /// # Safety
     /// 1. `address` must be the start of an instruction in text that stays mapped during the call,
-    ///    which only this workspace's crates write from now on.
-    /// 2. When the site is inactive, the program must be right without the call, and with the
-    ///    registers that `clobbers` names changed.
+    ///    and that only the crates of this workspace write from now on.
+    /// 2. While the site is inactive, the program must be correct without the call, and with
+    ///    changes of the registers that `clobbers` names.
     /// 3. No other code branches into the middle of the instruction.
-    /// 4. A toggle waits for nobody. So [`wordpatch::serialize_all_cores`] must come between the
-    ///    last toggle and a [`wordpatch::patch`] of the same instruction.
+    /// 4. Toggles do not wait until other threads see them. Therefore
+    ///    [`wordpatch::serialize_all_cores`] must be called between the last toggle and a
+    ///    [`wordpatch::patch`] of the same instruction.
     pub unsafe fn decode(address: usize, clobbers: Clobbers) -> Result<Self, Error> {
-        // SAFETY: obligation 1. One byte is enough to find the mapping; `read_code` looks no
-        // further than its page or the instruction's end.
+        // SAFETY: obligation 1. One byte is sufficient to find the mapping; `read_code` reads no
+        // further than the end of its page or of the instruction.
         let first = unsafe { TextRef::resolve(address, 1)? };
         // SAFETY: obligation 1.
         let code = unsafe { read_code(&first)? };
@@ -76,14 +77,15 @@ impl CallSite {
         unsafe { Self::new(first, shape, instruction, clobbers) }
     }
 
-    /// The inactive call to `target` at `address`, where a five-byte NOP stands. Nothing is written
-    /// to it.
+    /// Decodes a five-byte NOP at `address` as an inactive call to `target`. Writes nothing to the
+    /// code.
     ///
     /// # Errors
-    /// [`Error::NotACall`] without a NOP, [`Error::StraddlingNop`], [`Error::OutOfReach`].
+    /// [`Error::NotACall`] if there is no such NOP, [`Error::StraddlingNop`],
+    /// [`Error::OutOfReach`].
     ///
     /// # Safety
-    /// As [`CallSite::decode`]; and the program must be right with the call.
+    /// As [`CallSite::decode`]. In addition, the program must be correct with the call.
     pub unsafe fn at_nop(address: usize, target: usize) -> Result<Self, Error> {
         // SAFETY: obligation 1 of `decode`, twice.
         let first = unsafe { TextRef::resolve(address, 1)? };
@@ -100,7 +102,7 @@ impl CallSite {
         if site.strategy == Strategy::Nop { Ok(site) } else { Err(Error::StraddlingNop { address }) }
     }
 
-    /// A site whose instruction is known.
+    /// A site whose instruction is already decoded.
     ///
     /// # Safety
     /// Obligation 1 of [`CallSite::decode`].
@@ -127,49 +129,49 @@ impl CallSite {
         Ok(Self { switch: Switch::new(forms), text, window, shape, clobbers, strategy, instruction, edit })
     }
 
-    /// The same site, with the caller's promise that its text stays mapped. Where a debugger has
-    /// copied the text's page to set a breakpoint, toggles then show at once, for the price of a
-    /// load; without the promise, after [`CallSite::settle`].
+    /// The same site, with the guarantee that its text stays mapped. If a debugger has copied the
+    /// page of the text to set a breakpoint, toggles then take effect immediately, at the cost of
+    /// one load; without the guarantee, they take effect after [`CallSite::settle`].
     ///
     /// # Safety
-    /// The text must stay mapped, and nothing else be mapped there, for as long as the result and
-    /// its copies are used.
+    /// The text must stay mapped, and nothing else may be mapped at its address, for as long as the
+    /// result and its copies are used.
     #[must_use]
     pub unsafe fn staying_mapped(self) -> Self {
         // SAFETY: the caller's obligation, twice.
         unsafe { Self { switch: self.switch.staying_mapped(), text: self.text.staying_mapped(), ..self } }
     }
 
-    /// Makes earlier toggles show where a debugger has copied the text's page
+    /// Makes earlier toggles take effect on a page of text that a debugger has copied
     /// ([`wordpatch::text::copied_pages`]).
     ///
     /// # Errors
-    /// [`Error::Foreign`] where a breakpoint stands in the bytes that toggles change, or the page
-    /// cannot be written.
+    /// [`Error::Foreign`] if there is a breakpoint in the bytes that toggles change, or an error
+    /// because the page cannot be written.
     ///
     /// # Safety
-    /// The text must be mapped, and not have been replaced.
+    /// The text must be mapped, and must not have been replaced.
     pub unsafe fn settle(&self) -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { self.switch.settle() }
     }
 
-    /// What is needed to toggle this site.
+    /// The part of the site that is needed to toggle it.
     pub fn switch(&self) -> Switch {
         self.switch
     }
 
-    /// Where the instruction starts.
+    /// The address of the instruction.
     pub fn address(&self) -> usize {
         self.text.address()
     }
 
-    /// What the instruction is.
+    /// The kind of the instruction.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How it is made inactive.
+    /// How the site is made inactive.
     pub fn strategy(&self) -> Strategy {
         self.strategy
     }
@@ -180,45 +182,45 @@ impl CallSite {
         i32::from_le_bytes(operand.try_into().expect("four bytes"))
     }
 
-    /// What the operand leads to: the callee of a direct call, the pointer of an indirect one.
+    /// The target of the operand: the callee of a direct call, the pointer of an indirect one.
     pub fn target(&self) -> usize {
         (self.address() + self.shape.len()).wrapping_add_signed(self.displacement() as isize)
     }
 
-    /// Makes the call be made from now on. One atomic store: does not block, allocate or enter the
-    /// kernel (unless text access is by mprotect); right from any thread, a signal handler, or the
-    /// probe function of this very site.
+    /// Activates the call. This is one atomic store: it does not block, allocate or enter the
+    /// kernel (unless text access is by mprotect), and may be made by any thread, by a signal
+    /// handler, or by the probe function of this site.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when the site holds neither form.
+    /// [`Error::Foreign`] if the site holds neither form.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.switch.activate()
     }
 
-    /// Makes the call be skipped from now on. As [`CallSite::activate`].
+    /// Deactivates the call: it is skipped. Otherwise as [`CallSite::activate`].
     ///
     /// # Errors
-    /// [`Error::Foreign`] when the site holds neither form.
+    /// [`Error::Foreign`] if the site holds neither form.
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.switch.deactivate()
     }
 
-    /// Whether something else was mapped over the site since it was decoded: its library was
-    /// unloaded, and perhaps loaded again.
+    /// Whether other memory has been mapped over the site since it was decoded: its library was
+    /// unloaded, and possibly loaded again.
     ///
     /// # Safety
-    /// The address must be mapped readable.
+    /// The address must be mapped and readable.
     pub unsafe fn is_stale(&self) -> bool {
         // SAFETY: the caller's obligation.
         unsafe { self.text.is_stale(self.shape.len()) }
     }
 
-    /// Whether the call is made now.
+    /// Whether the call is active.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when the site holds neither form.
+    /// [`Error::Foreign`] if the site holds neither form.
     pub fn state(&self) -> Result<State, Error> {
         self.switch.found().map_err(|found| {
             let Edit { offset, active, .. } = self.edit;
@@ -227,7 +229,8 @@ impl CallSite {
     }
 }
 
-/// Up to six bytes at the place: as far as its page goes, or further if they are text too.
+/// Up to six bytes of code: up to the end of the page, or beyond it if the next page is text as
+/// well.
 ///
 /// # Safety
 /// Obligation 1 of [`CallSite::decode`].

@@ -1,5 +1,5 @@
-//! What of a call site is needed to toggle it, for tables of very many sites: 40 bytes instead of
-//! three cache lines.
+//! The part of a call site that is needed to toggle it, for tables with a great number of sites: 40
+//! bytes instead of three cache lines.
 
 use wordpatch::Bytes;
 use wordpatch::text::{Form, TogglePair};
@@ -7,14 +7,14 @@ use wordpatch::text::{Form, TogglePair};
 use crate::error::Error;
 use crate::site::{ACTIVE, INACTIVE, State, Toggle};
 
-const _: () = assert!(size_of::<Switch>() <= 40, "a table of probes has one for each");
+const _: () = assert!(size_of::<Switch>() <= 40, "tables of probes contain one per probe");
 
-/// The two forms of a decoded site. It can be toggled, and no longer be given another target.
+/// The two forms of a decoded site. It can be toggled, but not retargeted.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch(TogglePair);
 
 impl Switch {
-    /// Of a decoded site: the first form is the active one.
+    /// The switch of a decoded site, whose first form is the active one.
     pub(crate) fn new(forms: TogglePair) -> Self {
         Self(forms)
     }
@@ -28,19 +28,19 @@ impl Switch {
         Self(unsafe { self.0.staying_mapped() })
     }
 
-    /// As [`crate::CallSite::activate`].
+    /// As [`CallSite::activate`](crate::CallSite::activate).
     ///
     /// # Errors
-    /// [`Error::Text`] when the site holds neither form.
+    /// [`Error::Text`] if the site holds neither form.
     #[inline]
     pub fn activate(&self) -> Result<Toggle, Error> {
         self.toggle(ACTIVE)
     }
 
-    /// As [`crate::CallSite::deactivate`].
+    /// As [`CallSite::deactivate`](crate::CallSite::deactivate).
     ///
     /// # Errors
-    /// [`Error::Text`] when the site holds neither form.
+    /// [`Error::Text`] if the site holds neither form.
     #[inline]
     pub fn deactivate(&self) -> Result<Toggle, Error> {
         self.toggle(INACTIVE)
@@ -48,8 +48,8 @@ impl Switch {
 
     #[inline]
     fn toggle(&self, to: Form) -> Result<Toggle, Error> {
-        // SAFETY: the site was decoded under the contract of `CallSite::decode`; an edit keeps
-        // inside the window, and both its forms are valid for every executing thread.
+        // SAFETY: the site was decoded under the contract of `CallSite::decode`; an edit stays
+        // inside the window, and both of its forms are valid for every thread that executes them.
         match unsafe { self.0.exchange(to) } {
             Ok(true) => Ok(Toggle::Changed),
             Ok(false) => Ok(Toggle::Unchanged),
@@ -57,12 +57,12 @@ impl Switch {
         }
     }
 
-    /// Whether the call is made now; nothing when the site holds neither form.
+    /// Whether the call is active; `None` if the site holds neither form.
     pub fn state(&self) -> Option<State> {
         self.found().ok()
     }
 
-    /// Whether the call is made now; what stands there when it is neither form.
+    /// Whether the call is active; the bytes of the site if it holds neither form.
     pub(crate) fn found(&self) -> Result<State, Bytes> {
         // SAFETY: the site was decoded under the contract of `CallSite::decode`.
         Ok(match unsafe { self.0.form() }? {
@@ -71,46 +71,46 @@ impl Switch {
         })
     }
 
-    /// As [`crate::CallSite::settle`].
+    /// As [`CallSite::settle`](crate::CallSite::settle).
     ///
     /// # Errors
-    /// As [`crate::CallSite::settle`].
+    /// As [`CallSite::settle`](crate::CallSite::settle).
     ///
     /// # Safety
-    /// As [`crate::CallSite::settle`].
+    /// As [`CallSite::settle`](crate::CallSite::settle).
     pub unsafe fn settle(&self) -> Result<(), Error> {
         // SAFETY: the caller's obligation.
         unsafe { self.0.settle() }.map_err(Error::from)
     }
 
-    /// Whether this switch, of text that was unmapped, is what `now` is in the text that was mapped
-    /// in its place: it stores the same bytes at the same address.
+    /// Whether this switch, of text that was unmapped, is equivalent to `now`, of the text that was
+    /// mapped in its place: it stores the same bytes at the same address.
     pub fn is_again(&self, now: &Self) -> bool {
         self.0.is_again(&now.0)
     }
 
-    /// Whether both are of one mapping, of one time.
+    /// Whether both switches belong to the same mapping, made at the same time.
     pub fn is_of_one_text_with(&self, other: &Self) -> bool {
         self.0.is_of_one_text_with(&other.0)
     }
 
-    /// Makes this switch, of text that was unmapped and [released](wordpatch::text::release), good
-    /// for the text that was mapped in its place, with all others of that text: see
+    /// Makes this switch and all others of its text, which was unmapped and
+    /// [released](wordpatch::text::release), valid for the text that was mapped in its place: see
     /// [`wordpatch::text::revive`].
     ///
     /// # Safety
-    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used [is
-    /// again](Switch::is_again) one of the new text.
+    /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used must be
+    /// [equivalent](Switch::is_again) to one of the new text.
     pub unsafe fn revive(&self) -> bool {
         // SAFETY: the caller's obligations.
         unsafe { self.0.revive() }
     }
 
-    /// As [`crate::CallSite::is_stale`], of the `length` bytes at `address`: those of this site's
-    /// instruction.
+    /// As [`CallSite::is_stale`](crate::CallSite::is_stale), for the `length` bytes at `address`,
+    /// which are those of this site's instruction.
     ///
     /// # Safety
-    /// The bytes must be mapped readable.
+    /// The bytes must be mapped and readable.
     pub unsafe fn is_stale(&self, address: usize, length: usize) -> bool {
         // SAFETY: the caller's obligation.
         unsafe { self.0.is_stale_at(address, length) }

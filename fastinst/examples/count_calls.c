@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* For what a probe calls: it must have no probes itself. */
+/* For functions that a probe calls: they must have no probes themselves. */
 #define UNINSTRUMENTED __attribute__((no_instrument_function))
 
 static fastinst_probe_id entry = UINT32_MAX;
@@ -32,7 +32,7 @@ UNINSTRUMENTED static void count(fastinst_probe_id id) {
     calls++;
 }
 
-/* Is called for every probe. */
+/* Called once for each probe. */
 UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *name) {
     if (probe->type == FASTINST_ENTRY && strcmp(probe->function_name, name) == 0)
         entry = probe->probe_id;
@@ -55,7 +55,7 @@ int main(void) {
         work();
     printf("on: %u calls\n", atomic_exchange(&calls, 0));
 
-    /* One store; from here on, the call is not made. */
+    /* One store; from now on, the call is skipped. */
     if (check(fastinst_deactivate(entry)))
         return 1;
     for (int i = 0; i < 3; i++)

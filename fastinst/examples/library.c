@@ -2,7 +2,7 @@
 
 int is_even(int number) { return number % 2 == 0; }
 
-/* How many steps the Collatz sequence takes from `number` to 1. */
+/* The number of steps of the Collatz sequence from `number` to 1. */
 int collatz(int number) {
     int steps = 0;
     for (; number != 1; steps++)

@@ -1,6 +1,6 @@
 /*
- * Patches an instruction of the program while a thread executes it: at once, and in a batch that a
- * finisher completes.
+ * Patches an instruction of the program while a thread executes it: synchronously, and in a batch
+ * that a finisher completes.
  *
  * Run by
  *
@@ -60,7 +60,7 @@ static int patch(void) {
     const wordpatch_patch_request to_third = {limit_site, second, third, 5};
 
     wait_until_seen(1000000);
-    /* While it is patched, the instruction may be a breakpoint, so every thread must be able to take SIGTRAP. */
+    /* While it is being patched, the instruction may be a breakpoint, so no thread may have SIGTRAP blocked. */
     error = wordpatch_check_sigtrap_unblocked(&thread);
     if (error != 0) {
         fprintf(stderr, "thread %d: ", thread);
@@ -77,7 +77,7 @@ static int patch(void) {
         return error;
     if ((error = wordpatch_take_over(finisher, batch)) != 0)
         return error;
-    /* The batch is completed in the background; nobody has to wait for it. */
+    /* The batch is completed in the background; no thread needs to wait for it. */
     wait_until_seen(3000000);
     error = wordpatch_finish_all(batch, NULL);
     wordpatch_stop_finisher(finisher);

@@ -1,4 +1,4 @@
-//! Discovers the probes of a C library, and counts calls of one of its functions.
+//! Discovers the probes of a C library, and counts the calls of one of its functions.
 //!
 //! Run by
 //!
@@ -29,12 +29,12 @@ use fastinst::{ProbeId, ProbeKind, ProbeMetadata};
 static CALLS: AtomicU32 = AtomicU32::new(0);
 static PROBES: Mutex<Vec<ProbeMetadata<'static>>> = Mutex::new(Vec::new());
 
-/// What the active probe calls, wherever and on whatever thread its function runs.
+/// The function that the active probe calls, on any thread that executes the probe.
 unsafe extern "C" fn count(_id: ProbeId, _return_address: usize, _function: usize) {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Loads the library, and gives its function `collatz`.
+/// Loads the library, and returns its function `collatz`.
 fn load(path: &str) -> Result<extern "C" fn(c_int) -> c_int, Box<dyn Error>> {
     let path = CString::new(path)?;
     // SAFETY: the strings end with NUL; the library has no constructors.
@@ -43,7 +43,7 @@ fn load(path: &str) -> Result<extern "C" fn(c_int) -> c_int, Box<dyn Error>> {
         if library.is_null() { library } else { libc::dlsym(library, c"collatz".as_ptr()) }
     };
     if function.is_null() {
-        return Err(format!("{path:?} is no library with a function collatz").into());
+        return Err(format!("{path:?} is not a library with a function collatz").into());
     }
     // SAFETY: `int collatz(int)` in library.c, which is never unloaded.
     Ok(unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(c_int) -> c_int>(function) })
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("usage: probes LIBRARY")?;
     let collatz = load(&path)?;
 
-    // Makes the instrumentation calls of all loaded objects probes, switched off.
+    // Makes a probe, switched off, of each instrumentation call in the loaded objects.
     cyg_profile::start()?;
     fastinst::register_callback(|probe| {
         PROBES.lock().expect("no panic").extend(fastinst::lasting_metadata(probe.id));
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_entry =
         |probe: &&ProbeMetadata<'_>| probe.kind == ProbeKind::ENTRY && probe.function_name == c"is_even";
     let id = probes.iter().find(is_entry).ok_or("is_even has no probe")?.id;
-    // SAFETY: `count` lives as long as the program, and calls nothing that is instrumented.
+    // SAFETY: `count` lives as long as the program, and calls no instrumented code.
     unsafe { fastinst::activate(id, count)? };
     let steps = collatz(27);
     println!(
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         CALLS.swap(0, Ordering::Relaxed)
     );
 
-    // One store; from here on, the call is not made.
+    // One store; from now on, the call is skipped.
     fastinst::deactivate(id)?;
     let steps = collatz(27);
     println!(

@@ -1,4 +1,5 @@
-//! Telling callbacks about probes: each callback once for each probe, whichever came first.
+//! Announcement of probes to callbacks: each callback is called once for each probe, regardless of
+//! which came first.
 
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
@@ -10,25 +11,26 @@ use crate::registry::{PROBES, Probe};
 
 type Callback = Box<dyn Fn(&ProbeMetadata<'_>) + Send>;
 
-/// What is held while probes are registered and callbacks told. Forking waits for it.
+/// The callbacks. Locked while probes are registered and announced; forks wait for the lock.
 static DISCOVERY: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
 
 thread_local! {
     static DISCOVERING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The right to announce probes. One thread has it at a time, so calls of callbacks do not overlap.
+/// The exclusive right to announce probes. Only one thread has it at a time, so calls of callbacks
+/// do not overlap.
 ///
-/// Providers are passed one when they are called, or [begin](Self::begin) a discovery of their own.
+/// Providers receive it as an argument, or [begin](Self::begin) a discovery themselves.
 pub struct Discovery {
     callbacks: MutexGuard<'static, Vec<Callback>>,
 }
 
 impl Discovery {
-    /// Waits for the right.
+    /// Acquires the right, and blocks while another thread has it.
     ///
     /// # Errors
-    /// [`Error::CalledFromCallback`]: a callback runs while this very thread has the right.
+    /// [`Error::CalledFromCallback`]: this thread already has the right and is running a callback.
     pub fn begin() -> Result<Self, Error> {
         if DISCOVERING.get() {
             return Err(Error::CalledFromCallback);
@@ -38,14 +40,14 @@ impl Discovery {
         Ok(Self { callbacks })
     }
 
-    /// Tells every callback about a probe whose metadata has just become complete.
+    /// Announces a probe whose metadata have just become complete to every callback.
     pub(crate) fn announce(&self, probe: &Probe) {
         if let Some(metadata) = probe.metadata() {
             self.tell(&metadata);
         }
     }
 
-    /// Calls every callback.
+    /// Calls every callback with these metadata.
     pub(crate) fn tell(&self, metadata: &ProbeMetadata<'_>) {
         self.callbacks.iter().for_each(|callback| callback(metadata));
     }
@@ -57,9 +59,9 @@ impl Drop for Discovery {
     }
 }
 
-/// Has `callback` called for every probe that is known, now and on this thread, and for every probe
-/// that is discovered later, on the thread that discovers it. A callback may activate and
-/// deactivate probes; it must not register callbacks.
+/// Registers a callback. It is called for every known probe before this function returns, on this
+/// thread, and for every probe that is discovered later, on the thread that discovers it. A
+/// callback may activate and deactivate probes; it must not register callbacks.
 ///
 /// Blocks while another thread discovers probes.
 ///
@@ -83,18 +85,18 @@ mod tests {
     use crate::probe_in_tests::{alone, name, probe};
 
     #[test]
-    fn every_callback_is_called_once_for_each_probe_whichever_came_first() {
+    fn each_callback_is_called_once_for_each_earlier_and_later_probe() {
         let _alone = alone();
         let known = probe();
         known.name.store(name(), Ordering::Release);
         let nameless = probe();
-        let told: [Arc<Mutex<Vec<ProbeId>>>; 2] = Default::default();
-        for list in &told {
+        let reported: [Arc<Mutex<Vec<ProbeId>>>; 2] = Default::default();
+        for list in &reported {
             let list = Arc::clone(list);
             register_callback(move |probe| list.lock().unwrap().push(probe.id)).unwrap();
         }
         let times = |number: usize, probe: &Probe| {
-            told[number].lock().unwrap().iter().filter(|id| **id == probe.id()).count()
+            reported[number].lock().unwrap().iter().filter(|id| **id == probe.id()).count()
         };
         for number in [0, 1] {
             assert_eq!((times(number, known), times(number, nameless)), (1, 0));
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_cannot_register_another_and_the_next_registration_can() {
+    fn registration_fails_inside_a_callback_and_succeeds_after_it() {
         let _alone = alone();
         probe().name.store(name(), Ordering::Release);
         let refused = Arc::new(AtomicUsize::new(0));

@@ -1,52 +1,52 @@
-//! Why a probe was not found or not switched.
+//! The error type.
 
 use std::path::PathBuf;
 
 use crate::ProbeId;
 
-/// Why a probe was not registered, activated or deactivated.
+/// The reason why a probe was not registered, activated or deactivated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No probe has this id.
     #[error("there is no probe {}", .id.0)]
     UnknownProbe {
-        /// The id that was given.
+        /// The id in question.
         id: ProbeId,
     },
 
-    /// The probe's function is not known before the site has been executed once.
+    /// The function of the probe is not known before the site has been executed once.
     #[error("probe {} is not discovered yet: its site has not been executed", .id.0)]
     Undiscovered {
         /// The probe.
         id: ProbeId,
     },
 
-    /// The library that holds the probe was unloaded.
+    /// The library that contains the probe was unloaded.
     #[error("the library that holds probe {} was unloaded", .id.0)]
     Unloaded {
         /// The probe.
         id: ProbeId,
     },
 
-    /// The group that the probe was in was dropped: see [`Group`](crate::group::Group).
+    /// The group of the probe was dropped: see [`Group`](crate::group::Group).
     #[error("the module that held probe {} is gone", .id.0)]
     Retired {
         /// The probe.
         id: ProbeId,
     },
 
-    /// More probes than a 32-bit id, or the tables, can count.
+    /// There are more probes than a 32-bit id, or the tables, can represent.
     #[error("more than {limit} probes")]
     TooManyProbes {
-        /// How many there can be.
+        /// The maximum number.
         limit: usize,
     },
 
-    /// More providers than there is room for.
+    /// There are more providers than the table can hold.
     #[error("more than {limit} providers")]
     TooManyProviders {
-        /// How many there can be.
+        /// The maximum number.
         limit: usize,
     },
 
@@ -54,20 +54,20 @@ pub enum Error {
     #[error("a discovery callback must not register callbacks or discover probes")]
     CalledFromCallback,
 
-    /// The file behind a loaded object could not be read or understood.
+    /// The file of a loaded object could not be read or parsed.
     #[error("{}: {reason}; its probes are not available", .path.display())]
     Object {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 
-    /// callpatch refused.
+    /// An error of callpatch.
     #[error(transparent)]
     Call(#[from] callpatch::Error),
 
-    /// wordpatch refused.
+    /// An error of wordpatch.
     #[error(transparent)]
     Text(#[from] wordpatch::Error),
 

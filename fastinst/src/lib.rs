@@ -1,9 +1,9 @@
-//! Probes in running code that cost next to nothing while they are off: discovered by callbacks,
-//! numbered, and switched by number with one atomic store, while other threads execute the code.
+//! Probes in running code with almost no cost while they are off. Callbacks discover them; each is
+//! switched by its number with one atomic store, while other threads execute the code.
 //!
-//! Use it to observe functions of C and C++ code in the same process that was compiled with
-//! `-finstrument-functions`: count, time, trace or test, for as long and as much as is needed. A
-//! profiler that is built on it comes with the repository.
+//! The crate is used to observe functions of C and C++ code that was compiled with
+//! `-finstrument-functions`, in the same process: to count, time, trace or test calls, for any
+//! length of time and in any selection. The repository includes a profiler that is built on it.
 //!
 //! # Example
 //! ```no_run
@@ -20,7 +20,7 @@
 //! }
 //!
 //! # fn run_the_c_code() {}
-//! // Makes the instrumentation calls of all loaded objects probes, switched off.
+//! // Makes a probe, switched off, of each instrumentation call in the loaded objects.
 //! cyg_profile::start()?;
 //! fastinst::register_callback(|probe| {
 //!     if probe.kind == ProbeKind::ENTRY && probe.function_name == c"work" {
@@ -31,7 +31,7 @@
 //! // SAFETY: `count` is never unloaded, and has no probes of its own.
 //! unsafe { fastinst::activate(entry, count)? };
 //! run_the_c_code();
-//! fastinst::deactivate(entry)?; // one store; from here on, the call is not made
+//! fastinst::deactivate(entry)?; // one store; from now on, the call is skipped
 //! println!("{} calls of work", CALLS.load(Ordering::Relaxed));
 //! # Ok::<(), fastinst::Error>(())
 //! ```
@@ -39,11 +39,12 @@
 //! # Concepts
 //! * **Probe**: a place in the program that can call a *probe function*:
 //!   `if (active) function(id)`, with no test and no call while it is off.
-//! * **Provider**: what knows where probes can be, and what their sites look like: see
-//!   [`provider`]. The first is [`provider::cyg_profile`], for programs compiled with
+//! * **Provider**: a source of probes, which finds their sites and knows their form: see
+//!   [`provider`]. [`provider::cyg_profile`] is for programs compiled with
 //!   `-finstrument-functions`.
 //! * **Discovery**: a provider makes a probe, which gets an id, and every callback is called with
-//!   it ([`register_callback`]). Ids of probes that stay as long as the process are dense.
+//!   it ([`register_callback`]). The ids of permanent probes are dense. (A *permanent* probe exists
+//!   as long as the process.)
 //! * **Group**: probes that come and go together, such as those of code that is compiled at run
 //!   time and freed: see [`group`].
 //!
@@ -52,34 +53,36 @@
 //! site (program text)      stub (near the text)               probe function
 //! call stub            →   mov edi, id; jmp *pointer      →   function(id, ...)
 //! ```
-//! [`activate`] stores the function into the stub's pointer, then toggles the site's code;
-//! [`deactivate`] toggles it back. Giving an active probe another function changes the pointer
-//! only: data, never code.
+//! [`activate`] stores the function in the stub's pointer, then toggles the code of the site;
+//! [`deactivate`] toggles it back. Activating an active probe with another function changes only
+//! the pointer, which is data, and no code.
 //!
 //! # Main types
-//! * [`ProbeId`], [`ProbeMetadata`], [`ProbeKind`], [`ProbeFn`]: what a callback learns about a
-//!   probe, and what a probe calls.
-//! * [`register_callback`]; [`activate`], [`deactivate`] and both for many probes,
-//!   [`activate_all`], [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
+//! * [`ProbeId`], [`ProbeMetadata`], [`ProbeKind`]: the description of a probe that callbacks get.
+//!   [`ProbeFn`]: the function that a probe calls.
+//! * [`register_callback`]; [`activate`] and [`deactivate`], and their batch forms
+//!   [`activate_all`] and [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
 //! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
-//! * [`service`]: the thread that has the providers discover what comes later, and forks.
+//! * [`service`]: the thread that runs later discoveries, and the handling of forks.
 //!
 //! # Safety
-//! [`activate`] is `unsafe`: the probe function stays callable for as long as any thread may
-//! execute the site, and neither is instrumented itself nor calls an instrumented function whose
-//! active probes call it. From the first discovery on, only the crates of this workspace write the
-//! program's code. Both switches may be called from signal handlers, probe functions and callbacks.
+//! [`activate`] is `unsafe`: the probe function must stay callable for as long as any thread may
+//! execute the site; it must neither be instrumented itself nor call an instrumented function whose
+//! active probes call it. From the first discovery on, only the crates of this workspace may write
+//! the program's code. [`activate`] and [`deactivate`] may be called from signal handlers, probe
+//! functions and callbacks.
 //!
 //! # Errors
-//! [`Error`]: an unknown id, a probe whose library was unloaded or whose group is gone, a site that holds foreign bytes, a call from a callback that must not
-//! be made there. What could not be made a probe is in [`provider::notes`].
+//! [`Error`]: an unknown id, a probe whose library was unloaded or whose group was dropped, a site
+//! that holds foreign bytes, a call that must not be made by a callback. Calls that could not be
+//! made probes are reported by [`provider::notes`].
 //!
 //! # Features
 //! None.
 //!
 //! # Further reading
-//! `README.md` has complete examples in Rust and C, guarantees and obligations; `examples/` has the
-//! programs; `include/fastinst.h` is the C interface.
+//! `README.md` contains complete examples in Rust and C, guarantees and obligations; `examples/`
+//! contains the programs; `include/fastinst.h` is the C interface.
 //!
 //! The interface is that of Figure 3 in "Living on the Edge: Rapid-Toggling Probes with
 //! Cross-Modification on x86".
@@ -104,7 +107,7 @@ pub use registry::{
 };
 pub use wordpatch::{TextAccess, text::set_access};
 
-/// Compiles the programs of the README.
+/// Compiles the example programs of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

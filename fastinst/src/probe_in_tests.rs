@@ -1,4 +1,4 @@
-//! A probe of the unit tests' own, at a call that nobody executes.
+//! Probes for the unit tests, at calls that are never executed.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -10,30 +10,30 @@ use wordpatch::near::NearBlock;
 use crate::probe::ProbeKind;
 use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
-/// The table of probes, its counters and the callbacks are global: one test at a time.
+/// Excludes other tests: the table of probes, its counters and the callbacks are global.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TEST: Mutex<()> = Mutex::new(());
     TEST.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A name, for a probe that is discovered.
+/// A name, which makes a probe discovered.
 pub(crate) fn name() -> *mut c_char {
     c"function".as_ptr().cast_mut()
 }
 
-/// An active call to the byte after it, which nobody executes.
+/// An active call to the byte after it, which is never executed.
 pub(crate) fn call_site() -> &'static Switch {
     const CALL: [u8; 5] = [0xe8, 0, 0, 0, 0];
     let anchor = call_site as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), CALL.len(), 0).expect("a block of text");
     block.code_mut()[..CALL.len()].copy_from_slice(&CALL);
     let code = block.seal().expect("text can be sealed").code;
-    // SAFETY: a call in text of this module's own, which nobody executes.
+    // SAFETY: a call in text that belongs to this module and is never executed.
     let site = unsafe { CallSite::decode(code, Clobbers::Nothing) }.expect("a call");
     Box::leak(Box::new(site.switch()))
 }
 
-/// A new probe that is switched on, with no name yet.
+/// A new probe, switched on, with no name yet.
 pub(crate) fn probe() -> &'static Probe {
     let site = call_site();
     let cell =

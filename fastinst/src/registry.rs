@@ -1,6 +1,5 @@
-//! Probes by id. Those that stay as long as the process are in a table, which is appended to under
-//! discovery's lock, and read and switched without locks. The others belong to a
-//! [`group`].
+//! Probes by id. Permanent probes are in a table, which is appended to under the lock of discovery,
+//! and read and switched without locks. The others belong to a [`group`].
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
@@ -13,24 +12,24 @@ use crate::error::Error;
 use crate::group;
 use crate::probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 
-/// A probe that stays: a call that a compiler has placed and that was led to a stub of ours.
+/// A permanent probe: a call inserted by a compiler, which was retargeted to one of our stubs.
 pub(crate) struct Probe {
-    /// The site; with [`UNLOADED`] added when its library was unloaded. Old values are never freed:
+    /// The site, tagged with [`UNLOADED`] if its library was unloaded. Old values are never freed:
     /// a thread may be using them.
     pub(crate) site: AtomicPtr<Switch>,
-    /// What the stub reads.
+    /// The data that the stub reads.
     pub(crate) cell: &'static Cell,
-    /// The function that the probe belongs to; 0 until known.
+    /// The function of the probe; 0 until it is known.
     pub(crate) function_address: AtomicUsize,
     /// The function's name, a C string that lives as long as the process. Null until discovery has
-    /// looked it up; then the callbacks know nothing of the probe.
+    /// looked it up; until then, the probe is not announced to callbacks.
     pub(crate) name: AtomicPtr<c_char>,
     pub(crate) object: &'static ObjectInfo,
-    /// Where the site is, and the code that holds it, from the object's lowest address.
+    /// The offset of the site, and of the code that contains it, from the object's lowest address.
     pub(crate) site_offset: u32,
     pub(crate) body: Range<u32>,
     pub(crate) kind: ProbeKind,
-    /// Whether the user wants it active: what a library that is loaded again begins with.
+    /// Whether the user wants it active: the initial state when its library is loaded again.
     pub(crate) wanted: AtomicBool,
 }
 
@@ -43,11 +42,11 @@ pub(crate) struct Cell {
     pub(crate) function: AtomicUsize,
     /// The probe's id.
     pub(crate) number: AtomicU32,
-    /// Next probe in the list of those whose function was found out by executing them.
+    /// Next probe in the list of those whose functions were determined by executing them.
     pub(crate) next_resolved: AtomicU32,
 }
 
-/// An object as its probes' metadata tell.
+/// The part of the metadata that the probes of an object share.
 #[derive(Debug)]
 pub(crate) struct ObjectInfo {
     /// The name of the provider that found them.
@@ -62,7 +61,7 @@ const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as 
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
-/// Marks the site of a library that was unloaded: sites are aligned.
+/// The tag of sites in unloaded libraries. Sites are aligned, so the bit is free.
 const UNLOADED: usize = 1;
 
 const _: () = assert!(align_of::<Switch>() > UNLOADED);
@@ -78,17 +77,17 @@ impl Probe {
         if site.addr() & UNLOADED != 0 {
             return Err(Error::Unloaded { id: self.id() });
         }
-        // SAFETY: leaked, and without the mark it is the site itself.
+        // SAFETY: leaked, and an untagged pointer is that of the site itself.
         Ok(unsafe { &*site })
     }
 
-    /// Its library was unloaded.
+    /// Marks the library of the probe as unloaded.
     pub(crate) fn unload(&self) {
         let site = self.site.load(Ordering::Relaxed);
         self.site.store(site.map_addr(|address| address | UNLOADED), Ordering::Release);
     }
 
-    /// The site that it had before its library was unloaded.
+    /// The site from before the library was unloaded.
     pub(crate) fn previous_site(&self) -> Option<&'static Switch> {
         let site = self.site.load(Ordering::Acquire);
         let was_unloaded = site.addr() & UNLOADED != 0;
@@ -96,12 +95,13 @@ impl Probe {
         was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
     }
 
-    /// Where the site's instruction starts.
+    /// The address of the site's instruction.
     pub(crate) fn site_address(&self) -> usize {
         self.object.base + self.site_offset as usize
     }
 
-    /// Gives it its site after its library was loaded again, which has led it to the stub again.
+    /// Assigns the new site after the library was loaded again and the site was retargeted to the
+    /// stub.
     pub(crate) fn come_back(&self, site: &'static Switch) {
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
         if self.function_address.load(Ordering::Relaxed) == 0 {
@@ -111,12 +111,13 @@ impl Probe {
         }
     }
 
-    /// Has the site's code be what the user wants, whatever threads are at switching it.
+    /// Brings the code of the site to the state that the user wants, even while other threads
+    /// switch it.
     pub(crate) fn restore(&self) {
         loop {
             let Ok(site) = self.site() else { return };
             let wanted = self.wanted.load(Ordering::Acquire);
-            // A refusal concerns foreign bytes; the user's next activate or deactivate gives it.
+            // An error concerns foreign bytes; the user's next activate or deactivate returns it.
             let _ = if wanted { site.activate() } else { site.deactivate() };
             if self.wanted.load(Ordering::Acquire) == wanted {
                 return;
@@ -146,13 +147,13 @@ impl Probe {
     }
 }
 
-/// The probe, unless the callbacks know nothing of it.
+/// The probe, or an error if it was not announced to callbacks.
 #[inline]
 fn discovered(probe: &'static Probe, id: ProbeId) -> Result<&'static Probe, Error> {
     if probe.name.load(Ordering::Acquire).is_null() { Err(Error::Undiscovered { id }) } else { Ok(probe) }
 }
 
-/// Gives whether code was changed.
+/// Toggles the site of a probe. Returns whether code was changed.
 #[inline]
 fn switch(
     probe: &Probe,
@@ -162,8 +163,8 @@ fn switch(
         let site = probe.site()?;
         match toggle(site) {
             Ok(toggle) => return Ok(toggle == Toggle::Changed),
-            // The library went away in between: the site's pages were given back. Each turn takes
-            // another unloading.
+            // The library was unloaded meanwhile, and the pages of the site were released. Each
+            // iteration requires another unloading.
             Err(_) if !std::ptr::eq(probe.site()?, site) => {}
             Err(error) => return Err(error.into()),
         }
@@ -199,30 +200,30 @@ fn count(toggles: u64) {
     }
 }
 
-/// Has `function` called whenever the probe's site is executed. For a probe that is active already,
-/// this changes the function and no code.
+/// Makes the probe call `function` whenever its site is executed. If the probe is already active,
+/// only the function changes, and no code.
 ///
-/// The probe of a library that is unloaded now is active when the library is loaded again at the
-/// same address.
+/// If the library of the probe is unloaded and later loaded again at the same address, the probe is
+/// active again.
 ///
-/// Two atomic stores; does not block, lock or allocate, and may be called from a signal handler or
-/// from a probe function. Other threads see the change within T_max. (The
-/// provider of a [group] may document something else for its probes.)
+/// Makes two atomic stores; does not block, lock or allocate, and may be called from signal
+/// handlers and probe functions. Other threads see the change within T_max. (The provider of a
+/// [group] may document something else for its probes.)
 ///
 /// # Errors
-/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`], or
-/// the site holds foreign bytes.
+/// [`Error::UnknownProbe`], [`Error::Undiscovered`], [`Error::Unloaded`], [`Error::Retired`]; or an
+/// error because the site holds foreign bytes.
 ///
 /// # Safety
-/// `function` must stay callable for as long as any thread may execute the site, and keep the
-/// contract of [`ProbeFn`].
+/// `function` must stay callable for as long as any thread may execute the site, and comply with
+/// the contract of [`ProbeFn`].
 pub unsafe fn activate(id: ProbeId, function: ProbeFn) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     count(unsafe { switch_on(id, function) }?.into());
     Ok(())
 }
 
-/// Has the probe's site call nothing from now on. One atomic store, otherwise as [`activate`].
+/// Deactivates the probe: its site calls nothing. One atomic store, otherwise as [`activate`].
 ///
 /// # Errors
 /// As [`activate`].
@@ -231,9 +232,10 @@ pub fn deactivate(id: ProbeId) -> Result<(), Error> {
     Ok(())
 }
 
-/// [`activate`] for many probes, in order; says for each what it would say. A probe that fails
-/// leaves the others switched. There is nothing to wait for, so this saves little: the calls are
-/// not atomic as a whole. Allocates the results: not for signal handlers.
+/// Activates many probes, in order, and returns the result of [`activate`] for each. The failure of
+/// one probe does not affect the others. The batch is not atomic, and since a single activation
+/// does not wait for anything, it saves little time. Allocates the results: must not be called from
+/// signal handlers.
 ///
 /// # Safety
 /// As [`activate`], for each.
@@ -242,12 +244,12 @@ pub unsafe fn activate_all(probes: &[(ProbeId, ProbeFn)]) -> Vec<Result<(), Erro
     all(probes.iter().map(|(id, function)| unsafe { switch_on(*id, *function) }))
 }
 
-/// [`deactivate`] for many probes, as [`activate_all`].
+/// Deactivates many probes, in order. Otherwise as [`activate_all`].
 pub fn deactivate_all(probes: &[ProbeId]) -> Vec<Result<(), Error>> {
     all(probes.iter().map(|id| switch_off(*id)))
 }
 
-/// The results of many switches, counted at once.
+/// Collects the results of many switches and counts the toggles in one operation.
 fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Error>> {
     let mut toggles = 0;
     let results = switches.map(|switched| switched.map(|changed| toggles += u64::from(changed))).collect();
@@ -255,12 +257,12 @@ fn all(switches: impl Iterator<Item = Result<bool, Error>>) -> Vec<Result<(), Er
     results
 }
 
-/// The number of probes that stay as long as the process. Their ids are below it.
+/// The number of permanent probes. Their ids are below it.
 pub fn probe_count() -> usize {
     PROBES.len()
 }
 
-/// How many times code was changed by [`activate`] and [`deactivate`].
+/// The number of times that [`activate`] and [`deactivate`] have changed code.
 pub fn toggle_count() -> u64 {
     TOGGLES.load(Ordering::Relaxed)
 }
@@ -279,8 +281,8 @@ pub fn with_metadata<R>(id: ProbeId, read: impl FnOnce(&ProbeMetadata<'_>) -> R)
     }
 }
 
-/// The metadata of a probe that stays as long as the process; `None` for probes of groups, and
-/// before the discovery of the probe.
+/// The metadata of a permanent probe; `None` for probes of groups, and before the discovery of the
+/// probe.
 ///
 /// Does not lock or allocate; signal handlers may call it.
 pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
@@ -298,10 +300,10 @@ mod tests {
 
     unsafe extern "C" fn second(_: ProbeId, _: usize, _: usize) {}
 
-    /// Switches it on, and gives how many times code was changed.
+    /// Activates the probe. Returns the number of times that code was changed.
     fn activated(probe: &Probe, function: ProbeFn) -> u64 {
         let before = toggle_count();
-        // SAFETY: nobody executes the site.
+        // SAFETY: the site is never executed.
         unsafe { activate(probe.id(), function) }.unwrap();
         toggle_count() - before
     }
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_switched_off_and_on_and_code_is_changed_only_then() {
+    fn code_changes_only_if_the_probe_was_in_the_other_state() {
         let _alone = alone();
         let probe = probe();
         probe.name.store(name(), Ordering::Release);
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn many_probes_are_switched_and_counted_at_once() {
+    fn batches_switch_and_count_every_probe() {
         let _alone = alone();
         let probes: [&Probe; 2] = [probe(), probe()];
         probes.iter().for_each(|probe| probe.name.store(name(), Ordering::Release));
@@ -343,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_not_discovered_stays_as_it_is() {
+    fn an_undiscovered_probe_cannot_be_switched() {
         let _alone = alone();
         let probe = probe();
-        // SAFETY: nobody executes the site.
+        // SAFETY: the site is never executed.
         let refused = unsafe { activate(probe.id(), first) };
         assert!(matches!(refused, Err(Error::Undiscovered { id }) if id == probe.id()));
         assert!(matches!(deactivate(probe.id()), Err(Error::Undiscovered { .. })));
@@ -359,10 +361,10 @@ mod tests {
         assert_eq!(lasting_metadata(probe.id()).unwrap().function_name, c"function");
     }
 
-    /// A library that is loaded again while its probe is being switched: the new site is switched,
+    /// If a library is loaded again while its probe is being switched, the new site is switched,
     /// not the old one.
     #[test]
-    fn a_site_that_is_replaced_meanwhile_is_switched_in_its_new_place() {
+    fn the_new_site_is_switched_if_the_site_is_replaced_meanwhile() {
         let _alone = alone();
         let probe = probe();
         let (old, new) = (probe.site().unwrap(), call_site());
@@ -377,9 +379,9 @@ mod tests {
         };
         assert!(switch(probe, toggle).unwrap());
         assert_eq!((old.state().unwrap(), new.state().unwrap()), (State::Active, State::Inactive));
-        // The same error of a site that stays is the caller's.
+        // If the site stays the same, the error is returned to the caller.
         assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
-        // And one of a library that stays away says so.
+        // If the library is not loaded again, the error says that it was unloaded.
         let unload = |_: &Switch| {
             probe.unload();
             Err(foreign())

@@ -1,9 +1,10 @@
-//! The service thread: has the [providers](provider) discover what comes later, and gives a
-//! tool a regular tick.
+//! The service thread: it runs the later discoveries of the [providers](provider), and a regular
+//! tick for a tool.
 //!
-//! It blocks every signal, so that the program's handlers never run on it; all but that of a locked
-//! site, which it may itself run through. At a fork it is between two rounds of work (see
-//! [`before_fork`]), so a child inherits no lock of its; the child starts its own.
+//! It blocks all signals, so that handlers of the program never run on it, except for the signal
+//! that a locked site raises, since the thread may execute such a site itself. At a fork it is
+//! between two ticks (see [`before_fork`]), so that a child does not inherit its locks; the child
+//! starts its own thread.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,31 +19,32 @@ use crate::group;
 use crate::provider;
 use crate::registry::probe_count;
 
-/// Counts the notifications; what the thread sleeps on.
+/// The number of notifications; the futex that the thread sleeps on.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
-/// How often the thread looks whether it is alone, and for libraries that came and went where
-/// nothing else wakes it.
+/// How often the thread checks whether it is the last one, and, if nothing else wakes it, for
+/// loaded and unloaded libraries.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Wakes the service thread, if there is one. May be called from a signal handler or a probe
-/// function.
+/// Wakes the service thread, if there is one. May be called from signal handlers and probe
+/// functions.
 pub fn notify() {
     NEWS.fetch_add(1, Ordering::Release);
     wake(&NEWS);
 }
 
-/// Processor time that the service thread has spent on discovery, in nanoseconds.
+/// The processor time that the service thread has spent on discovery, in nanoseconds.
 static DISCOVERY: AtomicU64 = AtomicU64::new(0);
 
-/// Looks that took less were for nothing, and are not counted as discovery.
+/// A discovery that takes less time has found nothing, and is not counted.
 const NOTHING_NEW: Duration = Duration::from_micros(20);
 
-/// If the rest of the process takes less processor time between two looks, it may have ended.
+/// If the other threads use less processor time than this between two checks, they may have ended.
 const STANDS_STILL: Duration = Duration::from_micros(20);
 
-/// Processor time that the service thread has spent on discovering probes so far: the part of it
-/// that grows with the program, and not with the time that it runs.
+/// The processor time that the service thread has spent on the discovery of probes so far. It is
+/// the part of its processor time that depends on the size of the program and not on how long it
+/// runs.
 pub fn discovery_time() -> Duration {
     Duration::from_nanos(DISCOVERY.load(Ordering::Relaxed))
 }
@@ -54,43 +56,45 @@ fn processor_time() -> Duration {
 
 fn clock(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: memory of the right type. A refusal leaves zero: then nothing is counted.
+    // SAFETY: memory of the right type. If the call fails, the time stays 0, and nothing is
+    // counted.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Held by the service thread while it works; forking takes it.
+/// Held by the service thread while it works, and by a thread that forks.
 static WORKING: Mutex<()> = Mutex::new(());
 
-/// Why [`Tick::call`] is called.
+/// The reason for a call of [`Tick::call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// A period has passed, or somebody has notified.
+    /// A period has passed, or there was a notification.
     Work,
-    /// Every other thread has ended; the process ends with this one, after the call.
+    /// All other threads have ended; the process ends with this thread, after the call.
     Last,
 }
 
-/// What the thread does beside discovery.
+/// The work of the thread besides discovery.
 pub struct Tick {
-    /// Time to the first call.
+    /// The time until the first call.
     pub first: Duration,
-    /// Called when the time that the last call returned has passed, and after each notification.
-    /// Returns the time to the next call.
+    /// Called when the time returned by the last call has passed, and after each notification.
+    /// Returns the time until the next call.
     pub call: Box<dyn FnMut(Wake) -> Duration + Send>,
 }
 
-/// How long [`start`] waits for the thread at the most. Only where the C library keeps a new thread
-/// from running until the caller's constructor is over is it waited for in vain.
+/// The longest time that [`start`] waits for the thread. It is used up only if the C library does
+/// not let a new thread run before the caller's constructor has returned.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 
 /// Starts the service thread, and waits until it runs: the C library registers a new thread with
-/// the kernel, which a program may forbid at any time from now on (seccomp with TSYNC).
+/// the kernel by system calls that the program may forbid at any time from now on (seccomp with
+/// TSYNC).
 ///
 /// # Errors
 /// [`Error::Thread`].
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
-    // Read here, not by the thread: who notifies before it runs is heard.
+    // Read here and not by the thread, so that notifications before it runs are not lost.
     let seen = NEWS.load(Ordering::Acquire);
     provider::service_starts();
     let runs = Arc::new(AtomicU32::new(0));
@@ -99,7 +103,8 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
         std::thread::Builder::new().name("fastinst".into()).spawn(move || {
             has_begun.store(1, Ordering::Release);
             wake(&has_begun);
-            // Before anything that needs a lock of the loader, which the waiting thread may hold.
+            // Comes before anything that needs a lock of the loader, which the waiting thread may
+            // hold.
             run(tick, seen);
         })
     });
@@ -122,7 +127,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         let before = processor_time();
-        // A refusal concerns one object, and is kept with it: see `provider::notes`.
+        // Errors concern single objects, and are stored with them: see `provider::notes`.
         if let Ok(discovery) = Discovery::begin() {
             look_again = provider::discover(&discovery);
         }
@@ -139,7 +144,7 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
         };
         let wake = if last { Wake::Last } else { Wake::Work };
         let pause = tick.as_mut().map_or(IDLE, |tick| (tick.call)(wake));
-        // Nothing is profiled: a shell, say, that was started with the preload.
+        // Nothing is profiled, for example in a shell that was started with the preload.
         let pause = if probe_count() == 0 { pause.max(IDLE) } else { pause };
         next = Instant::now() + pause;
         if last {
@@ -154,12 +159,12 @@ fn program_time() -> Duration {
     all.saturating_sub(processor_time())
 }
 
-/// Whether no thread but the calling one is left: main has left by `pthread_exit`, and so have the
-/// others. The process must not live on for our sake; when this thread returns, the C library ends
-/// it as it does with any last thread.
+/// Whether the calling thread is the only one left: `main` has ended by `pthread_exit`, and so have
+/// the others. The service thread must not keep the process alive; when it returns, the C library
+/// ends the process, as it does after any last thread.
 fn is_last_thread() -> bool {
-    // A directory has a link for each of its folders, one a thread, beside its own two. The main
-    // thread stays as a zombie.
+    // The number of links of the directory is 2 plus one per subdirectory, that is, per thread. The
+    // main thread remains as a zombie.
     let threads =
         std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| task.nlink().saturating_sub(2));
     threads <= 2
@@ -168,16 +173,16 @@ fn is_last_thread() -> bool {
         })
 }
 
-/// What a process holds while it forks.
+/// The locks that a process holds while it forks.
 pub struct ForkGuard {
     _working: std::sync::MutexGuard<'static, ()>,
     _discovery: Option<Discovery>,
     _groups: group::Hold,
 }
 
-/// Waits until neither the service thread, nor a caller of `register_callback`, nor one that makes
-/// or drops a [group] is at work, and keeps all of them out until the guard is
-/// dropped: for `pthread_atfork`, where parent and child each drop it.
+/// Waits until the service thread, calls of `register_callback`, and threads that make or drop a
+/// [group] have finished their work, and blocks all of them until the guard is dropped. It is
+/// called through `pthread_atfork`; parent and child each drop the guard.
 pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
     let discovery = Discovery::begin().ok();
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
     use crate::probe_in_tests::alone;
 
-    /// Longer than any test: what happens sooner does so because of a notification.
+    /// Longer than any test: anything that happens sooner is caused by a notification.
     const NEVER: Duration = Duration::from_secs(36_000);
 
     fn start_with(mut call: impl FnMut(Wake) + Send + 'static) {
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_before_the_thread_runs_is_heard() {
+    fn a_notification_before_the_thread_runs_is_not_lost() {
         let _alone = alone();
         for _ in 0..20 {
             let is_heard = Arc::new(AtomicBool::new(false));
@@ -216,9 +221,10 @@ mod tests {
         }
     }
 
-    /// What the C library does for a new thread is done by then: the program may forbid it.
+    /// The C library has finished the set-up of the thread by then, which the program may forbid
+    /// later.
     #[test]
-    fn the_thread_runs_when_it_was_started() {
+    fn the_thread_runs_when_start_returns() {
         let _alone = alone();
         let waiting = || {
             let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -229,7 +235,7 @@ mod tests {
                 .count()
         };
         for _ in 0..100 {
-            // The name is the last that the standard library gives to a thread before it runs.
+            // Naming the thread is the last action of the standard library before the thread runs.
             let before = waiting();
             start_with(|_| {});
             assert_eq!(waiting(), before + 1, "the thread does not run yet");
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn no_tick_begins_while_the_process_forks() {
+    fn no_tick_starts_while_the_process_forks() {
         let _alone = alone();
         let has_ticked = Arc::new(AtomicBool::new(false));
         let ticks = Arc::clone(&has_ticked);
@@ -265,20 +271,21 @@ mod tests {
         let guard = before_fork();
         has_ticked.store(false, Ordering::SeqCst);
         notify();
-        // Notified, the thread waits for something else than news, or it works.
+        // After the notification, the thread either waits for another futex than `NEWS`, or it
+        // works.
         let is_kept_out = || waited_for().iter().any(|address| *address != NEWS.as_ptr() as usize);
         while !is_kept_out() && !has_ticked.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        assert!(!has_ticked.load(Ordering::SeqCst), "a tick has begun");
+        assert!(!has_ticked.load(Ordering::SeqCst), "a tick has started");
         drop(guard);
         while !has_ticked.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
     }
 
-    /// What the thread is at work on when the process forks would stay undone in the child, under a
-    /// lock that nobody holds.
+    /// Otherwise the work of the thread would stay unfinished in the child, under a lock that no
+    /// thread of the child releases.
     #[test]
     fn a_fork_waits_for_the_end_of_a_tick() {
         let _alone = alone();
@@ -300,7 +307,7 @@ mod tests {
             }
             let (forker, has_forked) = (Arc::clone(&tick_forker), Arc::clone(&tick_forked));
             std::thread::spawn(move || {
-                // SAFETY: gives a number.
+                // SAFETY: returns a number.
                 forker.store(unsafe { libc::gettid() }, Ordering::SeqCst);
                 drop(before_fork());
                 has_forked.store(true, Ordering::SeqCst);
@@ -318,6 +325,6 @@ mod tests {
         while !(has_forked.load(Ordering::SeqCst) && is_over.load(Ordering::SeqCst)) {
             std::thread::yield_now();
         }
-        assert!(!forked_meanwhile.load(Ordering::SeqCst), "forked in the middle of a tick");
+        assert!(!forked_meanwhile.load(Ordering::SeqCst), "forked during a tick");
     }
 }

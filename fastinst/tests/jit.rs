@@ -1,8 +1,8 @@
 //! A small provider that works like a JIT compiler: modules with probes are made, executed and
 //! freed, one after the other, while other threads switch the probes of the current module.
 //!
-//! Which calls succeed and which come too late is left to chance, but each must have one of these
-//! results, and modules that were freed must leave nothing behind. Nothing depends on time.
+//! Whether a call succeeds or comes too late depends on chance, but each must have one of these
+//! results, and freed modules must leave nothing behind. Nothing depends on time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CString;
@@ -14,28 +14,29 @@ use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 use wordpatch::code_memory::{CodeBuffer, CodeMemory};
 
-/// Modules that are made and freed.
+/// Number of modules that are made and freed.
 const MODULES: u32 = 100_000;
 
-/// When all that is made once has been made.
+/// Number of modules after which everything that is allocated only once has been allocated.
 const WARMED_UP: u32 = 10_000;
 
-/// What may be held at the end beyond that: far less than a byte for each id.
+/// Number of bytes by which the allocated memory may grow after that: far less than a byte per id.
 const TOLERANCE: usize = 64 << 10;
 
-/// Threads that switch probes.
+/// Number of threads that switch probes.
 const TOGGLERS: usize = 2;
 
-/// The probe of each module that only the thread which has made it switches.
+/// The index of the probe of each module that is switched only by the thread that has made the
+/// module.
 const OWN: u32 = 7;
 
-/// One of so many modules has more probes than a block of ids.
+/// One in this number of modules has more probes than a block of ids.
 const LARGE_EVERY: u32 = 16;
 
-/// One of so many modules is executed.
+/// One in this number of modules is executed.
 const EXECUTED_EVERY: u32 = 50;
 
-/// Counts what is allocated.
+/// Counts the allocated bytes.
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
@@ -62,10 +63,10 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted").lines().count()
 }
 
-/// Modules that exist.
+/// Number of existing modules.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls of [`count`].
+/// Number of calls of [`count`].
 static FIRED: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" fn count(_: ProbeId, _: usize, _: usize) {
@@ -74,15 +75,15 @@ unsafe extern "C" fn count(_: ProbeId, _: usize, _: usize) {
 
 const COUNT: ProbeFn = count;
 
-/// The code of a module: functions that call their stubs, which go on through their cells.
+/// The code of a module: functions that call their stubs, which jump through their cells.
 struct Module {
     sites: Box<[Switch]>,
     functions: Box<[usize]>,
-    /// What the stubs jump to.
+    /// The targets of the stubs.
     cells: Box<[AtomicUsize]>,
     name: CString,
     first: u32,
-    /// Freed with the rest: no thread executes it then, and no call of a method is under way.
+    /// Freed with the rest: no thread executes it then, and no call of a method is in progress.
     _code: CodeMemory,
 }
 
@@ -120,7 +121,7 @@ impl Module {
         let code = buffer.seal().expect("code can be made executable");
         let functions: Box<[usize]> = places.iter().map(|place| code.address() + place).collect();
         let switch = |function: &usize| {
-            // SAFETY: a call in code of ours that nobody executes yet, and that is right without
+            // SAFETY: a call in our own code, which is not executed yet, and is correct without
             // it.
             let site = unsafe { CallSite::decode(function + CALL, Clobbers::CallerSaved) }.expect("a call");
             site.deactivate().expect("it is switched off");
@@ -158,19 +159,19 @@ impl Sites for Module {
     }
 }
 
-/// The first id of the module that there is, or was last.
+/// The first id of the current module, or of the last one.
 static CURRENT: AtomicU32 = AtomicU32::new(0);
 
-/// Set when the last module is there.
+/// Set when the last module has been made.
 static IS_LAST: AtomicBool = AtomicBool::new(false);
 
-/// What the threads' calls were answered.
+/// The results of a thread's calls.
 #[derive(Debug, Default)]
 struct Answers {
     done: u64,
     undiscovered: u64,
     retired: u64,
-    /// Calls that were done for the last module.
+    /// Successful calls for the last module.
     done_at_last: u64,
 }
 
@@ -190,8 +191,7 @@ impl Answers {
     }
 }
 
-/// Switches probes of whatever module there is, until each call for the last one has been done some
-/// times.
+/// Switches probes of the current module, until enough calls for the last one have succeeded.
 fn toggle(begin: &Barrier) -> Answers {
     let mut answers = Answers::default();
     begin.wait();
@@ -214,7 +214,7 @@ fn toggle(begin: &Barrier) -> Answers {
     answers
 }
 
-/// Runs the function of the module's own probe, with the probe on and off.
+/// Executes the function of the module's own probe, with the probe on and off.
 fn execute(id: ProbeId, function: usize) {
     // SAFETY: the module's code, which has such functions.
     let function = unsafe { std::mem::transmute::<usize, extern "C" fn()>(function) };
@@ -232,7 +232,7 @@ fn execute(id: ProbeId, function: usize) {
     fired(0);
 }
 
-/// Makes a module, makes its probes known, and executes it now and then.
+/// Makes a module and announces its probes; some modules are executed.
 fn load(number: u32) -> Group {
     let probes = if number.is_multiple_of(LARGE_EVERY) { 72 } else { OWN + 1 };
     let ids = ReservedIds::new(probes).expect("there are ids");
@@ -277,10 +277,10 @@ fn modules_come_and_go_while_other_threads_switch_their_probes() {
                 assert!(is_retired(id, fastinst::deactivate(id)));
                 assert!(is_retired(id, fastinst::with_metadata(id, |_| ())));
             }
-            // Each thread is in one call at the most.
+            // Each thread is in at most one call.
             assert!(ALIVE.load(Ordering::Relaxed) <= TOGGLERS);
             group = load(number);
-            assert!(group.range().start >= old.end, "no id is used again");
+            assert!(group.range().start >= old.end, "no id is reused");
             probes += group.range().len() as u64;
             if number == WARMED_UP {
                 held = (ALLOCATED.load(Ordering::Relaxed), mappings());
@@ -288,11 +288,11 @@ fn modules_come_and_go_while_other_threads_switch_their_probes() {
         }
         IS_LAST.store(true, Ordering::Relaxed);
         for toggler in togglers {
-            let answers = toggler.join().expect("no call was answered in another way");
+            let answers = toggler.join().expect("no call had another result");
             assert!(answers.done >= 1_000, "{answers:?}");
             println!("{answers:?}");
         }
-        // A module that was being used when it was dropped goes with the next.
+        // A module that was in use when its group was dropped is freed when the next group is made.
         drop(ReservedIds::new(1).expect("there are ids"));
         assert_eq!(ALIVE.load(Ordering::Relaxed), 1);
         let now = (ALLOCATED.load(Ordering::Relaxed), mappings());

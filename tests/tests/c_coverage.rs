@@ -98,6 +98,7 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::at_nop", Call("callpatch_decode_nop")),
     ("callpatch/src/site.rs::staying_mapped", Left(FOR_FASTINST)),
     ("callpatch/src/site.rs::settle", Left(FOR_FASTINST)),
+    ("callpatch/src/site.rs::switch", Left("for tables with many sites; callpatch_site contains it")),
     ("callpatch/src/site.rs::address", Call("callpatch_describe")),
     ("callpatch/src/site.rs::shape", Call("callpatch_describe")),
     ("callpatch/src/site.rs::strategy", Call("callpatch_describe")),

@@ -5,19 +5,19 @@ use std::time::Instant;
 
 fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: Option<&libc::timespec>) {
     let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: word and time-out are valid for the call, or null. Every result is fine: callers look
-    // at the word again.
+    // SAFETY: word and time-out are valid for the call, or null. Every result is acceptable:
+    // callers read the word again.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
     }
 }
 
-/// Wakes every thread of this process that [`wait`]s for this word. Async-signal-safe.
+/// Wakes all threads of this process that [`wait`] for this word. Async-signal-safe.
 pub fn wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
 }
 
-/// Sleeps while the word is `value`, but not beyond `deadline`; may return early.
+/// Sleeps while the word is `value`, at most until `deadline`; may return early.
 /// Async-signal-safe.
 pub fn wait(word: &AtomicU32, value: u32, deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now());
@@ -38,23 +38,23 @@ mod tests {
 
     use super::*;
 
-    /// Later than any test takes: a wait that ends sooner was woken, or did not begin.
+    /// Later than the end of any test: a wait that ends sooner was woken, or did not start.
     fn never() -> Instant {
         Instant::now() + Duration::from_secs(36_000)
     }
 
     #[test]
-    fn a_word_that_has_changed_is_not_waited_for() {
+    fn wait_returns_if_the_word_has_changed() {
         wait(&AtomicU32::new(1), 0, never());
     }
 
     #[test]
-    fn a_deadline_that_has_passed_is_not_waited_for() {
+    fn wait_returns_if_the_deadline_has_passed() {
         wait(&AtomicU32::new(0), 0, Instant::now());
     }
 
     #[test]
-    fn every_thread_that_waits_is_woken() {
+    fn all_waiting_threads_are_woken() {
         let word = AtomicU32::new(0);
         let is_done = || word.load(Ordering::Acquire) == 1;
         std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 //!
 //! * [`futex`]: waiting for a change of a word, and waking the waiters.
 //! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
-//! * [`signal`]: passing a signal on to the action that was installed before.
+//! * [`signal`]: forwarding a signal to the action that was installed before.
 //!
 //! # Example
 //! ```
@@ -12,7 +12,7 @@
 //! static NAMES: Segments<&str> = Segments::new();
 //!
 //! let index = NAMES.push_with(|_| "main").expect("there is room");
-//! // May be executed by a signal handler; the reference is valid for ever.
+//! // Signal handlers may do this; the reference stays valid.
 //! let name: &'static &str = NAMES.get(index).expect("it was pushed");
 //! assert_eq!(*name, "main");
 //! ```

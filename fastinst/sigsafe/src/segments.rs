@@ -1,8 +1,8 @@
-//! An append-only table that is read without locks: elements never move, and an index once valid
-//! stays valid.
+//! An append-only table that is read without locks: elements never move, and a valid index stays
+//! valid.
 //!
-//! Elements live in segments of a fixed size, which are allocated when the first of their elements
-//! is pushed. A reader computes segment and place from the index.
+//! Elements are stored in segments of a fixed size, which are allocated when the first of their
+//! elements is pushed. A reader computes the segment and the position in it from the index.
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// A table of `T` that only grows, up to `SEGMENTS` segments of `SEGMENT` elements each.
 ///
-/// As a static, an empty table takes no memory but eight bytes for each segment.
+/// An empty table in a static uses no memory except eight bytes for each segment.
 pub struct Segments<T, const SEGMENT: usize = 4096, const SEGMENTS: usize = 4096> {
     segments: [AtomicPtr<MaybeUninit<T>>; SEGMENTS],
     length: AtomicUsize,
@@ -25,10 +25,10 @@ unsafe impl<T: Send + Sync, const SEGMENT: usize, const SEGMENTS: usize> Sync
 }
 
 impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMENTS> {
-    /// How many elements a table can hold.
+    /// The maximum number of elements.
     pub const LIMIT: usize = SEGMENT * SEGMENTS;
 
-    /// An empty table.
+    /// Creates an empty table.
     pub const fn new() -> Self {
         Self {
             segments: [const { AtomicPtr::new(std::ptr::null_mut()) }; SEGMENTS],
@@ -37,14 +37,13 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
         }
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
-        // Acquire: pairs with the Release of `push`; below the length, elements are there to be
-        // read.
+        // Acquire: pairs with the Release of `push_with`; below the length, elements can be read.
         self.length.load(Ordering::Acquire)
     }
 
-    /// Whether there is no element.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,13 +59,13 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
         Some(unsafe { (*segment.add(index % SEGMENT)).assume_init_ref() })
     }
 
-    /// Every element that is there now.
+    /// Iterates over the elements that are in the table now.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// Appends what `make` returns for the new index. Gives the index, or `None` when the table is
-    /// full. Locks, and may allocate: not for signal handlers.
+    /// Appends the element that `make` returns for the new index. Returns the index, or `None` if
+    /// the table is full. Takes a lock and may allocate: must not be called from signal handlers.
     pub fn push_with(&self, make: impl FnOnce(usize) -> T) -> Option<usize> {
         let _appending = self.appending.lock().unwrap_or_else(|e| e.into_inner());
         let index = self.length.load(Ordering::Relaxed);
@@ -79,7 +78,7 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
             segment.store(Box::leak(new).as_mut_ptr(), Ordering::Relaxed);
         }
         let element = MaybeUninit::new(make(index));
-        // SAFETY: inside the segment, and at or above the length nobody reads.
+        // SAFETY: inside the segment, and at or above the length, where no thread reads.
         unsafe { segment.load(Ordering::Relaxed).add(index % SEGMENT).write(element) };
         self.length.store(index + 1, Ordering::Release);
         Some(index)
@@ -96,12 +95,12 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Default for Segments<T, SEG
 mod tests {
     use super::*;
 
-    /// So few to a segment that every path is common.
+    /// With segments so small that every path is common.
     type Segments<T> = super::Segments<T, 4, 4096>;
 
     #[test]
-    fn elements_stay_where_they_are_while_the_table_grows() {
-        /// Long enough for the threads to meet, whichever is the first to run.
+    fn elements_stay_in_place_while_the_table_grows() {
+        /// Enough for the threads to run concurrently, whichever starts first.
         const EACH: usize = 4_000;
         static TABLE: Segments<String> = Segments::new();
         let begin = std::sync::Barrier::new(4);
@@ -124,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn an_element_is_appended_only_when_the_one_before_is_complete() {
+    fn an_element_is_appended_only_when_the_previous_one_is_complete() {
         use std::sync::atomic::AtomicBool;
-        /// How often to give the processor away, for the other thread to append if it could.
+        /// How often the processor is yielded, so that the other thread appends if it can.
         const YIELDS: usize = 1_000;
         static TABLE: Segments<usize> = Segments::new();
         let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_is_not_there_before_it_is_made() {
+    fn an_element_is_not_visible_before_it_is_made() {
         static TABLE: Segments<usize> = Segments::new();
         for expected in 0..10 {
             let make = |index| {
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn a_full_table_refuses_elements() {
         static TABLE: Segments<u8> = Segments::new();
         for index in 0..Segments::<u8>::LIMIT {
             assert_eq!(TABLE.push_with(|_| 0), Some(index));

@@ -1,11 +1,11 @@
-//! Passing a signal on to the action that was in force before a handler of ours was installed.
+//! Forwarding of signals to the action that was in force before one of our handlers was installed.
 //!
 //! Everything here is async-signal-safe.
 //!
-//! SIGTRAP is wordpatch's, which does more: it keeps the masks and flags of any number of actions
-//! and breaks cycles between handlers.
+//! SIGTRAP is handled by wordpatch, which does more: it keeps the masks and flags of any number of
+//! actions and breaks cycles between handlers.
 
-/// What a signal did before: a function, `SIG_DFL` or `SIG_IGN`, with its flags.
+/// The previous action of a signal: a function, `SIG_DFL` or `SIG_IGN`, with its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     /// As `sigaction::sa_sigaction`.
@@ -15,25 +15,25 @@ pub struct Action {
 }
 
 /// The signals that an instruction can raise. After such a fault, the thread executes the
-/// instruction again when the handler returns. (After SIGSYS, it goes on behind the system call.)
+/// instruction again when the handler returns. (After SIGSYS, it continues after the system call.)
 const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// The signals whose default is that nothing happens.
+/// The signals whose default action has no effect on a running process.
 const IGNORED: [libc::c_int; 4] = [libc::SIGURG, libc::SIGCHLD, libc::SIGWINCH, libc::SIGCONT];
 
-/// Whether a process or a timer sent the signal: no instruction is its cause.
+/// Whether a process or a timer sent the signal, so that it was not caused by an instruction.
 pub fn was_sent(info: &libc::siginfo_t) -> bool {
     info.si_code <= 0
 }
 
-/// Whether the instruction that was interrupted has raised the signal, and will do so again if it
-/// is executed again.
+/// Whether the interrupted instruction has raised the signal, and will raise it again when it is
+/// executed again.
 pub fn is_fault(info: &libc::siginfo_t) -> bool {
     FAULTS.contains(&info.si_signo) && !was_sent(info)
 }
 
-/// Sends a signal that this thread is handling to this thread again, with what came with it. It is
-/// delivered when the handler returns, or at once if it is not blocked.
+/// Sends the signal that this thread is handling to this thread again, with the same info. It is
+/// delivered when the handler returns, or immediately if it is not blocked.
 pub fn send_again(info: &libc::siginfo_t) {
     // SAFETY: the calls read the info, and are async-signal-safe.
     unsafe {
@@ -46,24 +46,24 @@ pub fn send_again(info: &libc::siginfo_t) {
 }
 
 impl Action {
-    /// Does with a signal what this action would have done, in a handler that has replaced it.
+    /// Performs this action for a signal, inside the handler that has replaced it.
     ///
-    /// A default that ends the process is put in force again, and takes effect when the handler
-    /// returns.
+    /// If the default action ends the process, it is installed again, and takes effect when the
+    /// handler returns.
     ///
     /// # Safety
-    /// 1. The function is callable with the arguments that the flags ask for.
-    /// 2. `info` and `context` are what the kernel has passed to the handler.
+    /// 1. The function is callable with the arguments that the flags require.
+    /// 2. `info` and `context` are those that the kernel has passed to the handler.
     pub unsafe fn take(&self, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel's pointer.
+        // SAFETY: the pointer is the kernel's.
         let received = unsafe { &*info };
         let signal = received.si_signo;
         match self.function {
-            // The kernel lets nobody ignore a fault.
+            // The kernel does not let a fault be ignored.
             libc::SIG_IGN if !is_fault(received) => {}
             libc::SIG_DFL if IGNORED.contains(&signal) => {}
             libc::SIG_DFL | libc::SIG_IGN => {
-                // SAFETY: async-signal-safe; the default has no function.
+                // SAFETY: async-signal-safe; the default action has no function.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
                 if !is_fault(received) {
                     send_again(received);
@@ -92,13 +92,13 @@ mod tests {
 
     use super::*;
 
-    /// What the functions below have been called with.
+    /// The arguments of the last call of the functions below.
     static CALLED: AtomicI32 = AtomicI32::new(0);
     static INFO: AtomicUsize = AtomicUsize::new(0);
     static CONTEXT: AtomicUsize = AtomicUsize::new(0);
     static VALUE: AtomicUsize = AtomicUsize::new(0);
 
-    /// The actions of a process are global: one test at a time.
+    /// Excludes other tests: the actions of a process are global.
     fn alone() -> MutexGuard<'static, ()> {
         static TEST: Mutex<()> = Mutex::new(());
         TEST.lock().unwrap_or_else(|e| e.into_inner())
@@ -108,7 +108,7 @@ mod tests {
         CALLED.store(signal, Ordering::Relaxed);
         INFO.store(info.addr(), Ordering::Relaxed);
         CONTEXT.store(context.addr(), Ordering::Relaxed);
-        // SAFETY: the kernel's info, or that of the test.
+        // SAFETY: the info is the kernel's or the test's.
         VALUE.store(unsafe { (*info).si_value() }.sival_ptr.addr(), Ordering::Relaxed);
     }
 
@@ -116,7 +116,7 @@ mod tests {
         CALLED.store(-signal, Ordering::Relaxed);
     }
 
-    /// As a process has sent it, or as an instruction has raised it.
+    /// The info of a signal that was sent by a process, or raised by an instruction.
     fn info(signal: libc::c_int, code: libc::c_int) -> libc::siginfo_t {
         // SAFETY: all zero is valid.
         let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -129,12 +129,12 @@ mod tests {
 
     fn take(function: libc::sighandler_t, flags: libc::c_int, info: &mut libc::siginfo_t) {
         let context = std::ptr::without_provenance_mut(8);
-        // SAFETY: the functions of this module do not look at the context.
+        // SAFETY: the functions of this module do not read the context.
         unsafe { Action { function, flags }.take(info, context) };
     }
 
     #[test]
-    fn a_function_is_called_with_what_its_flags_ask_for() {
+    fn a_function_is_called_with_the_arguments_that_its_flags_require() {
         let _alone = alone();
         let mut info = info(libc::SIGUSR1, SENT);
         take(with_info as *const () as usize, libc::SA_SIGINFO, &mut info);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_has_no_effect() {
+    fn ignored_signals_have_no_effect() {
         let _alone = alone();
         take(libc::SIG_IGN, 0, &mut info(libc::SIGTERM, SENT));
         take(libc::SIG_IGN, 0, &mut info(libc::SIGSEGV, SENT));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instruction_has_raised_what_has_a_positive_code() {
+    fn signals_with_a_positive_code_are_faults() {
         let check = |signal, code, expected| assert_eq!(is_fault(&info(signal, code)), expected, "{signal}");
         check(libc::SIGSEGV, RAISED, true);
         check(libc::SIGSEGV, SENT, false);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_brings_what_came_with_it() {
+    fn a_signal_is_sent_again_with_its_info() {
         let _alone = alone();
         // SAFETY: all zero is a valid action, and `with_info` has the signature of SA_SIGINFO.
         unsafe {
@@ -185,19 +185,19 @@ mod tests {
             value: usize,
         }
         let mut sent = info(libc::SIGUSR2, SENT);
-        // SAFETY: the layout that the kernel gives to the info of a queued signal.
+        // SAFETY: this is the kernel's layout of the info of a queued signal.
         unsafe { (&raw mut (*(&raw mut sent).cast::<Queued>()).value).write_unaligned(77) };
         CALLED.store(0, Ordering::Relaxed);
-        // Not blocked here, so it is delivered at once.
+        // Not blocked here, so it is delivered immediately.
         send_again(&sent);
         assert_eq!(CALLED.load(Ordering::Relaxed), libc::SIGUSR2);
         assert_eq!(VALUE.load(Ordering::Relaxed), 77);
     }
 
-    /// How a child ends that takes the default of a signal which was sent, and then, as it was
-    /// raised, executes the instruction again.
+    /// The signal that ends a child which performs the default action of `signal` and then exits,
+    /// if any. (A fault's instruction is not executed again here.)
     fn ends_by(signal: libc::c_int, code: libc::c_int) -> Option<libc::c_int> {
-        // SAFETY: the child uses async-signal-safe calls only, and ends here.
+        // SAFETY: the child makes only async-signal-safe calls, and ends here.
         unsafe {
             let child = libc::fork();
             assert!(child >= 0);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_ends_the_process_by_the_signal() {
+    fn default_actions_end_the_process_by_the_signal() {
         let _alone = alone();
         assert_eq!(ends_by(libc::SIGTERM, SENT), Some(libc::SIGTERM));
         assert_eq!(ends_by(libc::SIGSEGV, SENT), Some(libc::SIGSEGV));

@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use crate::probe::ProbeId;
 
-/// Ids in a block.
+/// Number of ids in a block.
 pub(super) const BLOCK: u32 = 64;
 
-/// All blocks. The one with `u32::MAX` is left out: users take that number for "no probe".
+/// All blocks. The one with `u32::MAX` is excluded: users represent "no probe" by that number.
 pub(super) const BLOCKS: Range<u32> = ProbeId::FIRST_OF_GROUPS.0 / BLOCK..u32::MAX / BLOCK;
 
 /// An allocator of blocks.
@@ -19,7 +19,7 @@ pub(super) struct Ids {
     blocks: Range<u32>,
     /// The allocations: first block and number of blocks. They do not overlap.
     used: BTreeMap<u32, u32>,
-    /// Where the next search starts.
+    /// The block at which the next search starts.
     next: u32,
 }
 
@@ -66,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_block_is_allocated_again_before_all_others_were() {
+    fn blocks_are_reused_only_when_all_others_have_been_used() {
         let mut ids = Ids::new(10..20);
         assert_eq!([ids.allocate(3), ids.allocate(2)], [Some(10), Some(13)]);
         ids.free(10);
         assert_eq!([ids.allocate(2), ids.allocate(2)], [Some(15), Some(17)]);
         ids.free(15);
-        // One is left at the end, and 10 to 12 and 15 to 16 before.
+        // Free blocks: one at the end, 10 to 12, and 15 to 16.
         assert_eq!(ids.allocate(3), Some(10));
         assert_eq!(ids.allocate(2), Some(15));
         assert_eq!(ids.allocate(2), None);

@@ -12,7 +12,7 @@ use fastinst_sigsafe::Segments;
 
 use super::ids::BLOCKS;
 
-/// Entries of a leaf.
+/// Number of entries of a leaf.
 const LEAF: usize = 1024;
 
 const ROOT: usize = (BLOCKS.end as usize).div_ceil(LEAF);

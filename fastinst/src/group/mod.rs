@@ -5,7 +5,7 @@
 //! *retired*: calls with such an id return [`Error::Retired`]. Retired ids are reused only when all
 //! other ids have been used.
 //!
-//! Making and dropping groups locks and allocates; signal handlers must not do it.
+//! Making and dropping a group takes locks and allocates; signal handlers must not do it.
 //!
 //! # From an id to its object
 //! 1. Ids are allocated in blocks of 64 (`ids`). For each block in use, an `index` that is read
@@ -20,7 +20,7 @@
 //!    Dropping a group never waits: a call may have been made by a signal handler, or by a thread
 //!    that is stopped.
 //!
-//! Nothing is stored about retired ids but the highest id that was ever allocated.
+//! Nothing is stored about retired ids except the highest id that was ever allocated.
 //!
 //! # Example
 //! ```
@@ -29,7 +29,7 @@
 //! use fastinst::group::{ReservedIds, Sites};
 //! use fastinst::{Discovery, Error, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
 //!
-//! /// Places of an interpreter, which looks at a flag for each.
+//! /// Places of an interpreter, which tests a flag at each.
 //! struct Places([AtomicBool; 2]);
 //!
 //! impl Sites for Places {
@@ -121,10 +121,10 @@ impl<T: Sites + ?Sized> Sites for Arc<T> {
     }
 }
 
-/// A group's object, and which of its probes are known to callbacks.
+/// A group's object, and which of its probes were announced.
 struct Body {
     sites: Box<dyn Sites>,
-    /// A bit for each probe.
+    /// One bit per probe.
     announced: Box<[AtomicU64]>,
 }
 
@@ -160,7 +160,7 @@ impl Slot {
     }
 }
 
-/// A call in progress, and the ids that it has found: none if there was no group.
+/// A call in progress, with the ids that it has read from the slot: none if there was no group.
 struct Call<'a> {
     slot: &'a Slot,
     first: u32,
@@ -202,10 +202,10 @@ impl Drop for Call<'_> {
 static SLOTS: Segments<Slot, 64, 65536> = Segments::new();
 static INDEX: Index = Index::new();
 
-/// Every id at or above this number has never been allocated.
+/// No id at or above this number has ever been allocated.
 static NEVER_ALLOCATED: AtomicU32 = AtomicU32::new(BLOCKS.start * BLOCK);
 
-/// What is changed under a lock.
+/// The state that is changed under a lock.
 pub(crate) struct Groups {
     ids: Ids,
     free_leaves: FreeLeaves,
@@ -261,8 +261,8 @@ impl Groups {
             }
             let body = slot.body.swap(std::ptr::null_mut(), Ordering::Relaxed);
             if !body.is_null() {
-                // SAFETY: from `with_sites`, and taken out once. Calls that used it have ended; a
-                // later one finds no ids.
+                // SAFETY: from `with_sites`, and removed only once. Calls that used it have ended;
+                // a later call finds no ids.
                 bodies.push(*unsafe { Box::from_raw(body) });
             }
             self.free.push(*number);
@@ -286,12 +286,12 @@ impl ReservedIds {
     /// Allocates `count` consecutive ids, in whole blocks of 64.
     ///
     /// # Errors
-    /// [`Error::TooManyProbes`]: there are not as many consecutive free ids, or too many groups.
+    /// [`Error::TooManyProbes`]: there are not enough consecutive free ids, or too many groups.
     ///
     /// # Panics
     /// If the number is 0.
     pub fn new(count: u32) -> Result<Self, Error> {
-        assert!(count > 0, "a group of no probes");
+        assert!(count > 0, "a group without probes");
         let mut groups = hold();
         let bodies = groups.reclaim();
         let allocated = groups.allocate(count);
@@ -320,7 +320,7 @@ impl ReservedIds {
 impl Drop for ReservedIds {
     fn drop(&mut self) {
         let mut groups = hold();
-        // First: later calls find no ids.
+        // Before the calls in progress are read: later calls find no ids.
         slot(self.slot).ids.store(0, Ordering::SeqCst);
         let first_block = self.first / BLOCK;
         for block in first_block..first_block + self.count.div_ceil(BLOCK) {
@@ -432,10 +432,10 @@ mod tests {
     use crate::probe::ProbeKind;
     use crate::probe_in_tests::alone;
 
-    /// How many objects there are.
+    /// The number of existing objects.
     static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-    /// Sites that are flags. While a test has locked `waits`, a call of `deactivate` waits.
+    /// Sites that are flags. While a test holds the lock `waits`, calls of `deactivate` wait.
     struct Flags {
         on: Vec<AtomicU32>,
         name: CString,
@@ -486,7 +486,7 @@ mod tests {
     unsafe extern "C" fn nothing(_: ProbeId, _: usize, _: usize) {}
 
     fn on(id: ProbeId) -> Result<(), Error> {
-        // SAFETY: nobody calls the function.
+        // SAFETY: the function is never called.
         unsafe { crate::activate(id, nothing) }
     }
 
@@ -499,13 +499,13 @@ mod tests {
     }
 
     #[test]
-    fn what_each_call_answers_in_the_life_of_a_probe() {
+    fn the_result_of_each_call_during_the_life_of_a_probe() {
         let _alone = alone();
         let ids = ReservedIds::new(65).unwrap();
         let (id, last) = (ProbeId(ids.range().start), ProbeId(ids.range().end - 1));
-        let behind = ProbeId(last.0 + 1);
+        let after = ProbeId(last.0 + 1);
         let undiscovered = |result: Result<(), Error>| matches!(result, Err(Error::Undiscovered { id: refused }) if refused == id);
-        assert!(undiscovered(on(id)), "nothing answers");
+        assert!(undiscovered(on(id)), "there are no sites");
         let group = ids.with_sites(Flags::new(65));
         assert!(undiscovered(on(id)), "it is not announced");
         assert!(undiscovered(crate::deactivate(id)));
@@ -523,7 +523,7 @@ mod tests {
         };
         assert_eq!(crate::with_metadata(last, read).unwrap(), (last, 64, c"flags of 65".to_owned()));
         assert!(crate::lasting_metadata(id).is_none());
-        for unknown in [behind, ProbeId(u32::MAX), ProbeId(crate::probe_count() as u32)] {
+        for unknown in [after, ProbeId(u32::MAX), ProbeId(crate::probe_count() as u32)] {
             assert!(matches!(on(unknown), Err(Error::UnknownProbe { id }) if id == unknown));
         }
         drop(group);
@@ -541,8 +541,8 @@ mod tests {
         let _alone = alone();
         let group = group(3);
         announce(&group, 1);
-        let told: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
-        let list = Arc::clone(&told);
+        let reported: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
+        let list = Arc::clone(&reported);
         crate::register_callback(move |probe| {
             if probe.provider == c"flags" {
                 list.lock().unwrap().push(probe.id);
@@ -551,11 +551,11 @@ mod tests {
         .unwrap();
         announce(&group, 1);
         announce(&group, 0);
-        assert_eq!(*told.lock().unwrap(), [group.id(1), group.id(0)]);
+        assert_eq!(*reported.lock().unwrap(), [group.id(1), group.id(0)]);
     }
 
     #[test]
-    fn an_object_stays_while_it_is_called_and_goes_with_the_next_group() {
+    fn an_object_in_use_is_dropped_with_the_next_group() {
         let _alone = alone();
         let before = ALIVE.load(Ordering::Relaxed);
         let flags = Flags::new(1);
@@ -580,7 +580,7 @@ mod tests {
         assert_eq!(ALIVE.load(Ordering::Relaxed), before);
     }
 
-    /// One that has read the index before the group was dropped.
+    /// A late call has read the index before the group was dropped.
     #[test]
     fn a_late_call_finds_no_ids_or_those_of_another_group() {
         let _alone = alone();
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_leaves_nothing_behind() {
+    fn dropped_groups_leave_nothing_behind() {
         let _alone = alone();
         let (stays, slots) = (group(1), SLOTS.len());
         let in_use = hold().ids.in_use();
@@ -607,7 +607,7 @@ mod tests {
             let group = group(count % 200 + 1);
             announce(&group, 0);
             on(group.id(0)).unwrap();
-            assert!(group.id(0) > last, "no id is used again");
+            assert!(group.id(0) > last, "no id is reused");
             last = group.id(0);
         }
         assert_eq!(hold().ids.in_use(), in_use);

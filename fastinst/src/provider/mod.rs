@@ -3,9 +3,9 @@
 //! A provider knows where sites are, what they look like and when they fire. Ids, callbacks and the
 //! functions that switch a probe are the same for all providers. There are two kinds of probes:
 //!
-//! * Probes that stay as long as the process, or come back when their library is loaded again. They
-//!   are in fastinst's own table; [`cyg_profile`] makes them.
-//! * Probes that come and go, such as those of code that is compiled at run time. An object of the
+//! * Permanent probes, which exist as long as the process; if their library is unloaded, they work
+//!   again when it is loaded again. They are in a table of fastinst; [`cyg_profile`] makes them.
+//! * Temporary probes, such as those of code that is compiled at run time. An object of the
 //!   provider implements them: see [`group`](crate::group).
 //!
 //! A provider that searches for sites, or contributes notes to reports, is [registered](register).
@@ -21,13 +21,13 @@ use fastinst_sigsafe::Segments;
 use crate::discovery::Discovery;
 use crate::error::Error;
 
-/// Which sites a provider makes probes.
+/// The sites of which a provider makes probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All sites: every probe is known when [`begin`] returns.
     All,
-    /// Sites in code that has been executed: the cost depends on what the program runs, not on its
-    /// size.
+    /// Sites in code that has been executed: the cost depends on the code that the program runs,
+    /// not on its size.
     Executed,
     /// As `All` if the sites are in at most this many functions, else as `Executed`.
     AllUpTo {
@@ -41,10 +41,11 @@ pub enum Extent {
 /// `begin` and `discover` are called by one thread at a time, which holds the right of
 /// [`Discovery`]. The other methods may be called at any time, without it.
 pub trait Provider: Sync {
-    /// Its name, which is part of the metadata of its probes. No two providers have the same name.
+    /// The name of the provider, which is part of the metadata of its probes. No two providers have
+    /// the same name.
     fn name(&self) -> &'static CStr;
 
-    /// Starts searching for sites and making probes of them. May be called again; a larger extent
+    /// Starts to search for sites and to make probes of them. May be called again; a larger extent
     /// stays in force.
     fn begin(&self, discovery: &Discovery, extent: Extent);
 
@@ -57,15 +58,16 @@ pub trait Provider: Sync {
     /// the parent may have been lost.
     fn service_starts(&self) {}
 
-    /// What could not be made probes, one line for each reason and object.
+    /// Calls that could not be made probes: one line for each reason and object.
     fn notes(&self) -> Vec<String>;
 
-    /// How many bytes of memory its probes and its search for sites use. Callbacks may call it.
+    /// The number of bytes of memory used by its probes and its search for sites. Callbacks may
+    /// call it.
     fn memory_bytes(&self) -> usize;
 
-    /// Takes the calls that were counted before the entry probes of their functions were known:
-    /// calls `take` with the address of a function and a number of calls, perhaps several times for
-    /// one function. Returns how many more calls there were, of functions that are not known.
+    /// Takes the calls that were counted before the entry probes of their functions were announced:
+    /// calls `take` with the address of a function and a number of calls, possibly several times
+    /// for the same function. Returns the number of further calls, whose functions are unknown.
     /// Callbacks may call it.
     fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
         let _ = take;
@@ -111,12 +113,12 @@ pub(crate) fn service_starts() {
     PROVIDERS.iter().for_each(|provider| provider.service_starts());
 }
 
-/// What could not be made probes, one line for each reason and object, of all providers.
+/// Calls that could not be made probes, from all providers: one line for each reason and object.
 pub fn notes() -> Vec<String> {
     PROVIDERS.iter().flat_map(|provider| provider.notes()).collect()
 }
 
-/// How many bytes of memory all providers use: tables, names, stubs, indices.
+/// The number of bytes of memory that all providers use: tables, names, stubs, indices.
 pub fn memory_bytes() -> usize {
     PROVIDERS.iter().map(|provider| provider.memory_bytes()).sum()
 }

@@ -1,20 +1,21 @@
-//! Which function a site belongs to: the constant in RDI when the site is reached.
+//! Determines the function of a site: the constant in RDI at the site.
 //!
-//! The compiler sets RDI up by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the
-//! site or long before it in a register that it keeps. This is constant propagation over the
-//! control flow of one function, for the 16 registers:
+//! The compiler sets RDI by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the site
+//! or long before it in another register. The analysis is a constant propagation over the control
+//! flow of one function, for the 16 registers:
 //!
-//! 1. Most sites need no more than a look back: from the site against the flow, as long as there is
-//!    one way only to where the look has come, for the last definition of RDI, or of the register
-//!    that it was copied from.
-//! 2. Where the look back ends at a register other than RDI, a register whose every definition in
-//!    the function is the same constant counts as it.
-//! 3. Otherwise the function is cut into basic blocks. Each starts with what its predecessors agree
-//!    on. A block that nothing in the function jumps to (a landing pad, a case of a switch) starts
-//!    with nothing; so does every block, if a jump through a table could lead there.
+//! 1. For most sites, a backward search is sufficient. It starts at the site and goes against the
+//!    control flow, as long as there is only one predecessor, to the last definition of RDI, or of
+//!    the register from which it was copied.
+//! 2. If the backward search ends with a register other than RDI, and all definitions of this
+//!    register in the function are the same constant, that constant is the result.
+//! 3. Otherwise the function is divided into basic blocks. The state at the start of a block is
+//!    what its predecessors agree on. Nothing is known at the start of a block that is not reached
+//!    from other blocks of the function (a landing pad, a case of a switch), nor at the start of
+//!    any block if the function has a jump through a table.
 //!
-//! What is still open is found out by executing the site ([`super::resolve`]). A wrong answer is
-//! not an option: it would give one function's time to another.
+//! The functions of the remaining sites are determined by executing the site ([`super::resolve`]).
+//! A wrong result must not occur: the time of one function would be attributed to another.
 
 use std::ops::Range;
 
@@ -25,7 +26,7 @@ use iced_x86::{
 
 const REGISTERS: usize = 16;
 
-/// The constant in each register, where there is one.
+/// The constants in the registers, as far as they are known.
 type State = [Option<usize>; REGISTERS];
 
 const NOTHING: State = [None; REGISTERS];
@@ -43,7 +44,7 @@ const CALLER_SAVED: [Register; 9] = [
     Register::R11,
 ];
 
-/// What an instruction does to a register.
+/// The effect of an instruction on a register.
 #[derive(Clone, Copy)]
 enum Effect {
     Constant(Register, usize),
@@ -55,7 +56,7 @@ enum Effect {
 #[derive(Default)]
 struct Effects {
     all: Vec<Effect>,
-    /// Where those of each instruction end.
+    /// The end of the effects of each instruction.
     ends: Vec<u32>,
 }
 
@@ -66,22 +67,22 @@ impl Effects {
     }
 }
 
-/// The analysis, with room that it uses again and again.
+/// The analysis, with buffers that are reused.
 pub(super) struct Analysis {
     info: InstructionInfoFactory,
-    /// For each instruction, whether a branch of the function leads there.
+    /// For each instruction, whether it is the target of a branch of the function.
     targets: Vec<bool>,
     effects: Effects,
     /// The effects of one instruction.
     own: Vec<Effect>,
 }
 
-/// Where a look back has ended.
+/// The result of a backward search.
 enum Look {
     Constant(usize),
-    /// Where more than one way leads, or none, with the value still in this register.
+    /// Ended where there is more than one predecessor, or none, with the value in this register.
     Stopped(Register),
-    /// At a definition that is no constant.
+    /// Ended at a definition that is not a constant.
     Unknown,
 }
 
@@ -95,9 +96,8 @@ impl Analysis {
         }
     }
 
-    /// For each of the `sites` (indices into the instructions of one function, ascending), the
-    /// constant in RDI before it. `constants` are ranges of memory that hold pointers which never
-    /// change.
+    /// For each of the `sites` (ascending indices into the instructions of one function), the
+    /// constant in RDI before it. `constants` are ranges of memory with pointers that never change.
     pub(super) fn functions_of(
         &mut self,
         instructions: &[Instruction],
@@ -139,7 +139,7 @@ impl Analysis {
         }
     }
 
-    /// Step 1.
+    /// Step 1: the backward search.
     fn look_back(
         &mut self,
         instructions: &[Instruction],
@@ -251,14 +251,15 @@ fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// What the most frequent instructions do with registers, beside the stack pointer.
+/// The registers that an instruction writes, besides the stack pointer. Known for the most frequent
+/// instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
-    /// They write none.
+    /// None.
     Nothing,
-    /// They write their first operand, if it is a register.
+    /// Its first operand, if that is a register.
     First,
-    /// To be looked up.
+    /// Must be looked up.
     Other,
 }
 
@@ -287,7 +288,7 @@ fn writes(instruction: &Instruction) -> Writes {
     }
 }
 
-/// Whether it is worth finding out what `instruction` does to `register`.
+/// Whether `instruction` may define `register`, so that its effects must be determined.
 fn may_define(instruction: &Instruction, register: Register) -> bool {
     let is_first = || {
         instruction.op0_kind() == OpKind::Register && instruction.op0_register().full_register() == register
@@ -299,7 +300,8 @@ fn may_define(instruction: &Instruction, register: Register) -> bool {
     }
 }
 
-/// The one register that `instruction` defines by a constant or a copy.
+/// The definition of a register by a constant or a copy, if that is the only effect of
+/// `instruction`.
 fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<Effect> {
     if instruction.op_count() != 2 || instruction.op0_kind() != OpKind::Register {
         return None;
@@ -317,8 +319,8 @@ fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<E
                 return None;
             }
             let pointer = std::ptr::with_exposed_provenance::<usize>(address);
-            // SAFETY: the GOT of a loaded object, filled in by the loader before any of its code
-            // runs.
+            // SAFETY: the GOT of a loaded object, which the loader has filled in before any code of
+            // the object runs.
             Effect::Constant(to, unsafe { pointer.read_unaligned() })
         }
         Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
@@ -329,7 +331,7 @@ fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<E
     Some(effect)
 }
 
-/// The instruction of the function that a direct branch leads to.
+/// The target of a direct branch, if it is an instruction of the function.
 fn target(instructions: &[Instruction], branch: &Instruction) -> Option<usize> {
     match branch.flow_control() {
         FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
@@ -350,8 +352,8 @@ fn ends_block(instruction: &Instruction) -> bool {
     !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Whether there is a jump through a table, which stays in the function; a tail call through a
-/// pointer leaves it.
+/// Whether there is a jump through a table, which stays inside the function, unlike a tail call
+/// through a pointer.
 fn has_table(instructions: &[Instruction]) -> bool {
     instructions.iter().any(|instruction| {
         instruction.flow_control() == FlowControl::IndirectBranch
@@ -384,13 +386,13 @@ fn propagate(
     has_table: bool,
 ) -> Vec<Option<usize>> {
     let rdi = number(Register::RDI).expect("a general-purpose register");
-    // Blocks by their first instruction, ascending, and whether a block or a branch before leads
-    // there.
+    // Blocks by their first instruction, ascending, with whether a branch, or the block before it,
+    // leads there.
     let mut leaders: Vec<(usize, bool)> = Vec::new();
     for (index, is_target) in targets.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &instructions[before]);
-        let is_behind_branch = before.is_none_or(ends_block);
-        if *is_target || is_behind_branch {
+        let is_after_branch = before.is_none_or(ends_block);
+        if *is_target || is_after_branch {
             let is_reached = *is_target || before.is_some_and(falls_through);
             leaders.push((index, is_reached));
         }
@@ -406,7 +408,7 @@ fn propagate(
     }
     let mut at_sites = vec![None; sites.len()];
     while let Some(block) = work.pop() {
-        let mut state = entry[block].expect("a block at work has been entered");
+        let mut state = entry[block].expect("a block in the work list has an entry state");
         let mut flow = |to: usize, state: &State| {
             let Ok(to) = block_of(to) else { return };
             let merged = entry[to].map_or(*state, |old| {
@@ -438,8 +440,8 @@ fn propagate(
     at_sites
 }
 
-/// Step 2: the registers that hold one constant wherever the function has defined them. A register
-/// that is restored from the stack at the end counts as not defined by that.
+/// Step 2: the registers whose definitions in the function are all the same constant. Restoring a
+/// register from the stack, as at the end of a function, does not count as a definition.
 fn unique_definitions(instructions: &[Instruction], effects: &Effects) -> State {
     let mut unique = NOTHING;
     let mut spoiled = [false; REGISTERS];
@@ -467,10 +469,10 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions};
 
-    /// Address of one function; the other is at 0x40_2000.
+    /// The address of one function; the other one is at 0x40_2000.
     const F: usize = 0x40_1000;
 
-    /// The constant in RDI at each `ff d0` (a call through RAX stands for a site).
+    /// Checks the constants in RDI at the instructions `ff d0` (calls through RAX represent sites).
     fn check(code: &[&[u8]], expected: &[Option<usize>]) {
         let code = code.concat();
         let instructions: Vec<_> =
@@ -492,21 +494,21 @@ mod tests {
     const RET: &[u8] = &[0xc3];
 
     #[test]
-    fn set_up_at_the_site_or_kept_in_a_register() {
+    fn a_constant_is_set_at_the_site_or_kept_in_a_register() {
         check(&[MOV_EDI_F, SITE], &[Some(F)]);
         check(&[MOV_EDI_F, SITE, SITE], &[Some(F), None]);
         check(&[MOV_EBX_F, MOV_RDI_RBX, SITE, MOV_RDI_RBX, SITE, POP_RBX, RET], &[Some(F), Some(F)]);
     }
 
     #[test]
-    fn paths_that_disagree_leave_it_open() {
+    fn paths_that_disagree_give_no_constant() {
         check(&[MOV_EBX_F, JNE_OVER_5, MOV_EBX_G, MOV_RDI_RBX, SITE], &[None]);
         check(&[MOV_EBX_F, JNE_OVER_5, MOV_EBX_F, MOV_RDI_RBX, SITE], &[Some(F)]);
         check(&[MOV_EDI_G, JNE_OVER_5, MOV_EDI_F, SITE], &[None]);
     }
 
     #[test]
-    fn a_landing_pad_knows_only_registers_with_a_single_value() {
+    fn at_a_landing_pad_only_registers_with_a_unique_value_are_known() {
         check(&[MOV_EBX_F, RET, MOV_RDI_RBX, SITE], &[Some(F)]);
         // Restored at the end of another path.
         check(&[MOV_EBX_F, POP_RBX, RET, MOV_RDI_RBX, SITE], &[Some(F)]);

@@ -1,13 +1,13 @@
-//! Calls that arrive at the exported instrumentation functions: from sites that are no probes, or
+//! Calls that arrive at the exported instrumentation functions, from sites that are not probes, or
 //! not yet.
 //!
-//! An arrival finds its object by the address that the call returns to, and the interval of code
-//! around it ([`super::index`]). The first one from an interval queues it and wakes the service
-//! thread. Entries are counted: in the interval's word where the function starts there, otherwise
-//! (inlined functions, objects that nobody has looked at yet) in a table by function.
+//! The return address of the call determines its object and the interval of code
+//! ([`super::index`]). The first arrival from an interval queues the interval and wakes the service
+//! thread. Entries are counted: in the word of the interval if the function starts there, otherwise
+//! (inlined functions, objects that were not examined yet) in a table by function.
 //!
-//! An exit that is a tail call returns to its function's caller. What it queues is code that is
-//! being executed too.
+//! An exit that is a tail call returns to the caller of its function, and so queues the caller's
+//! code, which is being executed as well.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -24,39 +24,40 @@ pub(super) struct Known {
     pub(super) range: Range<usize>,
     /// Whether the object is loaded now.
     pub(super) alive: AtomicBool,
-    /// Entries from there that arrive although their sites are probes.
+    /// Number of entries that have arrived from there although their sites are probes.
     pub(super) arrivals: AtomicU32,
     pub(super) index: Index,
 }
 
-/// How many arrivals from code whose sites are probes tell that it makes calls in other forms.
-/// Fewer may be threads that were on their way when the sites were led elsewhere.
+/// Number of arrivals from code whose sites are probes that shows that the code makes calls in
+/// other forms. Fewer arrivals may come from threads that were executing the calls when the sites
+/// were retargeted.
 pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
 
 pub(super) static KNOWN: Segments<Known> = Segments::new();
 
-/// Set when discovery begins; before, arrivals are no news, since everything is looked at
-/// then.
+/// Set when discovery begins. Arrivals before that need no notification, since all objects are
+/// examined then.
 pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Set from an arrival that was news until the service thread looks.
+/// Set by an arrival that notifies, until the service thread handles it.
 pub(super) static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// To be called by the exported `__cyg_profile_func_enter` and `..._exit`: with their kind, their
-/// first argument, and the address that they return to. Safe at any time in a process, in any
-/// context: atomics, and at most one system call.
+/// Handles a call of the exported `__cyg_profile_func_enter` or `..._exit`, which pass their kind,
+/// their first argument, and their return address. Safe at any time in a process, in any context:
+/// it uses atomics, and makes at most one system call.
 pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     if !STARTED.load(Ordering::Relaxed) {
         return;
     }
-    // The last byte of the call: what follows it may be another body.
+    // The last byte of the call, since the return address may belong to another body.
     let site = return_address.wrapping_sub(1);
     let holds = |address: usize| {
         move |known: &&Known| known.alive.load(Ordering::Relaxed) && known.range.contains(&address)
     };
     let is_entry = kind == ProbeKind::ENTRY;
     let Some(known) = KNOWN.iter().find(holds(site)) else {
-        // A tail call may return to anywhere.
+        // A tail call may return to any object.
         if KNOWN.iter().find(holds(this_fn)).is_none() {
             notify();
         }
@@ -71,7 +72,8 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
         Met::New => notify(),
         Met::Queued => {}
         Met::Done if is_entry => {
-            // Stops counting, so that threads do not fight for the counter's cache line.
+            // Stops counting at the limit, so that threads do not contend for the counter's cache
+            // line.
             if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
                 known.arrivals.fetch_add(1, Ordering::Relaxed);
                 COUNTS.add(this_fn);
@@ -91,23 +93,23 @@ fn notify() {
     }
 }
 
-/// What an entry site calls from the moment that it is a probe until the callbacks have been told.
+/// The probe function of an entry site from the time when it becomes a probe until it is announced.
 pub(super) unsafe extern "C" fn count(_: ProbeId, _call_site: usize, this_fn: usize) {
     COUNTS.add(this_fn);
 }
 
-/// Counts an entry of this function.
+/// Counts an entry of a function.
 pub(super) fn add(this_fn: usize) {
     COUNTS.add(this_fn);
 }
 
 const SLOTS: usize = 8192;
 
-/// How many slots a function may be in.
+/// Number of slots that are searched for a function.
 const PROBED: usize = 16;
 
 struct Slot {
-    /// 0 for a free one. Never changed afterwards.
+    /// 0 for a free slot. Never changed afterwards.
     function: AtomicUsize,
     calls: AtomicU64,
 }
@@ -127,7 +129,7 @@ struct Counts {
 
 static COUNTS: Counts = Counts::new();
 
-/// Bytes that the table of functions takes.
+/// Number of bytes of the table of functions.
 pub(super) const MEMORY: usize = size_of::<Counts>();
 
 impl Counts {
@@ -165,30 +167,33 @@ impl Counts {
     }
 }
 
-/// What the intervals that are done had counted.
+/// The counts of the intervals that are done.
 static TAKEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
 
-/// Keeps what was counted in an interval for [`take`].
+/// Keeps the count of an interval for [`take`].
 pub(super) fn keep(function: usize, calls: u64) {
     if calls > 0 {
         TAKEN.lock().unwrap_or_else(|e| e.into_inner()).push((function, calls));
     }
 }
 
-/// Takes the entries that were counted before their functions' probes were ready: calls `take` with
-/// the address of a function and how many, perhaps several times for one function. Returns how many
-/// more there were of functions that the table of functions had no room for.
+/// Takes the entries that were counted before the probes of their functions were ready: calls
+/// `take` with the address of a function and a number of entries, possibly several times for the
+/// same function. Returns the number of further entries, of functions for which the table had no
+/// room.
 ///
-/// Counted is each entry of an instrumented function from the beginning of discovery on until the
-/// callbacks have been told of its probes; those of one function become known when its code is
-/// looked at. A fork's child begins with what its parent had not taken.
+/// All entries of instrumented functions are counted from the beginning of discovery until their
+/// probes are announced; the count of a function becomes available when its code is scanned. A
+/// forked child starts with the counts that its parent had not taken.
 ///
-/// Not counted are: entries before the beginning; those of a site that crosses a fetch window,
-/// while it is led to its stub (two times `membarrier`); those of a site that is executed first of
-/// all to find out its function, once it was; and of code whose calls never become probes, all but
-/// the first 100.
+/// The exceptions, which are not counted:
+/// * entries before the beginning of discovery;
+/// * entries of a site that crosses a fetch window, while it is being retargeted to its stub (two
+///   calls of `membarrier`);
+/// * for a site that is executed to determine its function, the entries after the first one;
+/// * in code whose calls never become probes, all entries but the first 100.
 ///
-/// Takes a lock and may free memory. May be called from a callback.
+/// Takes a lock and may free memory. Callbacks may call it.
 pub(super) fn take(mut take: impl FnMut(usize, u64)) -> u64 {
     let kept = std::mem::take(&mut *TAKEN.lock().unwrap_or_else(|e| e.into_inner()));
     kept.into_iter().for_each(|(function, calls)| take(function, calls));
@@ -200,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_by_function_and_what_does_not_fit_is_told() {
+    fn calls_are_counted_by_function_and_calls_without_room_are_reported() {
         static TABLE: Counts = Counts::new();
         for round in 1..=3 {
             for function in 1..=2 * SLOTS {
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_count_the_same_function() {
+    fn threads_count_the_same_functions_exactly() {
         static TABLE: Counts = Counts::new();
         const EACH: u64 = 20_000;
         std::thread::scope(|scope| {

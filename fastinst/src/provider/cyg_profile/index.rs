@@ -1,18 +1,18 @@
-//! Which bodies of an object have been executed: what an arrival looks up and marks.
+//! The index of an object: it records which bodies have been executed, and is looked up and marked
+//! by arrivals.
 //!
-//! A *body* is a range of code that the unwind table or a symbol names: a function, or a part of
-//! one. Bodies are known by where they start; each *interval* from one start to the next has a word
-//! with its state:
+//! A *body* is a range of code given by the unwind table or a symbol: a function, or a part of one.
+//! Each *interval*, from the start of one body to the start of the next, has a word with its state:
 //!
 //! ```text
-//! 0                nothing has arrived from there
-//! QUEUED           its sites are wanted; its block of 64 intervals is marked in `news`
+//! 0                no call has arrived from there
+//! QUEUED           probes are wanted for its sites; its block of 64 intervals is marked in `news`
 //! DONE             its sites are probes, or cannot be
 //! the low bits     entries of the function that starts there, counted until DONE
 //! ```
 //!
 //! Arrivals read and mark it with atomics only, on any thread and in signal handlers. The service
-//! thread takes the marked blocks. An index is never changed otherwise, nor freed.
+//! thread takes the marked blocks. An index is not changed in any other way, and never freed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,34 +20,34 @@ const QUEUED: u32 = 1 << 31;
 const DONE: u32 = 1 << 30;
 const COUNT: u32 = DONE - 1;
 
-/// Intervals to a bit of `news`.
+/// Number of intervals per bit of `news`.
 const BLOCK: usize = 64;
 
-/// What the arrival of a call has met.
+/// The state of an interval that an arrival has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Met {
-    /// The first one: the interval was queued by it.
+    /// The interval was not queued; this call has queued it.
     New,
-    /// The interval is queued.
+    /// The interval was queued.
     Queued,
-    /// The interval's sites are probes already, or cannot be.
+    /// The sites of the interval were already probes, or cannot be.
     Done,
 }
 
 /// The intervals of one object.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// What `starts` count from.
+    /// The address to which `starts` are relative.
     base: usize,
-    /// Where intervals start, ascending. The last one ends with the object.
+    /// The starts of the intervals, ascending. The last one ends with the object.
     starts: Box<[u32]>,
     words: Box<[AtomicU32]>,
-    /// A bit for each block with something queued, 64 to a word.
+    /// A bit per block, set if an interval of the block was queued.
     news: Box<[AtomicU64]>,
 }
 
 impl Index {
-    /// For intervals that start at these offsets from `base`, ascending.
+    /// Creates an index with intervals that start at these offsets from `base`, ascending.
     pub(super) fn new(base: usize, starts: Vec<u32>) -> Self {
         debug_assert!(starts.is_sorted_by(|a, b| a < b));
         let words = starts.iter().map(|_| AtomicU32::new(0)).collect();
@@ -55,38 +55,38 @@ impl Index {
         Self { base, starts: starts.into_boxed_slice(), words, news }
     }
 
-    /// Whether its intervals start at these offsets.
+    /// Whether the intervals start at these offsets.
     pub(super) fn has_starts(&self, starts: &[u32]) -> bool {
         *self.starts == *starts
     }
 
-    /// How many intervals there are.
+    /// The number of intervals.
     pub(super) fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// The number of the interval that holds this address of the object.
+    /// The number of the interval that contains this address of the object.
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
         self.starts.partition_point(|start| *start <= offset).checked_sub(1)
     }
 
-    /// Where an interval starts.
+    /// The start of an interval.
     pub(super) fn start(&self, number: usize) -> usize {
         self.base + self.starts[number] as usize
     }
 
-    /// Where the next one starts, if any.
+    /// The start of the next interval, if there is one.
     pub(super) fn end(&self, number: usize) -> Option<usize> {
         self.starts.get(number + 1).map(|start| self.base + *start as usize)
     }
 
-    /// Notes that a call has arrived from an interval; `counts` says that it is an entry of the
-    /// function that starts there. A call that meets [`Met::Done`] is not counted.
+    /// Records the arrival of a call from an interval. With `counts`, the call is an entry of the
+    /// function that starts there, and is counted, unless the result is [`Met::Done`].
     pub(super) fn arrive(&self, number: usize, counts: bool) -> Met {
         let word = &self.words[number];
         let mut seen = word.load(Ordering::Relaxed);
-        // Far below the flags, whatever number of threads count at once.
+        // The count stays far below the flags, even if many threads increment it concurrently.
         if counts && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
             seen = word.fetch_add(1, Ordering::Relaxed);
         }
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Marks an interval as wanted, unless it is already.
+    /// Queues an interval, unless it is already queued or done.
     pub(super) fn queue(&self, number: usize) -> Met {
         let seen = self.words[number].fetch_or(QUEUED, Ordering::Relaxed);
         if seen & DONE != 0 {
@@ -109,15 +109,15 @@ impl Index {
             return Met::Queued;
         }
         let block = number / BLOCK;
-        // Release: whoever takes the bit finds the word marked. A thread that is interrupted here
-        // sets the bit later; one that a forked child lacks never does, so the child looks
-        // everywhere.
+        // Release: pairs with the Acquire of `take_queued`; a thread that takes the bit sees the
+        // word marked. A thread that is interrupted here sets the bit later. If the process is
+        // forked here, the bit is never set in the child; therefore the child searches all blocks.
         self.news[block / 64].fetch_or(1 << (block % 64), Ordering::Release);
         Met::New
     }
 
-    /// The queued intervals of the blocks that are marked, whose marks are taken; with
-    /// `everywhere`, of all blocks.
+    /// Returns the queued intervals of the marked blocks, or, with `everywhere`, of all blocks, and
+    /// clears the marks.
     pub(super) fn take_queued(&self, everywhere: bool) -> Vec<usize> {
         let mut queued = Vec::new();
         for (at, news) in self.news.iter().enumerate() {
@@ -138,14 +138,14 @@ impl Index {
         self.words[number].load(Ordering::Relaxed) & (QUEUED | DONE) == QUEUED
     }
 
-    /// Ends the counting for an interval, and gives what was counted.
+    /// Marks an interval as done, which ends its counting, and returns the count.
     pub(super) fn finish(&self, number: usize) -> u32 {
         let seen = self.words[number].swap(DONE, Ordering::Relaxed);
         if seen & DONE == 0 { seen & COUNT } else { 0 }
     }
 
-    /// Begins anew, for an object that was loaded again. Gives what was counted and not taken, by
-    /// the start of its interval.
+    /// Clears the states, for an object that may be loaded again. Returns the counts that were not
+    /// taken, by the starts of their intervals.
     pub(super) fn reset(&self) -> Vec<(usize, u64)> {
         self.news.iter().for_each(|news| news.store(0, Ordering::Relaxed));
         let counted = |(number, word): (usize, &AtomicU32)| {
@@ -156,7 +156,7 @@ impl Index {
         self.words.iter().enumerate().filter_map(counted).collect()
     }
 
-    /// Bytes that it holds.
+    /// Number of bytes of memory that it uses.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.starts) + size_of_val(&*self.words) + size_of_val(&*self.news)
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_belongs_to_the_last_interval_that_starts_before_it() {
+    fn an_address_belongs_to_the_last_interval_that_starts_at_or_before_it() {
         let index = Index::new(1000, vec![100, 200, 300]);
         let check = |address, expected| assert_eq!(index.find(address), expected, "{address}");
         check(999, None);
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(index.arrive(9_999, false), Met::New);
         assert_eq!(index.take_queued(false), [7, 9_999]);
         assert_eq!(index.take_queued(false), []);
-        assert_eq!(index.take_queued(true), [7, 9_999], "queued is queued, whoever has taken the mark");
+        assert_eq!(index.take_queued(true), [7, 9_999], "an interval stays queued when its mark is taken");
         assert_eq!(index.arrive(7, true), Met::Queued);
         assert_eq!((index.finish(7), index.finish(9_999)), (3, 0));
         assert_eq!(index.arrive(7, true), Met::Done);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_counted_exactly_while_threads_meet() {
+    fn entries_of_concurrent_threads_are_counted_exactly() {
         const EACH: u32 = 20_000;
         let index = Index::new(0, vec![0]);
         let missed = AtomicU32::new(0);

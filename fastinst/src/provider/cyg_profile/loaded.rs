@@ -1,4 +1,4 @@
-//! Which objects the dynamic loader has mapped.
+//! The objects that the dynamic loader has mapped.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ops::Range;
@@ -6,25 +6,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// One loaded object.
+/// A loaded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoadedObject {
     pub(super) path: PathBuf,
-    /// What is added to an address in the file.
+    /// The difference between an address in memory and the address in the file.
     pub(super) bias: usize,
-    /// From its lowest to its highest address.
+    /// Its range of addresses, from the lowest to the highest.
     pub(super) range: Range<usize>,
     /// Its executable segments.
     pub(super) text: Vec<Range<usize>>,
-    /// What its segments have of the file.
+    /// Its readable segments, as far as they are mapped from the file.
     pub(super) segments: Vec<Range<usize>>,
-    /// Where its table for unwinding is, if it has one.
+    /// The address of its unwind table, if it has one.
     pub(super) unwind: Option<usize>,
-    /// Whether it was loaded with the program, and is never unloaded.
+    /// Whether it was loaded with the program, so that it is never unloaded.
     pub(super) stays: bool,
 }
 
-/// How often the loader has loaded and unloaded objects.
+/// The numbers of objects that the loader has loaded and unloaded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     loads: u64,
@@ -39,16 +39,16 @@ fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
         _size: libc::size_t,
         visit: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes a valid `info`, and `visit` points to the closure below.
+        // SAFETY: the loader passes a valid `info`, and `visit` points to the closure passed below.
         unsafe { (*visit.cast::<Visit<'_>>())(&*info) }
     }
     let mut visit: Visit<'_> = &mut visit;
-    // SAFETY: the callback matches, and the closure lives during the call. A panic in it does not
-    // unwind into the loader: the callback is `extern "C"`, and aborts.
+    // SAFETY: the callback has the right type, and the closure lives during the call. A panic in it
+    // does not unwind into the loader, but aborts, since the callback is `extern "C"`.
     unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
 }
 
-/// The loader's counters now.
+/// The current values of the loader's counters.
 pub(super) fn counters() -> Counters {
     let mut counters = Counters::default();
     visit(|info| {
@@ -58,10 +58,10 @@ pub(super) fn counters() -> Counters {
     counters
 }
 
-/// Every loaded object with a file.
+/// All loaded objects that have a file.
 ///
-/// The list begins with what the program was loaded with, to which the loader itself belongs; what
-/// was opened later comes last.
+/// The list begins with the objects that were loaded with the program, including the loader itself,
+/// and ends with those that were opened later.
 pub(super) fn objects() -> Vec<LoadedObject> {
     // SAFETY: reads the auxiliary vector.
     let loader = unsafe { libc::getauxval(libc::AT_BASE) };
@@ -78,9 +78,9 @@ pub(super) fn objects() -> Vec<LoadedObject> {
     objects
 }
 
-/// Runs `act` if this object is loaded, and keeps it so meanwhile: the loader calls us with the
-/// lock that it takes to unmap objects. `act` must not call the loader, nor anything of the
-/// program's.
+/// Runs `act` if this object is loaded, and keeps it loaded meanwhile: the loader makes the call
+/// while it holds the lock that it needs for unmapping objects. `act` must call neither the loader
+/// nor code of the program.
 pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
     let mut act = Some(act);
     let mut result = None;
@@ -95,8 +95,8 @@ pub(super) fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) ->
     result
 }
 
-/// The file of the executable. Remembered: once the main thread has ended, the kernel no longer
-/// tells.
+/// The file of the executable. It is cached, because the kernel no longer reports it once the main
+/// thread has ended.
 fn executable() -> Option<PathBuf> {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     if EXECUTABLE.get().is_none() {
@@ -114,7 +114,7 @@ fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
         name if !name.contains(&b'/') => return None,
         name => PathBuf::from(OsStr::from_bytes(name)),
     };
-    // SAFETY: the loader's program headers, as many as it says.
+    // SAFETY: the loader's program headers, in the number that it reports.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let bias = info.dlpi_addr as usize;
     let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);

@@ -1,39 +1,41 @@
 //! The provider for programs compiled with `-finstrument-functions` (gcc and clang).
 //!
-//! The compiler calls `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at the entry
-//! and at every exit of each function. This provider finds these calls in the loaded objects and
-//! makes each a probe:
+//! The compiler inserts calls of `__cyg_profile_func_enter(this_fn, call_site)` and `..._exit` at
+//! the entry and at every exit of each function. This provider finds these calls in the loaded
+//! objects and makes a probe of each:
 //!
-//! 1. `loaded`: which objects are loaded; `elf`: where an object's pointers to the two functions
-//!    are; `unwind`: where its own functions start. `index` keeps the starts, sorted: eight bytes
-//!    for each function.
+//! 1. `loaded` lists the loaded objects; `elf` finds an object's pointers to the two functions;
+//!    `unwind` finds the starts of its own functions. `index` stores the starts, sorted: eight
+//!    bytes for each function.
 //! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it
 //!    comes from in the index.
-//! 3. `scan`: decodes marked code that holds a call of either function, in every shape: CALL and
-//!    JMP to a PLT entry, CALL and JMP through the pointer (`-fno-plt`); an exit that is the last
-//!    thing a function does is a JMP.
-//! 4. `arguments`: which function a site belongs to, from the code that sets its first argument up.
-//!    Inlined functions have sites in other functions' bodies. `names`: what it is called.
-//! 5. `stubs`: gives each site an id and a stub of its own, and leads the site there, switched off.
-//! 6. `resolve`: a site whose function the code does not tell is left on until it is first
-//!    executed, when its argument tells.
+//! 3. `scan` decodes marked code that contains a call of either function, in every form: CALL and
+//!    JMP to a PLT entry, CALL and JMP through the pointer (`-fno-plt`). A call at the very end of
+//!    a function is a JMP.
+//! 4. `arguments` determines the function of a site, from the code that sets up its first argument.
+//!    Inlined functions have sites in the bodies of other functions. `names` finds its name.
+//! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, switched
+//!    off.
+//! 6. `resolve`: a site whose function cannot be determined from the code is left on until it is
+//!    first executed; then its argument is the function.
 //!
-//! With [`Extent::All`] all code is marked, so every probe is known after the first look. With
-//! [`Extent::Executed`] only code that has been executed is looked at, some at a time. What was
-//! called before its probes were ready is counted:
+//! With [`Extent::All`], all code is marked, so every probe is known after the first discovery.
+//! With [`Extent::Executed`], only code that has been executed is scanned, a part at a time. Calls
+//! that were made before their probes were ready are counted:
 //! [`take_early_calls`](crate::provider::take_early_calls).
 //!
-//! Part of a function can lie elsewhere (`.cold`), with sites that no call marks, if they are tail
-//! calls. Where marked code branches on a condition to other code, or in any way to a part of that
-//! name, that code is looked at too.
+//! A part of a function can be placed elsewhere (`.cold`), with sites that do not mark it, because
+//! they are tail calls. If marked code branches conditionally to other code, or in any way to a
+//! part with such a name, that code is scanned too.
 //!
-//! Libraries loaded later are found when one of their functions first arrives at the exported
-//! `__cyg_profile_func_*` functions, or at the service thread's next look. Sites of an unloaded
-//! library answer [`crate::Error::Unloaded`]; when it is loaded again at the same address, its
-//! probes get their old ids back, all at once: its code is marked where they were.
+//! Libraries that are loaded later are found when one of their functions first calls the exported
+//! `__cyg_profile_func_*` functions, or by the next discovery of the service thread. Calls for
+//! probes of an unloaded library return [`crate::Error::Unloaded`]. When the library is loaded
+//! again at the same address, its probes get their old ids back, all at the same time: the code
+//! that contained them is marked.
 //!
-//! Calls through registers (`-mcmodel=large`) are not probes: they are left as they are, and
-//! [`notes`](crate::provider::notes) says so.
+//! Calls through registers (`-mcmodel=large`) are not made probes: they stay unchanged, and
+//! [`notes`](crate::provider::notes) reports them.
 
 mod arguments;
 mod arrivals;
@@ -68,43 +70,44 @@ use scan::{Found, Scanner};
 use stubs::Stubs;
 use unwind::Table;
 
-/// How many sites are made probes at a time. More share the two waits that leading them takes;
-/// fewer keep the loader's lock for a shorter time, and need less memory meanwhile.
+/// Number of sites of which probes are made at a time. With more, more sites share the two waits of
+/// their retargeting; with fewer, the loader's lock is held for a shorter time, and less memory is
+/// needed meanwhile.
 const SITES_AT_ONCE: usize = 2048;
 
-/// How often toggles are made to show on pages that a debugger has copied, in objects that may be
-/// unloaded.
+/// Interval at which toggles are made to take effect on pages that a debugger has copied, in
+/// objects that may be unloaded.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
 
-/// After having made probes lazily, the service thread waits until more functions have been
-/// executed for the first time: so many times the processor time that it took, within these bounds.
-/// Each time costs two `membarrier`, whatever the
-/// number of sites. A program that has used up less of the free time does not wait: its first
-/// functions, and all of a short run, are measured at once.
+/// After probes were made lazily, the service thread rests, so that more functions are executed for
+/// the first time: for `REST` times the processor time that it took, within these bounds. The
+/// reason is that each round costs two calls of `membarrier`, regardless of the number of sites. It
+/// does not rest before it has spent the time `FREE` in total: the first functions of a program,
+/// and all functions of a short run, are measured without delay.
 const REST: u32 = 10;
 const FREE: Duration = Duration::from_millis(5);
 const REST_BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 const PAGE: usize = 4096;
 
-/// How soon to look again where a forked child's text is still its parent's.
+/// Time to the next discovery in a forked child whose text is still shared with its parent.
 const NOT_YET: Duration = Duration::from_millis(1);
 
-/// Set where a service thread starts: a mark may have been lost with a thread that this process was
-/// forked without.
+/// Set when a service thread starts: a mark may have been lost with a thread of the parent that
+/// does not exist in this process.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Bytes held for objects, by those that hold no count of their own.
+/// Number of bytes used for all objects, by data that have no count of their own.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// An object that was looked at.
+/// An object that was examined.
 struct Object {
     loaded: LoadedObject,
-    /// Nothing for one that is not instrumented.
+    /// `None` for an object that is not instrumented.
     instrumented: Option<Instrumented>,
 }
 
-/// What is known of an instrumented object.
+/// The data about an instrumented object.
 struct Instrumented {
     info: &'static ObjectInfo,
     view: elf::View,
@@ -112,36 +115,36 @@ struct Instrumented {
     /// Read when first needed.
     names: Option<Names>,
     stubs: Stubs,
-    /// Its probes: ranges of ids.
+    /// The ids of its probes.
     probes: Vec<Range<u32>>,
-    /// How many calls were found in forms that are no sites.
+    /// The number of calls in forms that cannot be sites.
     unsupported: usize,
-    /// Of an object that was loaded again: its probes by the addresses of their sites.
+    /// For an object that was loaded again: its probes by the addresses of their sites.
     back: BTreeMap<usize, &'static Probe>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether all code of all objects is looked at.
+    /// Whether all code of all objects is scanned.
     is_eager: bool,
     /// Objects that are loaded now.
     objects: Vec<Object>,
-    /// Instrumented objects that were unloaded; they may come back.
+    /// Instrumented objects that were unloaded; they may be loaded again.
     unloaded: Vec<Object>,
-    /// The loader's counters of loads and unloads at the last look.
+    /// The loader's counters of loads and unloads at the last discovery.
     counters: loaded::Counters,
     /// Names of functions that have no symbol.
     places: BTreeMap<usize, &'static CStr>,
-    /// For how long probes were made lazily.
+    /// The processor time that was spent on making probes lazily.
     spent: Duration,
-    /// When [`State::settle`] was called last.
+    /// The time of the last call of [`State::settle`].
     settled: Option<Instant>,
-    /// Until when more functions may arrive before the next probes are made.
+    /// The end of the service thread's rest, until which no probes are made.
     rests_until: Option<Instant>,
     notes: Vec<String>,
 }
 
-/// Only used under the right of [`Discovery`].
+/// Used only with the right of [`Discovery`].
 static PROVIDER: Mutex<Option<State>> = Mutex::new(None);
 
 fn with_provider<R>(act: impl FnOnce(&mut State) -> R) -> R {
@@ -155,13 +158,13 @@ pub struct CygProfile;
 /// The name of the provider.
 pub const NAME: &CStr = c"cyg_profile";
 
-/// Registers the provider, looks at every object that is loaded now, and makes all its probes.
-/// Blocks for the time of the scan (about a millisecond for 200 KB of instrumented code), and may
-/// be called again. From now on, so it is with libraries that are loaded later.
+/// Registers the provider, scans every object that is loaded now, and makes all probes. Blocks for
+/// the time of the scan (about a millisecond for 200 KB of instrumented code), and may be called
+/// again. Libraries that are loaded later are handled in the same way.
 ///
 /// # Errors
-/// [`Error::CalledFromCallback`], [`Error::TooManyProviders`]. An object that cannot be read is
-/// passed over; [`notes`](crate::provider::notes) tells.
+/// [`Error::CalledFromCallback`], [`Error::TooManyProviders`]. Objects that cannot be read are
+/// skipped, and reported by [`notes`](crate::provider::notes).
 pub fn start() -> Result<(), Error> {
     provider::register(&CygProfile)?;
     CygProfile.begin(&Discovery::begin()?, Extent::All);
@@ -173,9 +176,9 @@ impl provider::Provider for CygProfile {
         NAME
     }
 
-    /// With [`Extent::All`], blocks for the time of the scan. Otherwise looks for where functions
-    /// start (about a microsecond for each ten) and has functions made probes when they are
-    /// executed, by the service thread, within some milliseconds of the first call.
+    /// With [`Extent::All`], blocks for the time of the scan. Otherwise finds the starts of the
+    /// functions (about a microsecond for ten functions); the service thread makes the probes of a
+    /// function when it has been executed, within some milliseconds of the first call.
     fn begin(&self, discovery: &Discovery, extent: Extent) {
         if extent == Extent::All {
             return begin(discovery, true);
@@ -200,8 +203,8 @@ impl provider::Provider for CygProfile {
         with_provider(|provider| provider.notes())
     }
 
-    /// Without what writing text takes, which is a copy of the text of each object with probes, and
-    /// without what is held for the time of a look only.
+    /// Does not include the memory for writing text, which is a copy of the text of each object
+    /// with probes, nor memory that is only used during a discovery.
     fn memory_bytes(&self) -> usize {
         HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
     }
@@ -223,9 +226,9 @@ fn begin(discovery: &Discovery, eagerly: bool) {
     discover(discovery);
 }
 
-/// Looks for objects that came or went since the last look, for sites whose function is known now,
-/// and makes probes of the sites in marked code. Returns when to look again, if that is before
-/// there is news.
+/// Handles the objects that were loaded or unloaded since the last call, and the sites whose
+/// functions have become known, and makes probes of the sites in marked code. Returns the time of
+/// the next call, if it must be made without a notification.
 fn discover(discovery: &Discovery) -> Option<Instant> {
     if !STARTED.load(Ordering::Relaxed) {
         return None;
@@ -243,10 +246,10 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         }
         provider.rests_until = None;
         if wordpatch::text::is_shared_with_parent() {
-            // Nothing can be switched yet; the marks stay.
+            // No site can be switched yet; the marks stay.
             return NEWS_PENDING.load(Ordering::Relaxed).then(|| now + NOT_YET);
         }
-        // First: what comes from here on is news again.
+        // Before the marks are taken: any mark that is set from now on notifies again.
         NEWS_PENDING.store(false, Ordering::SeqCst);
         provider.follow_the_loader();
         let everywhere = EVERYWHERE.swap(false, Ordering::Relaxed);
@@ -263,7 +266,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         if provider.spent < FREE {
             return None;
         }
-        // Until then, an arrival need not wake anybody.
+        // Until the end of the rest, arrivals need not wake the service thread.
         NEWS_PENDING.store(true, Ordering::Relaxed);
         provider.rests_until = Some(Instant::now() + (time * REST).clamp(REST_BOUNDS[0], REST_BOUNDS[1]));
         provider.rests_until
@@ -271,7 +274,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
 }
 
 impl State {
-    /// How many functions the instrumented objects have.
+    /// The number of functions in the instrumented objects.
     fn functions(&self) -> usize {
         let instrumented = self.objects.iter().filter_map(|object| object.instrumented.as_ref());
         instrumented.map(|instrumented| instrumented.known.index.len()).sum()
@@ -298,8 +301,8 @@ impl State {
         notes
     }
 
-    /// In objects that may be unloaded, makes toggles show on pages that a debugger has copied. (In
-    /// the others, they do at once.)
+    /// In objects that may be unloaded, makes toggles take effect on pages that a debugger has
+    /// copied. (In the others, they take effect immediately.)
     fn settle(&mut self) {
         if self.settled.is_some_and(|at| at.elapsed() < SETTLE_EVERY) {
             return;
@@ -324,16 +327,17 @@ impl State {
                 };
                 for site in instrumented.all_probes().filter(is_on_one).filter_map(|probe| probe.site().ok())
                 {
-                    // A refusal: the breakpoint stands in the very bytes. The debugger's look at
-                    // them is what matters. SAFETY: the object is loaded meanwhile. One that was
-                    // loaded anew at this place has no copied pages of ours.
+                    // An error means that the breakpoint is in these bytes; then the bytes of the
+                    // debugger take precedence.
+                    // SAFETY: the object is loaded meanwhile. If another one was loaded at its
+                    // address, it has no copied pages of ours.
                     let _ = unsafe { site.settle() };
                 }
             });
         }
     }
 
-    /// Takes in the objects that were loaded, and takes out those that were unloaded.
+    /// Adds the objects that were loaded, and retires those that were unloaded.
     fn follow_the_loader(&mut self) {
         let counters = loaded::counters();
         if counters == self.counters {
@@ -351,8 +355,7 @@ impl State {
         }
     }
 
-    /// Takes out the objects that are no longer loaded, or were unloaded and loaded again
-    /// meanwhile.
+    /// Retires the objects that are no longer loaded, or were unloaded and loaded again meanwhile.
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
@@ -367,16 +370,16 @@ impl State {
             for (function, calls) in instrumented.known.index.reset() {
                 arrivals::keep(function, calls);
             }
-            // SAFETY: the loader has unmapped the object, or mapped another, or the same anew, in
-            // its place.
+            // SAFETY: the loader has unmapped the object, or has mapped another object, or the same
+            // one again, at its address.
             unsafe { wordpatch::text::release(&object.loaded.range) };
             self.unloaded.push(object);
         }
     }
 
-    /// Takes in an object.
+    /// Adds an object.
     fn add(&mut self, loaded: LoadedObject) {
-        // A library that has gone since is the next look's business.
+        // A library that was unloaded meanwhile is handled by the next discovery.
         let Some(instrumented) = loaded::while_loaded(&loaded, || self.instrumented(&loaded)) else { return };
         let instrumented = instrumented.unwrap_or_else(|error| {
             self.note(error.to_string());
@@ -395,7 +398,7 @@ impl State {
         }
     }
 
-    /// What there is to know of an object that is loaded meanwhile; nothing if it is not
+    /// Examines an object, which stays loaded during the call. Returns `None` if it is not
     /// instrumented.
     fn instrumented(&mut self, loaded: &LoadedObject) -> Result<Option<Instrumented>, Error> {
         // SAFETY: the object is loaded meanwhile.
@@ -420,7 +423,7 @@ impl State {
         let starts = starts(loaded, &view, table.as_ref(), names_now);
         if let Some(mut old) = old.filter(|old| old.known.index.has_starts(&starts)) {
             old.back = old.all_probes().map(|probe| (probe.site_address(), probe)).collect();
-            // Before arrivals can: so all of them are found by the next look.
+            // Queued before arrivals can do so: the next discovery finds all of them.
             for number in old.back.keys().filter_map(|site| old.known.index.find(*site)) {
                 old.known.index.queue(number);
             }
@@ -467,7 +470,7 @@ impl State {
         if work.is_over() {
             return false;
         }
-        // Before the loader is kept waiting.
+        // Before the loader's lock is held.
         instrumented.read_names(loaded);
         let loaded = loaded.clone();
         let first = PROBES.len();
@@ -490,8 +493,8 @@ impl State {
         PROBES.len() > first
     }
 
-    /// Gives a probe whose function is known its name. Returns whether it has one now and had none
-    /// before.
+    /// Sets the name of a probe whose function is known. Returns whether it has been set by this
+    /// call.
     fn name(&mut self, probe: &Probe) -> bool {
         let address = probe.function_address.load(Ordering::Relaxed);
         if address == 0 || !probe.name.load(Ordering::Relaxed).is_null() {
@@ -515,7 +518,7 @@ impl State {
     }
 }
 
-/// How long this thread has had a processor.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to the variable.
@@ -523,16 +526,16 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What stands for the name of a function without a symbol.
+/// The substitute for the name of a function without a symbol.
 fn place(object: &ObjectInfo, address: usize) -> String {
     let path = object.path.to_string_lossy();
     let file = Path::new(&*path).file_name().unwrap_or_default().to_string_lossy();
     format!("[{file}+{:#x}]", address.wrapping_sub(object.base))
 }
 
-/// Where the intervals of an object's index start: its functions, and its text, so that all of it
-/// belongs to some interval. `names` are only used where much of the text has no table for
-/// unwinding.
+/// The starts of the intervals of an object's index: those of its functions, and those of its text
+/// segments, so that all text belongs to some interval. `names` are used only if much of the text
+/// is not in an unwind table.
 fn starts(
     loaded: &LoadedObject,
     view: &elf::View,
@@ -561,23 +564,24 @@ fn starts(
     starts
 }
 
-/// Whether so few functions are known that most of the text may be of functions which are in no
-/// table for unwinding.
+/// Whether so few functions are known that most of the text may belong to functions that are not in
+/// an unwind table.
 fn is_sparse(loaded: &LoadedObject, starts: &[u32]) -> bool {
-    /// A usual function has some hundred bytes.
+    /// A typical function has some hundred bytes.
     const LARGE: usize = 1024;
     loaded.text.iter().map(|text| text.len()).sum::<usize>() > starts.len() * LARGE
 }
 
-/// Marked intervals of one object, on their way to being done.
+/// The marked intervals of one object that are being scanned.
 struct Work {
-    /// In the order in which they are taken; those that code of others leads to are appended.
+    /// In the order in which they are scanned; intervals that are reached from others by branches
+    /// are appended.
     intervals: Vec<usize>,
-    /// How many are done.
+    /// The number of intervals that are done.
     done: usize,
 }
 
-/// What a step of it has given.
+/// The results of a step of the work.
 struct Step {
     new: Range<u32>,
     refused: Vec<Error>,
@@ -606,8 +610,8 @@ impl Instrumented {
         }
     }
 
-    /// Makes probes of the sites in some of the intervals that are left. The object is loaded
-    /// meanwhile.
+    /// Makes probes of the sites in some of the remaining intervals. The object stays loaded during
+    /// the call.
     fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, lazily: bool) -> Step {
         let Self { info, view, known, names, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
@@ -617,7 +621,7 @@ impl Instrumented {
         let mut scanner = Scanner::new(loaded, view);
         let mut found = Found::default();
         let first = work.done;
-        // All that comes back does so together.
+        // All probes that come back do so in one step.
         while !work.is_over() && (found.sites.len() < SITES_AT_ONCE || !back.is_empty()) {
             let number = work.intervals[work.done];
             for body in bodies(&known.index, number, loaded, view, table.as_ref(), names) {
@@ -655,7 +659,7 @@ impl Instrumented {
         }
         let mut step = Step { new: 0..0, refused: Vec::new() };
         let mut switches = 0;
-        // First: it may move the text's writable view.
+        // Comes first because it may move the text's writable view.
         if !come_back.is_empty() {
             let is_all = come_back.len() == back.len();
             let made = stubs.bring_back(loaded, &come_back, is_all);
@@ -687,15 +691,14 @@ impl Instrumented {
     }
 }
 
-/// Whether this names the part of a function that compilers put aside because it is hardly ever
-/// executed.
+/// Whether this is the name of a part of a function that the compiler has placed elsewhere because
+/// it is rarely executed.
 fn is_cold(name: &CStr) -> bool {
     name.to_bytes().windows(5).any(|part| part == b".cold")
 }
 
-/// The bodies that start in an interval: one by the table for unwinding, or as the file says, and
-/// those by symbols in what is left of the interval, of code that was compiled without such a
-/// table.
+/// The bodies that start in an interval: one from the unwind table, or from the file, and, in the
+/// rest of the interval, those of symbols, for code that was compiled without an unwind table.
 fn bodies(
     index: &Index,
     number: usize,
@@ -715,7 +718,7 @@ fn bodies(
         }
     };
     let mut bodies = Vec::new();
-    // Overlapping entries would decode the same site twice.
+    // With overlapping entries, the same site would be decoded twice.
     let first = start..end_of_first.unwrap_or(start).min(end);
     let rest = first.end..end;
     bodies.extend((!first.is_empty()).then_some(first));
@@ -732,17 +735,17 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, and its text is what we made of it: it was not unloaded and loaded
-    /// again.
+    /// Whether it is loaded, with its text as we have patched it, so that it was not unloaded and
+    /// loaded again.
     fn is_as_it_was(&self) -> bool {
-        /// Any tells; one is not enough where all that is patched in it is one byte, which the new
-        /// text may share.
+        /// Number of probes that are examined. One is not sufficient if only one byte of it is
+        /// patched, which may be the same in the new text.
         const LOOKED_AT: usize = 8;
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
         let is_stale = |probe: &'static Probe| {
-            // SAFETY: the object is loaded here, and stays so meanwhile; the site is inside its
+            // SAFETY: the object is loaded here and stays loaded meanwhile; the site is inside its
             // text.
             probe.site().is_ok_and(|site| unsafe {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())

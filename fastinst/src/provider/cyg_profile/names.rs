@@ -1,8 +1,8 @@
 //! Names and sizes of an object's functions, from its symbols.
 //!
-//! They are read once, when the first probe of the object needs them: twelve bytes for each
-//! function beside its name. Where two symbols have one address, a global one counts before a local
-//! one, and the first otherwise.
+//! They are read once, when the first probe of the object needs them, and use twelve bytes per
+//! function besides its name. If two symbols have the same address, a global one takes precedence
+//! over a local one; otherwise the first one is used.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,7 +14,7 @@ use object::{ReadCache, elf as constants};
 use super::elf::{self, Elf, FileId};
 use super::loaded::LoadedObject;
 
-/// One function. Addresses count from the object's lowest one.
+/// A function. Its address is relative to the object's lowest one.
 #[derive(Clone, Copy, Debug)]
 struct Function {
     start: u32,
@@ -27,18 +27,19 @@ struct Function {
 pub(super) struct Names {
     base: usize,
     functions: Box<[Function]>,
-    /// The names, each with a NUL. Probes' metadata refer to them, so they are kept for ever.
+    /// The names, each terminated by NUL. The metadata of probes refer to them, so they are never
+    /// freed.
     text: &'static [u8],
 }
 
-/// A symbol as it is collected.
+/// A symbol that is being considered.
 struct Candidate {
     function: Function,
     is_local: bool,
 }
 
 impl Names {
-    /// Those of a loaded object, or none if its file is no longer the one it was.
+    /// Reads the names of a loaded object; none if its file has changed.
     pub(super) fn read(loaded: &LoadedObject, file: FileId) -> Self {
         match elf::open(&loaded.path) {
             Ok((now, cache)) if now == file => Self::of_file(&cache, loaded).unwrap_or_default(),
@@ -51,8 +52,8 @@ impl Names {
         Some(Self::of(&elf, loaded))
     }
 
-    /// Those of an object whose file is open. The dynamic symbols are among the others, where there
-    /// are others.
+    /// The names of an object whose file is open. The dynamic symbols are used only if there is no
+    /// other symbol table, which would include them.
     pub(super) fn of(elf: &Elf<'_>, loaded: &LoadedObject) -> Self {
         let from = |table| Self::from_table(elf, loaded, table).filter(|names| !names.functions.is_empty());
         from(constants::SHT_SYMTAB).or_else(|| from(constants::SHT_DYNSYM)).unwrap_or_default()
@@ -78,7 +79,7 @@ impl Names {
                 Some(Candidate { function, is_local: symbol.st_bind() == constants::STB_LOCAL })
             })
             .collect();
-        // Stable: the first one stays the first.
+        // The sort is stable, so that the first symbol stays first.
         found.sort_by_key(|candidate| (candidate.function.start, candidate.is_local));
         found.dedup_by(|next, first| {
             let is_alias = next.function.start == first.function.start;
@@ -112,7 +113,7 @@ impl Names {
         CStr::from_bytes_until_nul(&self.text[self.functions[at].name as usize..]).ok()
     }
 
-    /// The functions with a size that start in `range`, and do not overlap.
+    /// The functions with a size that start in `range`, without those that overlap the one before.
     pub(super) fn functions_in(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let offset = |address: usize| address.saturating_sub(self.base).try_into().unwrap_or(u32::MAX);
         let (first, last): (u32, u32) = (offset(range.start), offset(range.end));
@@ -130,7 +131,7 @@ impl Names {
         )
     }
 
-    /// Bytes that they hold.
+    /// Number of bytes of memory that they use.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.functions) + self.text.len()
     }

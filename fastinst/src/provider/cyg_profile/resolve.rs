@@ -1,9 +1,9 @@
-//! Finding out by execution which function a site belongs to.
+//! Determines the function of a site by executing the site.
 //!
-//! Where the code does not tell, the site is left on with [`resolve`] as its probe function. The
-//! first execution brings the function's address as an argument; the probe goes on a list, the site
-//! is switched off, and the service thread completes the discovery. This is the paper's discovery
-//! on first invocation (section 7), for the few sites that need it.
+//! If the function cannot be determined from the code, the site is left on with [`resolve`] as its
+//! probe function. The first execution passes the function's address as an argument; the probe is
+//! added to a list, the site is switched off, and the service thread completes the discovery. This
+//! is the paper's discovery on first invocation (section 7), for the few sites that need it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,8 +15,8 @@ use crate::service;
 /// Head of the list of resolved probes: an id plus one, 0 for none.
 static RESOLVED: AtomicU32 = AtomicU32::new(0);
 
-/// The probe function of a site whose function is not known. Runs wherever a probe function may:
-/// atomics only, and one system call.
+/// The probe function of a site whose function is not known. Like any probe function, it may run in
+/// any context: it uses atomics only, and makes one system call.
 pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn: usize) {
     let Some(probe) = PROBES.get(id.0 as usize) else { return };
     if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
         arrivals::add(this_fn);
     }
     if let Ok(site) = probe.site() {
-        // A refusal leaves the site on: it then costs time, and is otherwise right.
+        // After an error the site stays on, which costs time but is correct.
         let _ = site.deactivate();
     }
     let mut head = RESOLVED.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Finding the calls of the instrumentation functions in an object's text.
+//! Finds the calls of the instrumentation functions in an object's text.
 //!
-//! A cheap search over all bytes of a body tells whether it may hold such a call; only then it is
-//! decoded, from its start, so that a site is always a whole instruction. x86-64 compilers keep
-//! data out of the text of a function.
+//! A cheap search over all bytes of a body determines whether it may contain such a call. Only then
+//! is it decoded, from its start, so that a site is always a complete instruction. x86-64 compilers
+//! do not place data in the text of a function.
 
 use std::ops::Range;
 
@@ -18,22 +18,22 @@ use crate::probe::ProbeKind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) address: usize,
-    /// The code that was decoded to find it.
+    /// The body that contains it.
     pub(super) body: Range<usize>,
     pub(super) kind: ProbeKind,
     pub(super) shape: Shape,
-    /// The function it is called for, where the code tells.
+    /// The function for which the call is made, if it can be determined from the code.
     pub(super) function: Option<usize>,
 }
 
-/// What scans have found.
+/// The results of scans.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Ascending in each body.
+    /// The sites, ascending in each body.
     pub(super) sites: Vec<Site>,
-    /// How many calls there are in forms that are no sites.
+    /// The number of calls in forms that cannot be sites.
     pub(super) unsupported: usize,
-    /// Where branches lead that leave their body: tail calls, and parts of the same function
+    /// The branches out of their bodies: tail calls, and branches to parts of the same function
     /// elsewhere.
     pub(super) branches: Vec<Branch>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Branch {
     pub(super) is_conditional: bool,
 }
 
-/// Room for what scans need, used again and again.
+/// A scanner of bodies, with buffers that are reused.
 pub(super) struct Scanner<'a> {
     callees: Callees<'a>,
     instructions: Vec<Instruction>,
@@ -53,23 +53,23 @@ pub(super) struct Scanner<'a> {
     analysis: Analysis,
 }
 
-/// The instrumentation functions as an object's code reaches them.
+/// The instrumentation functions, as called by an object's code.
 struct Callees<'a> {
     view: &'a View,
     code: Text<'a>,
 }
 
-/// An object's text as it was written, without the breakpoints of a debugger.
+/// An object's text without the breakpoints of a debugger.
 struct Text<'a> {
     text: &'a [Range<usize>],
-    /// For each, where its writable view is.
+    /// The writable view of each range.
     views: Vec<Option<*const u8>>,
 }
 
-/// Where the bytes of `range` can be read: in the writable view there are no breakpoints. The range
-/// must be text of a loaded object.
+/// The address of `range` in the writable view, which contains no breakpoints. The range must be
+/// text of a loaded object.
 fn view(range: &Range<usize>) -> Option<*const u8> {
-    // SAFETY: the loader keeps the object's text mapped, under discovery's right.
+    // SAFETY: the loader keeps the object's text mapped while it is scanned (`while_loaded`).
     let place = unsafe { wordpatch::TextRef::resolve(range.start, range.len()) };
     Some(place.ok()?.writable_view()?.cast_const())
 }
@@ -79,33 +79,33 @@ impl<'a> Text<'a> {
         Self { text, views: text.iter().map(view).collect() }
     }
 
-    /// The bytes of `range`, which must be text of the object. They must not be used once the view
-    /// has moved.
+    /// The bytes of `range`, which must be text of the object. They must not be used after the view
+    /// has been moved.
     fn bytes(&self, range: &Range<usize>) -> &[u8] {
         let holder = self.text.iter().position(|text| text.start <= range.start && range.end <= text.end);
         let known =
             holder.and_then(|at| Some(self.views[at]?.wrapping_add(range.start - self.text[at].start)));
-        // A text of several mappings has no view as a whole.
+        // A text that consists of several mappings has no single view.
         let start =
             known.or_else(|| view(range)).unwrap_or_else(|| std::ptr::with_exposed_provenance(range.start));
-        // SAFETY: the loader keeps the object's text mapped and readable, under discovery's right,
-        // and the view is as long; it is only read here, while no store to it is made by us. The
-        // reference is dropped before that.
+        // SAFETY: the loader keeps the object's text mapped and readable while it is scanned
+        // (`while_loaded`), and the view has the same length. It is only read here, and we make no
+        // stores to it before the reference is dropped.
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 }
 
-/// The longest form of a PLT entry up to its pointer.
+/// The length of the longest form of a PLT entry up to its pointer.
 const PLT_ENTRY: usize = 16;
 
 impl Callees<'_> {
-    /// What a direct call or jump to `target` ends up in: a PLT entry is
-    /// `[endbr64] [bnd] jmp *pointer(%rip)`.
+    /// The instrumentation function that a direct call or jump to `target` reaches, if `target` is
+    /// a PLT entry: `[endbr64] [bnd] jmp *pointer(%rip)`.
     fn of_stub(&self, target: usize) -> Option<ProbeKind> {
         let text = self.code.text.iter().find(|range| range.contains(&target))?;
         let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
         let opcode = Shape::IndirectJump.opcode();
-        // Most targets are something else, and need no decoding to tell.
+        // Most targets are not PLT entries, which this shows without decoding.
         entry[..entry.len().min(7)].windows(opcode.len()).find(|bytes| *bytes == opcode)?;
         let decoder = Decoder::with_ip(64, entry, target as u64, DecoderOptions::NONE);
         let jump = decoder.into_iter().find(|instruction| instruction.code() != Code::Endbr64)?;
@@ -113,7 +113,7 @@ impl Callees<'_> {
         is_jump.then(|| self.view.pointer(jump.memory_displacement64() as usize)).flatten()
     }
 
-    /// Whether `instruction` goes to an instrumentation function, in whatever form.
+    /// The instrumentation function to which `instruction` transfers control, in any form.
     fn of(&self, instruction: &Instruction, body: &Range<usize>) -> Option<ProbeKind> {
         match instruction.flow_control() {
             FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
@@ -158,7 +158,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether a body lies in the text, and may hold a call of an instrumentation function.
+    /// Whether a body lies in the text and may contain a call of an instrumentation function.
     pub(super) fn is_of_interest(&self, body: &Range<usize>) -> bool {
         let Callees { view, code } = &self.callees;
         code.text.iter().any(|text| text.start <= body.start && body.end <= text.end)
@@ -166,7 +166,7 @@ impl<'a> Scanner<'a> {
             && self.callees.may_be_called_in(body)
     }
 
-    /// Finds every site in a body of interest.
+    /// Finds all sites in a body of interest.
     pub(super) fn scan(&mut self, body: &Range<usize>, found: &mut Found) {
         let Self { callees, instructions, sites, analysis } = self;
         instructions.clear();
@@ -197,8 +197,7 @@ impl<'a> Scanner<'a> {
             instructions.push(instruction);
         }
         found.unsupported += usize::from(loads_pointer);
-        // Bytes that do not decode: the instruction boundaries of this function are not known for
-        // certain.
+        // Some bytes cannot be decoded: the instruction boundaries of this body are not certain.
         if !is_valid {
             found.unsupported += sites.len();
             return;
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_debuggers_breakpoint_is_not_taken_for_code() {
+    fn the_text_is_read_without_a_debuggers_breakpoints() {
         wordpatch::text::set_access(wordpatch::TextAccess::Private);
         const INT3: u8 = 0xcc;
         extern "C" fn never_executed() -> u32 {
@@ -249,7 +248,7 @@ mod tests {
         let text = Text::of(&texts);
         let written = text.bytes(&range)[0];
         assert_ne!(written, INT3);
-        // As a debugger writes.
+        // Write like a debugger.
         let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         memory.write_all_at(&[INT3], address as u64).unwrap();
         // SAFETY: text of the test, which is mapped and readable.

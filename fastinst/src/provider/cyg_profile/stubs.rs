@@ -1,9 +1,9 @@
-//! Giving sites ids and stubs.
+//! Assigns ids and stubs to sites.
 //!
-//! The stubs of an object lie in blocks near its text, a page of them at a time, code in front and
-//! cells behind: for each stub the cell with its probe function and the probe's id; in blocks for
-//! sites that call through a pointer, a word more that holds the stub's address. A block is written
-//! and sealed before its stubs are given out.
+//! The stubs of an object are in blocks near its text, whose sizes are multiples of a page of
+//! stubs. In a block, the code is followed by the cells: for each stub a cell with the probe
+//! function and the probe's id, and, in blocks for sites that call through a pointer, a word with
+//! the stub's address. A block is written and sealed before its stubs are assigned.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -23,21 +23,21 @@ use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
 
-/// Stubs to a page, the least that a block has.
+/// Number of stubs per page; the capacity of a block is a multiple of it.
 const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
 
-/// Some stubs, of which the first `used` are given out.
+/// A block of stubs, of which the first `used` are assigned.
 #[derive(Debug)]
 struct Block {
     stubs: usize,
     cells: usize,
-    /// From cell to cell.
+    /// The distance between cells, in bytes.
     stride: usize,
     used: usize,
     capacity: usize,
 }
 
-/// A stub and what belongs to it, by address.
+/// The addresses of a stub and its cell.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     stub: usize,
@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl Place {
-    /// What the operand of a site must lead to.
+    /// The target that the operand of a site must have.
     fn operand(self, shape: Shape) -> usize {
         if is_through_pointer(shape) { self.cell + CELL_SIZE } else { self.stub }
     }
@@ -77,7 +77,7 @@ impl Block {
         Place { stub: self.stubs + index * STUB_SIZE, cell: self.cells + index * self.stride }
     }
 
-    /// The place of the stub whose cell this is.
+    /// The place that has this cell.
     fn of_cell(&self, cell: usize) -> Option<Place> {
         let index = cell.checked_sub(self.cells)? / self.stride;
         (index < self.capacity).then(|| self.place(index))
@@ -94,13 +94,13 @@ pub(super) struct Stubs {
     blocks: Vec<Block>,
 }
 
-/// What [`Stubs::make`] or [`Stubs::bring_back`] has made.
+/// The results of [`Stubs::make`] or [`Stubs::bring_back`].
 pub(super) struct Made {
-    /// Ids that are new.
+    /// The new ids.
     pub(super) new: Range<u32>,
-    /// How many switches were made for it.
+    /// The number of switches that were allocated.
     pub(super) switches: usize,
-    /// Why sites, if any, were left as they are.
+    /// The reasons for sites that were left unchanged.
     pub(super) refused: Vec<Error>,
 }
 
@@ -138,7 +138,7 @@ impl Stubs {
         self.blocks.iter_mut().filter(has_room)
     }
 
-    /// A stub that nobody has; [`Stubs::reserve`] has seen to it that there is one.
+    /// Assigns a free stub; [`Stubs::reserve`] has ensured that there is one.
     fn take(&mut self, shape: Shape) -> Place {
         let block = self.with_room(is_through_pointer(shape)).next().expect("there is room");
         block.used += 1;
@@ -149,14 +149,14 @@ impl Stubs {
         self.blocks.iter().find_map(|block| block.of_cell(cell))
     }
 
-    /// Bytes that they hold.
+    /// Number of bytes of memory that they use.
     pub(super) fn memory(&self) -> usize {
         self.blocks.iter().map(Block::memory).sum()
     }
 
-    /// Makes a probe of each site of an object. They are switched off, but for those whose function
-    /// is not known, to find it out; with `lazily`, also but for entries, which are counted until
-    /// [`settle`] is called.
+    /// Makes probes of sites of an object. They are switched off, except for those whose functions
+    /// are not known and are determined by execution, and, with `lazily`, entries, which are
+    /// counted until [`settle`] is called.
     pub(super) fn make(
         &mut self,
         loaded: &LoadedObject,
@@ -170,7 +170,7 @@ impl Stubs {
         }
         self.reserve(&loaded.range, sites)?;
         let mut led = Led::default();
-        // A stub for each that is decoded.
+        // Each site that can be decoded gets a stub.
         led.lead(loaded, sites.iter().map(|site| (site, site)), |site| self.take(site.shape));
         let mut made =
             Made { new: first as u32..first as u32, switches: led.owners.len(), refused: led.refused };
@@ -182,8 +182,8 @@ impl Stubs {
         Ok(made)
     }
 
-    /// Gives sites of an object that was loaded again to the probes that they had, which are
-    /// switched as they were. `is_all` says that the object has no other probes.
+    /// Assigns sites of an object that was loaded again to their previous probes, which return to
+    /// their previous states. `is_all` means that the object has no other probes.
     pub(super) fn bring_back(
         &mut self,
         loaded: &LoadedObject,
@@ -193,7 +193,7 @@ impl Stubs {
         let mut led = Led::default();
         led.lead(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe| {
             self.of_cell(std::ptr::from_ref(probe.cell).addr())
-                .expect("a probe's stub is one of its object's")
+                .expect("the stub of a probe belongs to its object")
         });
         let probes = led.owners.iter().map(|(probe, _)| *probe);
         let mut made = Made { new: 0..0, switches: 0, refused: led.refused };
@@ -209,12 +209,12 @@ impl Stubs {
     }
 }
 
-/// Sites that lead to their stubs, switched off.
+/// Sites that were retargeted to their stubs, switched off.
 struct Led<O> {
     switches: Vec<Switch>,
-    /// Whose they are, in the same order.
+    /// Their owners and stubs, in the same order.
     owners: Vec<(O, Place)>,
-    /// Why sites, if any, were left as they are.
+    /// The reasons for sites that were left unchanged.
     refused: Vec<Error>,
 }
 
@@ -225,7 +225,7 @@ impl<O> Default for Led<O> {
 }
 
 impl<O> Led<O> {
-    /// Leads these sites of an object, each to the stub that it gets.
+    /// Retargets these sites of an object, each to the stub that `place` returns for its owner.
     fn lead<'a>(
         &mut self,
         loaded: &LoadedObject,
@@ -235,9 +235,10 @@ impl<O> Led<O> {
         let mut batch = Vec::with_capacity(sites.size_hint().0);
         let mut owners = Vec::with_capacity(sites.size_hint().0);
         for (site, owner) in sites {
-            // SAFETY: the scan found an instruction there, in text that the loader keeps mapped
-            // under discovery's right. A compiler placed the call, of a function without result, so
-            // that the program is right without it and with the caller-saved registers changed.
+            // SAFETY: the scan has found an instruction there, in text that the loader keeps mapped
+            // during this step (`while_loaded`). A compiler has inserted the call, of a function
+            // without result, so the program is correct without it and with changed caller-saved
+            // registers.
             match unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) } {
                 Ok(decoded) => {
                     let place = place(&owner);
@@ -250,8 +251,8 @@ impl<O> Led<O> {
                 Err(error) => self.refused.push(error.into()),
             }
         }
-        // SAFETY: a stub takes the site's arguments and returns to it; stubs and their cells live
-        // as long as the process.
+        // SAFETY: a stub accepts the site's arguments and returns to it; stubs and their cells
+        // exist as long as the process.
         let led = unsafe { callpatch::retarget(&batch) };
         for (led, owner) in led.into_iter().zip(owners) {
             match led {
@@ -267,20 +268,20 @@ impl<O> Led<O> {
     }
 }
 
-/// The switches that these probes of an object had before it was unloaded, if they are the same as
-/// `led` in all, so that each coming back costs no memory. Then those of `led` must not be used any
-/// more.
+/// Revives the switches that these probes had before their object was unloaded, if all of them are
+/// equivalent to those of `led`, so that loading an object again uses no memory. Then those of
+/// `led` must not be used any more.
 ///
-/// A thread may have been about to toggle one of the old ones since before the object was unloaded.
-/// Until all sites lead to their stubs, it reaches memory that nobody executes; after that, its
-/// toggle is as good as any other.
+/// A thread may have started to toggle an old switch before the object was unloaded. Until all
+/// sites are retargeted to their stubs, its store goes to memory that is not executed; after that,
+/// its toggle is like any other.
 fn revived(led: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
     let previous: Vec<_> = probes.map(Probe::previous_site).collect::<Option<_>>()?;
     let first = *previous.first()?;
     let are_again =
         previous.iter().zip(led).all(|(old, now)| old.is_again(now) && old.is_of_one_text_with(first));
-    // SAFETY: the new switches are known to our caller only, who drops them. The old ones are the
-    // same calls, in text that is mapped.
+    // SAFETY: only our caller knows the new switches, and drops them. The old ones are the same
+    // calls, in text that is mapped.
     (are_again && unsafe { first.revive() }).then_some(previous)
 }
 
@@ -295,7 +296,7 @@ fn new_probe(
     let is_open = site.function.is_none();
     let is_counted = !is_open && lazily && site.kind == ProbeKind::ENTRY;
     cell.function.store(if is_counted { COUNT as usize } else { RESOLVE as usize }, Ordering::Relaxed);
-    // Of an instrumented object in reach of its stubs, so that offsets in it have 32 bits.
+    // The stubs are within reach of the object, so offsets in the object have 32 bits.
     let offset = |address: usize| (address - object.base) as u32;
     let probe = |number: usize| {
         cell.number.store(number as u32, Ordering::Relaxed);
@@ -311,9 +312,10 @@ fn new_probe(
             wanted: AtomicBool::new(false),
         }
     };
-    let number = PROBES.push_with(probe).expect("room was checked under discovery's right");
+    let number = PROBES.push_with(probe).expect("room was checked while no other thread could add probes");
     if is_open || is_counted {
-        // A refusal leaves it off: it is found out or counted later, or never, and otherwise right.
+        // After an error the site stays off, which is correct: its function is determined, or its
+        // calls are counted, later or never.
         let _ = switch.activate();
     }
     PROBES.get(number).expect("it was just pushed")
@@ -322,8 +324,8 @@ fn new_probe(
 const COUNT: ProbeFn = arrivals::count;
 const RESOLVE: ProbeFn = resolve::resolve;
 
-/// Ends the counting of entries by [`Stubs::make`] for probes that the callbacks have been told of,
-/// and that they have not switched.
+/// Ends the counting of entries that [`Stubs::make`] has started, for probes that were announced to
+/// the callbacks and not switched by them.
 pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     let (count, resolve) = (COUNT as usize, RESOLVE as usize);
     let stop = |probe: &&Probe| {
@@ -338,8 +340,8 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     if stopped.is_empty() {
         return;
     }
-    // Another thread that has switched one meanwhile has found it on, before it was switched off
-    // here; then its wish is there to be seen now.
+    // If another thread has switched one of them meanwhile, it may have found it still on, before
+    // it was switched off here. The state that it wants is visible now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn stubs_are_given_out_once_and_found_again_by_their_cells() {
+    fn stubs_are_assigned_once_and_found_by_their_cells() {
         let near = new_probe as *const () as usize;
         let mut stubs = Stubs::default();
         let mut given = std::collections::BTreeSet::new();
@@ -374,7 +376,7 @@ mod tests {
                 assert_eq!(stubs.of_cell(place.cell).unwrap().stub, place.stub);
             }
         }
-        assert_eq!(stubs.blocks.len(), 3, "a page, one of pairs, and a page for what did not fit");
+        assert_eq!(stubs.blocks.len(), 3, "a page, one for sites through pointers, and a page for the rest");
         assert!(stubs.of_cell(near).is_none());
     }
 }

@@ -1,8 +1,8 @@
-//! The table that the linker makes for unwinding: where functions start, sorted, with what
-//! describes each (`.eh_frame_hdr`).
+//! The unwind table that the linker generates (`.eh_frame_hdr`): the sorted starts of the
+//! functions, each with a reference to its description.
 //!
-//! It is read where the loader has mapped it. A table in another form than the linkers' usual one
-//! is not used; then [`super::elf`] reads the file's `.eh_frame`.
+//! It is read from the loaded object. Only the form that linkers usually generate is supported; for
+//! others, [`super::elf`] reads the file's `.eh_frame`.
 
 use std::ops::Range;
 
@@ -14,29 +14,29 @@ use super::loaded::LoadedObject;
 /// to the table.
 const USUAL_FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
-/// The header: its form, the pointer and the number.
+/// The size of the header: the form, the pointer and the number.
 const HEADER: usize = 12;
 
-/// One object's table. Must not outlive the look at the object.
+/// The table of an object. Must not be used after the object may have been unloaded.
 pub(super) struct Table<'a> {
-    /// Where it is in memory.
+    /// Its address in memory.
     address: usize,
-    /// Function and description, relative to it.
+    /// Function and description, relative to the table.
     entries: &'a [[i32; 2]],
-    /// The descriptions and what follows them in their segment.
+    /// The descriptions, up to the end of their segment.
     frames: &'a [u8],
     frames_address: usize,
 }
 
-/// The bytes of `range`, if the object has them mapped.
+/// The bytes of `range`, if it is mapped by the object.
 ///
 /// # Safety
 /// The object must stay loaded while they are used.
 unsafe fn mapped<'a>(loaded: &LoadedObject, range: Range<usize>) -> Option<&'a [u8]> {
     let inside = |segment: &&Range<usize>| segment.start <= range.start && range.end <= segment.end;
     loaded.segments.iter().find(inside)?;
-    // SAFETY: inside a segment that the loader has mapped readable, by the caller's obligation
-    // still.
+    // SAFETY: inside a segment that the loader has mapped readable; by the caller's obligation, it
+    // still is.
     Some(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) })
 }
 
@@ -69,12 +69,12 @@ impl<'a> Table<'a> {
         Some(Self { address, entries, frames, frames_address })
     }
 
-    /// Where the functions start, ascending.
+    /// The starts of the functions, ascending.
     pub(super) fn starts(&self) -> impl Iterator<Item = usize> {
         self.entries.iter().map(|[start, _]| self.address.wrapping_add_signed(*start as isize))
     }
 
-    /// The end of the function that starts there, if there is one.
+    /// The end of the function that starts at `start`, if there is one.
     pub(super) fn end_of(&self, start: usize) -> Option<usize> {
         let offset = i32::try_from(start.wrapping_sub(self.address) as isize).ok()?;
         let entry = self.entries.binary_search_by_key(&offset, |[start, _]| *start).ok()?;
