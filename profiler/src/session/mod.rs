@@ -1,7 +1,7 @@
 //! A profiling session: from the start of a process to its report.
 //!
 //! Probes are assigned to functions as they are discovered (`probes.rs`), observed in the
-//! ticks of the service thread ([`crate::schedule`]), and reported (`write.rs`) when the process
+//! ticks of the service thread (`schedule.rs`), and reported (`write.rs`) when the process
 //! ends (`finish.rs`). A forked child starts a session of its own.
 
 mod finish;
