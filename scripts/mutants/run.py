@@ -48,6 +48,7 @@ ALL_SUITES = {
     "wordpatch": ["wordpatch:*"],
     "callpatch": ["callpatch:*", "tests:calls"],
     "fastinst": ["fastinst:*", "tests:probes"],
+    "wasm-jit": ["wasm-jit:probes", "wasm-jit:frame_maps"],
 }
 
 # The entries that --quick builds and runs: one of each crate.
