@@ -192,5 +192,41 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
             false => total.at_most(units.thread_time),
         };
         row.report.total_ns = row.report.total_ns.map(bounded);
+        let total = row.report.total_ns.and_then(|total| total.high);
+        if let (Some(own), Some(total)) = (row.report.self_ns, total) {
+            row.report.self_ns = Some(own.at_most(total));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::Measured;
+    use crate::strata::Strata;
+
+    /// A row of a function that was called once, for so many ticks.
+    fn row(index: u32, ticks: f64, units: &Units) -> Row {
+        let mut strata = Strata::default();
+        strata.counted(1, 1.0);
+        strata.timed(ticks);
+        let measured = Measured::new(c"function", c"object", index as usize);
+        let report = measured.report(&strata, &OpenCalls::default(), units).expect("it was called");
+        Row { index, all: report.total_ns, report, windows: f64::INFINITY }
+    }
+
+    fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {
+        Edge { caller: Some(caller), callee, calls: Estimate::exact(1.0), total: Some(total) }
+    }
+
+    /// The callees' time is hardly known, and estimated as more than all of the caller's.
+    #[test]
+    fn self_time_is_at_most_the_total() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let mut rows = [row(1, 1000.0, &units), row(2, 100.0, &units)];
+        finish(&mut rows, &[edge(1, 2, Estimate::within(3000.0, 0.0, 9000.0))], &units);
+        let own = rows[0].report.self_ns.expect("it was timed");
+        assert_eq!((own.low, own.high), (0.0, Some(1000.0)));
+        assert_eq!(rows[1].report.self_ns, Some(Estimate::exact(100.0)));
     }
 }
