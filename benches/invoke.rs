@@ -14,19 +14,19 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use benches::clock::ticks;
 use benches::compiled::{self, Library, PLAIN};
 use benches::distribution::Distribution;
 use benches::options::Options;
 use benches::preload::{self, Under};
+use benches::probes;
 use benches::report::{Cell, DISTRIBUTION, Report, Table, cells};
 use benches::sites::{Case, Code, LoopFunction};
 use callpatch::CallSite;
 use clap::Parser;
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata};
+use fastinst::{ProbeFn, ProbeId};
 use serde_json::Value;
 use wordpatch::{FetchModel, serialize_all_cores};
 
@@ -162,13 +162,7 @@ fn invocation(options: &Options) -> Table {
     let empty = load("empty.so", &(EMPTY_CYG.to_owned() + &leaves()), &["-finstrument-functions"]);
     let probed = load("probed.so", &leaves(), &["-finstrument-functions"]);
     cyg_profile::start().expect("the provider starts");
-    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
-    let list = found.clone();
-    let tell = move |probe: &ProbeMetadata<'_>| {
-        list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
-    };
-    fastinst::register_callback(tell).expect("not called from a callback");
-    let found = found.lock().expect("no callback has failed").clone();
+    let found = probes::discovered();
 
     for leaf in ["value_leaf", "void_leaf"] {
         let ids: Vec<_> = found

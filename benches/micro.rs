@@ -17,15 +17,15 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use benches::compiled::{self, Library};
+use benches::probes;
 use benches::sites::{Case, Code, E8_NOP, SiteFunction, code_at, run};
 use callpatch::{CallSite, Shape};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use crossbeam_queue::ArrayQueue;
 use fastinst::provider::cyg_profile;
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata};
+use fastinst::{ProbeFn, ProbeId};
 use wasm_jit::{Engine, Module};
 use wordpatch::{FetchModel, Patch, Split, serialize_all_cores};
 
@@ -160,13 +160,7 @@ fn fire(criterion: &mut Criterion) {
     let plain = load("plain.so", &[]).procedure_of_number("run");
     let probed = load("probed.so", &["-finstrument-functions"]).procedure_of_number("run");
     cyg_profile::start().expect("the provider starts");
-    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
-    let list = found.clone();
-    let tell = move |probe: &ProbeMetadata<'_>| {
-        list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
-    };
-    fastinst::register_callback(tell).expect("not called from a callback");
-    let found = found.lock().expect("no callback has failed").clone();
+    let found = probes::discovered();
     let ids: Vec<ProbeId> =
         found.iter().filter(|probe| probe.function_name == c"leaf").map(|probe| probe.id).collect();
     assert_eq!(ids.len(), 2, "an entry and an exit");

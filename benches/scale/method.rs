@@ -2,9 +2,9 @@
 //! toggler.
 
 use std::ffi::c_ulong;
-use std::sync::{Arc, Mutex};
 
 use benches::compiled::{self, Library, PLAIN};
+use benches::probes;
 use benches::sites::{Case, Code, E8_NOP, LoopFunction, code_at};
 use callpatch::{CallSite, Clobbers, Shape};
 use fastinst::provider::cyg_profile;
@@ -94,13 +94,7 @@ impl ToggleMethod {
         );
         let library = Library::load(&path);
         cyg_profile::start().expect("the provider starts");
-        let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
-        let list = found.clone();
-        let tell = move |probe: &ProbeMetadata<'_>| {
-            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
-        };
-        fastinst::register_callback(tell).expect("not called from a callback");
-        let found = found.lock().expect("no callback has failed");
+        let found = probes::discovered();
         let is_wanted =
             |probe: &&ProbeMetadata<'_>| probe.function_name == c"probed" && probe.kind == ProbeKind::ENTRY;
         let probe = found.iter().find(is_wanted).expect("the function has an entry").id;

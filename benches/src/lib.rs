@@ -16,6 +16,7 @@ pub mod host;
 pub mod kernels;
 pub mod options;
 pub mod preload;
+pub mod probes;
 pub mod report;
 pub mod sections;
 pub mod sites;

@@ -3,13 +3,13 @@
 use std::fs;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use benches::clock::{self, ticks};
 use benches::compiled::{self, Library};
 use benches::distribution::Distribution;
 use benches::executor::Executor;
 use benches::options::Options;
+use benches::probes;
 use benches::report::{Cell, Table, cells};
 use callpatch::{Clobbers, Shape, Strategy};
 use fastinst::provider::cyg_profile;
@@ -73,15 +73,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         last = Some((library, already_there));
     }
     let (library, already_there) = last.expect("more than no copies");
-    let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
-    let list = found.clone();
-    let (telling, ()) = ticks(|| {
-        let tell = move |probe: &ProbeMetadata<'_>| {
-            list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
-        };
-        fastinst::register_callback(tell).expect("not called from a callback");
-    });
-    let found = std::mem::take(&mut *found.lock().expect("no callback has failed"));
+    let (telling, found) = ticks(probes::discovered);
     let metadata: Vec<_> = found.into_iter().filter(|probe| probe.id.0 as usize >= already_there).collect();
     let count = metadata.len();
     assert!(
