@@ -4,6 +4,7 @@
 //! Elements are stored in segments of a fixed size, which are allocated when the first of their
 //! elements is pushed. A reader computes the segment and the position in it from the index.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -16,6 +17,9 @@ pub struct Segments<T, const SEGMENT: usize = 4096, const SEGMENTS: usize = 4096
     length: AtomicUsize,
     appending: Mutex<()>,
 }
+
+// SAFETY: the elements are sent with the table.
+unsafe impl<T: Send, const SEGMENT: usize, const SEGMENTS: usize> Send for Segments<T, SEGMENT, SEGMENTS> {}
 
 // SAFETY: elements are shared between threads by reference, and moved into the table from any of
 // them.
@@ -55,7 +59,8 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
             return None;
         }
         let segment = self.segments[index / SEGMENT].load(Ordering::Relaxed);
-        // SAFETY: below the length, the segment is allocated and the element initialized, for ever.
+        // SAFETY: below the length, the segment is allocated and the element initialized, for as long
+        // as the table exists.
         Some(unsafe { (*segment.add(index % SEGMENT)).assume_init_ref() })
     }
 
@@ -82,6 +87,31 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
         unsafe { segment.load(Ordering::Relaxed).add(index % SEGMENT).write(element) };
         self.length.store(index + 1, Ordering::Release);
         Some(index)
+    }
+}
+
+impl<T, const SEGMENT: usize, const SEGMENTS: usize> Drop for Segments<T, SEGMENT, SEGMENTS> {
+    fn drop(&mut self) {
+        let length = *self.length.get_mut();
+        for (number, segment) in self.segments.iter_mut().enumerate() {
+            let start = *segment.get_mut();
+            if start.is_null() {
+                return;
+            }
+            let elements = std::ptr::slice_from_raw_parts_mut(start, SEGMENT);
+            // SAFETY: leaked by `push_with`, with this length; no reader is left.
+            let mut elements = unsafe { Box::from_raw(elements) };
+            for element in elements.iter_mut().take(length.saturating_sub(number * SEGMENT)) {
+                // SAFETY: below the length, elements are initialized; each is dropped once.
+                unsafe { element.assume_init_drop() };
+            }
+        }
+    }
+}
+
+impl<T, const SEGMENT: usize, const SEGMENTS: usize> fmt::Debug for Segments<T, SEGMENT, SEGMENTS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segments").field("length", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -171,5 +201,19 @@ mod tests {
             assert_eq!(TABLE.push_with(|_| 0), Some(index));
         }
         assert_eq!(TABLE.push_with(|_| 0), None);
+    }
+
+    #[test]
+    fn every_element_is_dropped_once_with_its_table() {
+        let element = std::sync::Arc::new(());
+        for length in [0, 1, 3, 4, 5, 8, 9] {
+            let table = Segments::new();
+            for _ in 0..length {
+                table.push_with(|_| element.clone()).unwrap();
+            }
+            assert_eq!(std::sync::Arc::strong_count(&element), 1 + length);
+            drop(table);
+            assert_eq!(std::sync::Arc::strong_count(&element), 1);
+        }
     }
 }

@@ -1,14 +1,14 @@
-//! Where versions were put: memory that grows, and a table of what is where in it, which is read
-//! without locks, also by signal handlers.
+//! The memory of versions, and a table of their addresses, which is read without locks, also by
+//! signal handlers.
 //!
-//! Memory comes in arenas, each twice as long as the one before. A block is appended to the last
-//! arena, so blocks are in ascending order in their arena. Entries are never changed: versions go
-//! with their image.
+//! Memory is allocated in arenas, each twice as large as the previous one. A block is appended to
+//! the last arena, so the blocks of an arena are in ascending order. Versions are freed with their
+//! image, so entries never change.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use fastinst_sigsafe::Segments;
 use wordpatch::code_memory::CodeArena;
 
 use crate::code::CodeImage;
@@ -16,18 +16,14 @@ use crate::code::registry::{self, Registered};
 
 /// The first arena.
 const FIRST_ARENA: usize = 1 << 20;
-/// Arenas are not longer than this, unless a block is.
+/// Arenas are not larger than this, unless a single block is.
 const MAX_ARENA: usize = 64 << 20;
 const MAX_ARENAS: usize = 64;
 
-/// Entries come in segments, each twice as long as the one before, so that they never move.
-const SEGMENTS: usize = 27;
-const FIRST_SEGMENT: usize = 16;
-
-/// Blocks begin at multiples of this: a cache line, and what code of functions is aligned to.
+/// Alignment of blocks: a cache line, as for the code of functions.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// A block of code: where it begins, and which version of which function it is.
+/// A block of code: its address, and the version of a function that it contains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub start: usize,
@@ -35,47 +31,31 @@ pub(super) struct Block {
     pub version: usize,
 }
 
-/// What is known of an arena without a lock.
+/// An arena, as readers without locks see it.
 #[derive(Debug)]
 struct Known {
-    /// Dropped first: nobody finds the arena any more when its code goes.
+    /// Dropped first: nobody finds the arena any more when its code is freed.
     _registered: Registered,
     pages: Range<usize>,
-    used: AtomicUsize,
-    segments: [OnceLock<Box<[OnceLock<Block>]>>; SEGMENTS],
+    /// In ascending order. There is room for as many as fit into the largest arena.
+    blocks: Segments<Block, 512, { MAX_ARENA / ALIGNMENT / 512 }>,
 }
 
 impl Known {
-    fn entry(&self, number: usize) -> Option<&Block> {
-        let segment = (number / FIRST_SEGMENT + 1).ilog2() as usize;
-        let place = number - FIRST_SEGMENT * ((1 << segment) - 1);
-        self.segments[segment].get()?[place].get()
-    }
-
-    /// By one thread at a time.
-    fn push(&self, block: Block) {
-        let number = self.used.load(Ordering::Relaxed);
-        let segment = (number / FIRST_SEGMENT + 1).ilog2() as usize;
-        let place = number - FIRST_SEGMENT * ((1 << segment) - 1);
-        let new = || (0..FIRST_SEGMENT << segment).map(|_| OnceLock::new()).collect();
-        let _ = self.segments[segment].get_or_init(new)[place].set(block);
-        self.used.store(number + 1, Ordering::Release);
-    }
-
     /// The last block that begins at the address or before.
     fn find(&self, pc: usize) -> Option<&Block> {
-        let (mut from, mut to) = (0, self.used.load(Ordering::Acquire));
+        let (mut from, mut to) = (0, self.blocks.len());
         while from < to {
             let middle = from + (to - from) / 2;
-            if self.entry(middle)?.start <= pc { from = middle + 1 } else { to = middle }
+            if self.blocks.get(middle)?.start <= pc { from = middle + 1 } else { to = middle }
         }
-        self.entry(from.checked_sub(1)?)
+        self.blocks.get(from.checked_sub(1)?)
     }
 }
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Blocks([OnceLock<Known>; MAX_ARENAS]);
+pub(super) struct Blocks([OnceLock<Box<Known>>; MAX_ARENAS]);
 
 impl Default for Blocks {
     fn default() -> Self {
@@ -84,23 +64,25 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// The block that contains the address, or the last one before it in its arena. Atomics only.
-    pub(super) fn find(&self, pc: usize) -> Option<Block> {
-        let known = self.0.iter().map_while(OnceLock::get);
-        known.into_iter().find(|known| known.pages.contains(&pc))?.find(pc).copied()
+    /// The arena that contains the address.
+    fn known(&self, address: usize) -> Option<&Known> {
+        let mut known = self.0.iter().map_while(OnceLock::get).map(AsRef::as_ref);
+        known.find(|known: &&Known| known.pages.contains(&address))
     }
 
-    /// Where the arena ends that the address is in.
+    /// The block that contains the address, or the last one before it in its arena. Atomics only.
+    pub(super) fn find(&self, pc: usize) -> Option<Block> {
+        self.known(pc)?.find(pc).copied()
+    }
+
+    /// The end of the arena that contains the address.
     pub(super) fn end(&self, pc: usize) -> Option<usize> {
-        let mut known = self.0.iter().map_while(OnceLock::get);
-        known.find(|known| known.pages.contains(&pc)).map(|known| known.pages.end)
+        Some(self.known(pc)?.pages.end)
     }
 
     pub(super) fn push(&self, block: Block) {
-        let mut known = self.0.iter().map_while(OnceLock::get);
-        if let Some(known) = known.find(|known| known.pages.contains(&block.start)) {
-            known.push(block);
-        }
+        let known = self.known(block.start).expect("blocks are in arenas");
+        known.blocks.push_with(|_| block).expect("an arena has room for fewer blocks");
     }
 }
 
@@ -126,12 +108,11 @@ impl Arenas {
             let full = || wordpatch::Error::OutOfReach { address: pages.start, length };
             let place = blocks.0.get(self.0.len()).ok_or_else(full)?;
             let arena = CodeArena::near(&pages, size)?;
-            let _ = place.set(Known {
+            let _ = place.set(Box::new(Known {
                 _registered: registry::register_more(image, &arena.pages()),
                 pages: arena.pages(),
-                used: AtomicUsize::new(0),
-                segments: [const { OnceLock::new() }; SEGMENTS],
-            });
+                blocks: Segments::new(),
+            }));
             self.0.push(arena);
         }
         Ok(self.0.last_mut().expect("there is one with room"))
