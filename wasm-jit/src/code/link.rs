@@ -13,7 +13,7 @@ use wasm_jit_codegen::{
 use wordpatch::code_memory::CodeBuffer;
 
 use super::probed::counters::Counters;
-use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, registry};
+use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
 
 /// Alignment of chunks and trampolines: a cache line.
@@ -85,17 +85,7 @@ impl ImageLinker {
 
     fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &std::ops::Range<usize>) {
         let first_region = self.regions.len() as u32;
-        for region in &function.try_regions {
-            self.regions.push(TryRegion {
-                start: base + region.start,
-                end: base + region.end,
-                parent: region.parent.map(|parent| first_region + parent),
-                first_catch: self.catches.len() as u32,
-                catches: region.catches.len() as u32,
-            });
-            let placed = |catch: &Catch| Catch { tag: catch.tag, handler: base + catch.handler };
-            self.catches.extend(region.catches.iter().map(placed));
-        }
+        add_regions(base, function, &mut self.regions, &mut self.catches);
         self.functions.push(Function {
             entry: base + function.entry,
             body: base + function.body,

@@ -32,7 +32,7 @@ use wordpatch::code_memory::CodeMemory;
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
 use wasm_jit_codegen::{
-    Catch, Chunk, CompiledFunction, Compiler, Limit, ModuleInfo, Observer, Position, Positions,
+    Catch, Chunk, CompiledFunction, Compiler, Limit, ModuleInfo, Observer, Position, Positions, Sites,
 };
 
 use crate::vmctx::VmLayout;
@@ -75,15 +75,36 @@ pub(crate) struct Function {
     pub wasm_end: u32,
 }
 
-/// A try region with its parts in the tables of the image.
+/// A try region, in a table of the image or of a version of a function.
 #[derive(Clone, Copy, Debug)]
 struct TryRegion {
     start: u32,
     end: u32,
-    /// Index in the image's table.
+    /// Index in the table.
     parent: Option<u32>,
     first_catch: u32,
     catches: u32,
+}
+
+/// Appends the try regions of a function whose code offsets are relative to `base`.
+fn add_regions(
+    base: u32,
+    function: &CompiledFunction,
+    regions: &mut Vec<TryRegion>,
+    catches: &mut Vec<Catch>,
+) {
+    let first = regions.len() as u32;
+    for region in &function.try_regions {
+        regions.push(TryRegion {
+            start: base + region.start,
+            end: base + region.end,
+            parent: region.parent.map(|parent| first + parent),
+            first_catch: catches.len() as u32,
+            catches: region.catches.len() as u32,
+        });
+        let placed = |catch: &Catch| Catch { tag: catch.tag, handler: base + catch.handler };
+        catches.extend(region.catches.iter().map(placed));
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -214,15 +235,26 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
-        let mut chunk = Chunk::default();
-        let mut compiler = Compiler::new(&self.module);
-        compiler.compile_observed(function, &self.body(function), &mut chunk, observer)?;
-        let again = chunk.functions.pop().expect("a function was compiled");
+        let (_, again) = self.compile_again(function, &Sites::None, observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)
             == sizes(again.entry, again.body, again.end, again.frame_size);
         if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
+    }
+
+    /// Compiles a function with these sites and an observer.
+    fn compile_again(
+        &self,
+        function: u32,
+        sites: &Sites,
+        observer: &mut dyn Observer,
+    ) -> Result<(Chunk, CompiledFunction), Limit> {
+        let mut chunk = Chunk::default();
+        let mut compiler = Compiler::new(&self.module);
+        compiler.compile_with_sites(function, &self.body(function), &mut chunk, sites, observer)?;
+        let again = chunk.functions.pop().expect("a function was compiled");
+        Ok((chunk, again))
     }
 
     /// The catches that an exception passes on its way out, innermost first, if it was raised by

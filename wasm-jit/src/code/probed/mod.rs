@@ -39,9 +39,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{
-    Chunk, CompiledFunction, Compiler, ENTRY_LENGTH, Position, Positions, Sites, TRANSFER_TRAP,
-};
+use wasm_jit_codegen::{CompiledFunction, ENTRY_LENGTH, Position, Positions, Sites, TRANSFER_TRAP};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
@@ -94,6 +92,13 @@ struct Function {
     /// The original first.
     versions: [OnceLock<Version>; VERSIONS],
     current: AtomicUsize,
+}
+
+impl Function {
+    /// How many versions there are.
+    fn made(&self) -> usize {
+        self.versions.iter().filter(|version| version.get().is_some()).count()
+    }
 }
 
 /// A site, in all versions that have it.
@@ -222,12 +227,11 @@ impl Changes {
 
     fn change(&mut self, index: u32, function: &Function, from: usize, to: usize) -> Result<(), Error> {
         let version = |number: usize| function.versions[number].get().expect("the version was made");
-        let state = self.functions.get(&index).expect("the function is probed");
-        if state.trapped[to] {
+        if self.state(index).trapped[to] {
             self.trap(version(to), false)?;
         }
         function.current.store(to, Ordering::Release);
-        let state = self.functions.get_mut(&index).expect("the function is probed");
+        let state = self.state(index);
         state.trapped[to] = false;
         state.trapped[from] = true;
         let [stands, first] = state.entry.expect("known since the first version");
@@ -239,8 +243,7 @@ impl Changes {
             _ => version::jump(entry, version(to).at(version(to).entry)),
         };
         self.exchange(entry, &stands, &new)?;
-        let state = self.functions.get_mut(&index).expect("the function is probed");
-        state.entry = Some([new, first]);
+        self.state(index).entry = Some([new, first]);
         Ok(())
     }
 
@@ -273,9 +276,12 @@ impl Changes {
         Ok(())
     }
 
+    fn state(&mut self, index: u32) -> &mut FunctionState {
+        self.functions.get_mut(&index).expect("the function is probed")
+    }
+
     fn site(&mut self, index: u32, position: u32) -> &mut Site {
-        let state = self.functions.get_mut(&index).expect("the function is probed");
-        state.sites.get_mut(&position).expect("the site was made")
+        self.state(index).sites.get_mut(&position).expect("the site was made")
     }
 
     fn probe(&mut self, number: usize) -> &mut ProbeState {
@@ -303,12 +309,8 @@ impl CodeImage {
 
     /// Where a thread goes on that has met a trap at a transfer point. Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
-        let probed = self.probed.get()?;
-        let index = self.function_at(pc)?;
-        let function = probed.function(self, index)?;
-        let number = self.sited_at(pc).map_or(0, |(_, number, _)| number);
+        let (function, number, point) = self.transfer_point_at(pc)?;
         let from = function.versions[number].get()?;
-        let point = from.point_at(pc)?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
             // The trap was taken out meanwhile.
@@ -319,11 +321,17 @@ impl CodeImage {
 
     /// What stands at the address while no trap does.
     pub(crate) fn byte_under_trap(&self, pc: usize) -> Option<u8> {
-        let probed = self.probed.get()?;
-        let function = probed.function(self, self.function_at(pc)?)?;
-        let number = self.sited_at(pc).map_or(0, |(_, number, _)| number);
-        let version = function.versions[number].get()?;
-        version.point_at(pc).map(|point| version.first_bytes[point])
+        let (function, number, point) = self.transfer_point_at(pc)?;
+        Some(function.versions[number].get()?.first_bytes[point])
+    }
+
+    /// The transfer point at the address: the function, the number of its version, and that of the
+    /// point. Atomics only.
+    fn transfer_point_at(&self, pc: usize) -> Option<(&Function, usize, usize)> {
+        let function = self.probed.get()?.function(self, self.function_at(pc)?)?;
+        let number = self.version_number(pc);
+        let point = function.versions[number].get()?.point_at(pc)?;
+        Some((function, number, point))
     }
 
     /// A number for the version of a function's code that the address is in; 0 is the original.
@@ -351,11 +359,8 @@ impl CodeImage {
     /// As [`CodeImage::observe`].
     pub(crate) fn positions_at(&self, pc: usize, function: u32) -> Result<Vec<Position>, ObserveError> {
         let Some((_, _, version)) = self.sited_at(pc) else { return self.positions(function) };
-        let (mut chunk, mut positions) = (Chunk::default(), Positions::default());
-        let body = self.body(function);
-        let mut compiler = Compiler::new(&self.module);
-        compiler.compile_with_sites(function, &body, &mut chunk, &version.sites, &mut positions)?;
-        let again = chunk.functions.pop().expect("a function was compiled");
+        let mut positions = Positions::default();
+        let (_, again) = self.compile_again(function, &version.sites, &mut positions)?;
         let is_same =
             (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
@@ -431,7 +436,7 @@ impl CodeImage {
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
-        let count = function.versions.iter().filter(|version| version.get().is_some()).count();
+        let count = function.made();
         let last = function.versions[count - 1].get().expect("the last that there is");
         if positions.iter().all(|position| last.place(*position).is_some()) {
             return Ok(());
@@ -491,7 +496,7 @@ impl CodeImage {
         }
         let function = self.probed().function(self, index).expect("the function is probed");
         changes.switch(index, position, counts, true);
-        let last = function.versions.iter().filter(|version| version.get().is_some()).count() - 1;
+        let last = function.made() - 1;
         let before = self.counters.total(changes.site(index, position).cell);
         let on = changes.apply(index, position, function);
         let on = on.and_then(|()| changes.change_version(index, function, last));
@@ -559,7 +564,7 @@ impl CodeImage {
         let _ = self.deactivate(changes, number);
         let Some(probe) = changes.probes[number].take() else { return };
         changes.free.push(number);
-        let state = changes.functions.get_mut(&probe.function).expect("the function is probed");
+        let state = changes.state(probe.function);
         state.probes -= 1;
         if state.probes == 0 {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
@@ -578,7 +583,7 @@ impl Changes {
         let site = self.site(index, position);
         add(&mut site.active, true);
         add(&mut site.counting, counts);
-        let state = self.functions.get_mut(&index).expect("the function is probed");
+        let state = self.state(index);
         state.active = if on { state.active + 1 } else { state.active - 1 };
     }
 }

@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, Chunk, CompiledFunction, Compiler, Limit, Observer, Position, SITE_LENGTH, SITE_OFF,
-    Sites, State, counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, Limit, Observer, Position, SITE_LENGTH, SITE_OFF, Sites, State,
+    counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::{Form, MakeError, Site};
-use crate::code::{CodeImage, ObserveError, TryRegion};
+use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
 /// What an observer is shown of a version.
 #[derive(Debug, Default)]
@@ -146,10 +146,8 @@ impl Version {
         site: &BTreeMap<u32, Site>,
         (arenas, blocks): (&mut Arenas, &Blocks),
     ) -> Result<Self, MakeError> {
-        let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
-        let body = image.body(function);
-        Compiler::new(&image.module).compile_with_sites(function, &body, &mut chunk, &sites, &mut seen)?;
-        let compiled = chunk.functions.pop().expect("a function was compiled");
+        let mut seen = Seen::default();
+        let (chunk, compiled) = image.compile_again(function, &sites, &mut seen)?;
         if !are_alike(original, (&compiled, &seen)) {
             return Err(ObserveError::Differs { function }.into());
         }
@@ -180,7 +178,8 @@ impl Version {
             code[place.code as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         arena.append(&code, ALIGNMENT)?;
-        let (regions, catches) = regions_of(&compiled);
+        let (mut regions, mut catches) = (Vec::new(), Vec::new());
+        add_regions(0, &compiled, &mut regions, &mut catches);
         Ok(Self {
             base,
             entry: compiled.entry,
@@ -193,8 +192,8 @@ impl Version {
             points: seen.points.into(),
             sites,
             places: places.into(),
-            regions,
-            catches,
+            regions: regions.into(),
+            catches: catches.into(),
         })
     }
 
@@ -269,19 +268,6 @@ fn landings(original: &Seen, sited: &Seen) -> Box<[u32]> {
         }
     };
     original.points.iter().zip(&sited.points).map(landing).collect()
-}
-
-/// The try regions as an image has them.
-fn regions_of(compiled: &CompiledFunction) -> (Box<[TryRegion]>, Box<[Catch]>) {
-    let mut catches = Vec::new();
-    let regions = compiled.try_regions.iter().map(|region| {
-        let first_catch = catches.len() as u32;
-        catches.extend_from_slice(&region.catches);
-        let count = region.catches.len() as u32;
-        TryRegion { start: region.start, end: region.end, parent: region.parent, first_catch, catches: count }
-    });
-    let regions = regions.collect();
-    (regions, catches.into())
 }
 
 impl From<Limit> for MakeError {
