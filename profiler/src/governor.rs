@@ -17,7 +17,7 @@
 //! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
 //!
 //! This amount, less the cost of waking the service thread, is divided by the recent cost of a
-//! window ([`Recent`]). The result is the rate of windows, and the *scale* is chosen for that rate.
+//! window ([`Costs`]). The result is the rate of windows, and the *scale* is chosen for that rate.
 //! The scale does not follow the cost of the last milliseconds: a window is planned long before it
 //! opens, and a phase in which new functions are called is expensive only for a moment. If the
 //! scale followed such moments, strata would become so long that few windows represent the rest of
@@ -48,7 +48,7 @@ const LEARNING: f64 = 0.1e9;
 /// By how much the scale changes at once.
 const STEP: RangeInclusive<f64> = 0.5..=1.5;
 
-/// Time constant of the exponential decay of [`Recent`], in nanoseconds of program time.
+/// Time constant of the exponential decay of [`Costs`], in nanoseconds of program time.
 const MEMORY: f64 = 0.3e9;
 
 /// The assumed cost of a window in nanoseconds, and its weight in windows.
@@ -190,9 +190,9 @@ pub(crate) struct Demand {
     pub(crate) importance: f64,
 }
 
-/// What was spent recently, and on how many windows.
+/// What was spent, and on how many windows: in all, between two changes, or recently.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recent {
+struct Costs {
     /// Program time.
     own: f64,
     /// Processor time that the service thread spent on being woken.
@@ -202,7 +202,19 @@ struct Recent {
     windows: f64,
 }
 
-impl Recent {
+impl Costs {
+    /// What was added to an earlier sum.
+    fn since(&self, earlier: &Self) -> Self {
+        let added = |now: f64, earlier: f64| (now - earlier).max(0.0);
+        Self {
+            own: added(self.own, earlier.own),
+            waking: added(self.waking, earlier.waking),
+            rest: added(self.rest, earlier.rest),
+            windows: added(self.windows, earlier.windows),
+        }
+    }
+
+    /// Adds to a sum that decays with [`MEMORY`].
     fn add(&mut self, since: &Self) {
         let left = (-since.own / MEMORY).exp();
         let sum = |before: f64, since: f64| left * before + since;
@@ -234,11 +246,9 @@ pub(crate) struct Governor {
     /// As a fraction of the program's processor time; `None` for no limit.
     budget: Option<f64>,
     scale: f64,
-    last: Spent,
-    recent: Recent,
-    /// Windows and the cost of waking at the last change.
-    last_windows: u64,
-    last_waking: f64,
+    /// At the last change.
+    last: Costs,
+    recent: Costs,
     /// What was spent beyond the budget during [`LEARNING`].
     learning: f64,
     /// Processor time of the start.
@@ -262,10 +272,8 @@ impl Governor {
         let governor = Self {
             budget,
             scale: if budget.is_some() { FIRST_SCALE } else { *SCALE.end() },
-            last: Spent::default(),
-            recent: Recent::default(),
-            last_windows: 0,
-            last_waking: 0.0,
+            last: Costs::default(),
+            recent: Costs::default(),
             learning: 0.0,
             start: 0.0,
             toggles_before: fastinst::toggle_count(),
@@ -320,37 +328,38 @@ impl Governor {
         let now = of_thread();
         self.ticks += 1.0;
         self.in_ticks += now - begin;
-        let waking = (now - self.in_ticks - self.discovery()).max(0.0) / self.ticks;
+        let waking = self.waking(now - self.discovery()) / self.ticks;
         let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.load));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
+    }
+
+    /// The part of the service thread's processor time, without discovery, that was spent on being
+    /// woken.
+    fn waking(&self, service: f64) -> f64 {
+        (service - self.in_ticks).max(0.0)
     }
 
     /// Compares and adapts. Called by the service thread at each tick.
     pub(crate) fn adapt(&mut self, demand: Demand) {
         let Some(budget) = self.budget else { return };
         let now = self.spent();
-        let own = now.own() - self.last.own();
-        if own < PERIOD {
+        let waking = self.waking(now.service);
+        let rest = now.running() - waking;
+        let total = Costs { own: now.own(), waking, rest, windows: demand.windows as f64 };
+        let since = total.since(&self.last);
+        if since.own < PERIOD {
             return;
         }
+        self.last = total;
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
-        self.load = (own / elapsed.max(1.0)).max(MIN_RUNNING);
-        let waking = (now.service - self.in_ticks).max(0.0);
-        let since = Recent {
-            own,
-            waking: (waking - self.last_waking).max(0.0),
-            rest: (now.running() - self.last.running() - (waking - self.last_waking)).max(0.0),
-            windows: (demand.windows - self.last_windows) as f64,
-        };
-        (self.last_windows, self.last_waking) = (demand.windows, waking);
+        self.load = (since.own / elapsed.max(1.0)).max(MIN_RUNNING);
         self.adapt_to(budget, &now, &since, demand.importance);
-        self.last = now;
         self.publish();
     }
 
-    fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Recent, importance: f64) {
+    fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Costs, importance: f64) {
         self.recent.add(since);
         if now.own() < LEARNING {
             self.learning = (now.running() - budget * now.own()).max(0.0);
@@ -400,7 +409,7 @@ mod tests {
                 now.probes += rest;
                 now.service += self.waking;
                 now.process += STEP_TIME + rest + self.waking;
-                let since = Recent { own: STEP_TIME, waking: self.waking, rest, windows };
+                let since = Costs { own: STEP_TIME, waking: self.waking, rest, windows };
                 governor.adapt_to(budget, &now, &since, self.importance);
                 scales.push(governor.scale);
             }

@@ -1,6 +1,6 @@
 //! The standard error stream of a profiled process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,11 +58,10 @@ impl Stderr {
     /// Writes a short line if that does not block; otherwise discards it. May be called from a
     /// signal handler after the first call of [`stderr`].
     pub(crate) fn write_now(&self, line: &[u8]) {
-        // SAFETY: the descriptor is only polled and written to; if it is closed, both fail.
-        let stream = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+        let stream = std::io::stderr();
         let mut asked = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
         if self.is_there() && matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1)) {
-            let _ = nix::unistd::write(stream, line);
+            let _ = nix::unistd::write(&stream, line);
         }
     }
 }
