@@ -20,6 +20,9 @@ use crate::thread::{self, Sample, Thread};
 /// [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
+/// The cost of a counting probe, in thousandths of a tick.
+static COUNTING: AtomicU64 = AtomicU64::new(0);
+
 /// The measured latency of a call of an empty function, in ticks.
 static EMPTY: AtomicU64 = AtomicU64::new(0);
 
@@ -31,6 +34,15 @@ pub(crate) const ENTRY: ProbeFn = entry;
 
 /// The probe function of exits.
 pub(crate) const EXIT: ProbeFn = exit;
+
+/// The probe function of entries in counting windows ([`crate::counting`]).
+pub(crate) const COUNT: ProbeFn = count;
+
+unsafe extern "C" fn count(id: ProbeId, _call_site: usize, _this_fn: usize) {
+    if let Some((_, function)) = Function::of_probe(id) {
+        function.count();
+    }
+}
 
 /// Live at the probe: the three arguments, and nothing else that a callee may change. Replaces the
 /// third, the function's address, by the stack pointer at the site, and jumps: there is no frame,
@@ -190,17 +202,36 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
         unseen[round] = total.saturating_sub(spent().wrapping_sub(before)) / REPEAT;
     }
     function.reset();
-    empty.sort_unstable();
-    unseen.sort_unstable();
+    let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| {
+        let begin = tsc::now();
+        (0..REPEAT).for_each(|_| timed_count(function));
+        1000 * tsc::now().wrapping_sub(begin) / REPEAT
+    });
+    for times in [&mut empty, &mut unseen, &mut counting] {
+        times.sort_unstable();
+    }
     // The lower quartile: slower rounds were disturbed.
     EMPTY.store(empty[ROUNDS / 4], Ordering::Relaxed);
     UNSEEN.store(unseen[ROUNDS / 4], Ordering::Relaxed);
+    COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
 }
 
 /// An entry as made by [`entry_at`].
 #[inline(never)]
 fn timed_entry(index: u32, function: &Function, thread: &Thread, stack_pointer: usize) {
     enter(tsc::now(), index, function, thread, 0, stack_pointer);
+}
+
+/// A call as counted by [`count`].
+#[inline(never)]
+fn timed_count(function: &Function) {
+    std::hint::black_box(Function::of_probe(std::hint::black_box(ProbeId(0))));
+    function.count();
+}
+
+/// The measured cost of a counting probe, in ticks.
+pub(crate) fn counting_cost() -> f64 {
+    COUNTING.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
 /// The measured latency of a call of an empty function, in ticks: the resolution of a latency.

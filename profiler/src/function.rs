@@ -105,6 +105,10 @@ pub(crate) struct Function {
     middle_lost: Lost,
     /// The program's own time between the middle and the limit.
     own_since_middle: AtomicU64,
+    /// Calls that were counted in all counting windows.
+    calls: AtomicU64,
+    /// Whether the window ends with its limit, not with its time.
+    is_limited: AtomicBool,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
 }
@@ -197,6 +201,8 @@ pub(crate) struct Window {
     pub(crate) weight: f32,
     /// What the program's threads have spent in probes so far.
     pub(crate) spent: u64,
+    /// Whether it ends with its limit, however long that takes.
+    pub(crate) is_limited: bool,
 }
 
 /// What an observation has counted.
@@ -270,6 +276,31 @@ impl Function {
         self.for_each_probe(kind, |id| _ = fastinst::deactivate(id));
     }
 
+    /// A call in a counting window.
+    #[inline]
+    pub(crate) fn count(&self) {
+        self.calls.fetch_add(1, Relaxed);
+    }
+
+    /// Calls that were counted in all counting windows.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    /// Switches the entry probes on to count calls, and off again. The function is not observed
+    /// otherwise.
+    pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) {
+        self.opens.store(u64::MAX, SeqCst);
+        self.pending_since.store(0, SeqCst);
+        self.close();
+        self.for_each_probe(ProbeType::Entry, switch_on);
+    }
+
+    /// Ends what [`Function::begin_counting`] has begun.
+    pub(crate) fn end_counting(&self) {
+        self.switch_off(ProbeType::Entry);
+    }
+
     /// An entry at this moment: whether it is observed, and as what.
     #[inline]
     pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
@@ -290,10 +321,16 @@ impl Function {
             self.middle_lost.note(thread);
         }
         if number >= limit {
+            let is_limited = self.is_limited.load(Relaxed);
             if number > limit {
+                if is_limited {
+                    self.close();
+                }
                 return Entered::Not;
             }
-            self.reached_limit(index, now, thread);
+            if !is_limited {
+                self.reached_limit(index, now, thread);
+            }
         }
         if number == 1 && self.before.is_empty() {
             self.begins_for(thread);
@@ -496,6 +533,7 @@ impl Function {
         self.delay.store(window.delay, Relaxed);
         self.length.store(window.length, Relaxed);
         self.spent_by_then.store(window.spent, Relaxed);
+        self.is_limited.store(window.is_limited, Relaxed);
         // Release: pairs with the Acquire in `enter` and `place`.
         self.pending_since.store(now.max(1), Release);
         number
@@ -513,6 +551,7 @@ impl Function {
         self.limit.store(limit, Relaxed);
         self.strays_left.store(if is_on { STRAY_EXITS } else { STRAY_EXITS_IN_WINDOW }, Relaxed);
         self.is_on.store(is_on, Relaxed);
+        self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);
         self.is_listed.store(false, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
@@ -634,7 +673,8 @@ mod tests {
     }
 
     fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
-        let window = Window { delay: 60, length: closes - 100, limit, weight: 2.0, spent: 0 };
+        let window =
+            Window { delay: 60, length: closes - 100, limit, weight: 2.0, spent: 0, is_limited: false };
         function.open(40, &window, |_, _| {})
     }
 
@@ -723,7 +763,7 @@ mod tests {
         observed(&function, 1000, 200);
         let outer = enter(&function, 150, &IDEAL).unwrap();
         enter(&function, 300, &IDEAL);
-        let window = Window { delay: 0, length: 100, limit: 10, weight: 1.0, spent: 0 };
+        let window = Window { delay: 0, length: 100, limit: 10, weight: 1.0, spent: 0, is_limited: false };
         function.open(400, &window, |_, kind| {
             assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
         });

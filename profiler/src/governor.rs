@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::policy::Intensity;
-use crate::thread;
+use crate::{counting, thread};
 
 /// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
@@ -81,7 +81,7 @@ const FOR_LONG_CALLS: f64 = 0.05;
 const COST_OF_CALL: f64 = 100.0;
 
 /// The part of the budget that may be spent on waking the service thread up.
-const FOR_WAKING: f64 = 0.15;
+const FOR_WAKING: f64 = 0.1;
 
 /// Mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=200e6;
@@ -141,6 +141,13 @@ pub(crate) fn wake_service_thread() {
 /// Of a clock of processor time, in nanoseconds.
 pub(crate) fn processor_time(clock: ClockId) -> f64 {
     clock_gettime(clock).map_or(0.0, |time| time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
+}
+
+/// The clock of processor time of a thread of this process, by its kernel id: CPUCLOCK_SCHED,
+/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike that of the process,
+/// it includes the time since the last timer tick for a thread that runs on another processor.
+pub(crate) fn clock_of(thread: u32) -> ClockId {
+    ClockId::from_raw(!(thread as i32) << 3 | 4 | 2)
 }
 
 /// Processor time of the calling thread, in nanoseconds.
@@ -307,7 +314,7 @@ impl Governor {
         let discovery = self.discovery();
         Spent {
             process: processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID),
-            probes: nanoseconds(thread::spent()),
+            probes: nanoseconds(thread::spent()) + counting::spent(),
             service: (of_thread() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
             start: self.start + discovery,
@@ -332,6 +339,12 @@ impl Governor {
         let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.load));
         let tick = tick.clamp(*TICKS.start(), *TICKS.end());
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
+    }
+
+    /// Windows were opened, after the rest of a tick, from when the service thread had this
+    /// processor time until now.
+    pub(crate) fn released(&mut self, begin: f64) {
+        self.in_ticks += of_thread() - begin;
     }
 
     /// The part of the service thread's processor time, without discovery, that was spent on being

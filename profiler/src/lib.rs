@@ -32,6 +32,7 @@
 //! * [`session`]: start and report. [`process`]: events of the process: fork, exec, exit, fatal
 //!   signals.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
+//!   `counting`: the calls of functions that are called very often.
 //!   `governor`: how much is observed, for the budget.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
 //!   probe, after a preemption (`preemption`), and to wake the service thread. `thread`: per-thread
@@ -51,7 +52,9 @@
 
 mod callers;
 mod clock;
+mod counting;
 mod cycles;
+mod displaced;
 pub mod elf_check;
 pub mod error;
 pub mod filter;

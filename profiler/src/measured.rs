@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use crate::callers::Callers;
+use crate::counting::Count;
 use crate::policy::Pace;
 use crate::quantiles::Quantiles;
 use crate::report::{Estimate, FunctionReport, Latency, OffCpu};
@@ -42,6 +43,17 @@ pub(crate) enum Stage {
     Planned(crate::policy::Planned),
     /// A window is, or was, open in a stratum that is not over.
     Open(crate::policy::Open),
+    /// Its calls were counted in a stratum that is not over.
+    Counted(Counted),
+}
+
+/// What was counted in a stratum. Times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    pub(crate) start: f64,
+    pub(crate) count: Count,
+    /// [`counting::own_time`](crate::counting::own_time) when the stratum began.
+    pub(crate) own_time: f64,
 }
 
 /// One function.
@@ -134,7 +146,7 @@ impl Measured {
             let group = ON_GROUP | (self.on_samples / GROUP);
             self.percentiles(is_usual).add(group, ticks, 1.0, kept);
         } else {
-            self.strata.timed_in_window(sample.observation, weight, ticks);
+            self.strata.timed_in_window(sample.observation, weight, ticks, is_usual);
             self.callers.call(sample.caller, weight, ticks * weight);
             self.percentiles(is_usual).add(sample.observation & !ON_GROUP, ticks, weight, kept);
         }

@@ -68,6 +68,11 @@ const MIN_REFILL: f64 = 1e-7;
 /// used up, it is unobserved until the next tick.
 const ROOM: f64 = 0.5;
 
+/// A function that is called more often per nanosecond is counted and timed in separate windows
+/// ([`crate::counting`]): what the probes of a call take is more than some hundredths of the time
+/// to the next call.
+const FREQUENT: f64 = 1e-3;
+
 /// How much of the observed rate is that of the last window.
 const NEWEST: f64 = 0.5;
 
@@ -120,6 +125,9 @@ pub(crate) struct Planned {
     /// When the window should open, and how long it is if the program runs all the time.
     pub(crate) opens: f64,
     pub(crate) length: f64,
+    /// For a function that is called often, [`counting::own_time`](crate::counting::own_time) at
+    /// the start.
+    pub(crate) counted_from: Option<f64>,
 }
 
 /// A stratum and the window in it, from its opening on.
@@ -136,6 +144,15 @@ pub(crate) struct Open {
 }
 
 impl Planned {
+    /// With a window that is not so short that it lies in the time after one context switch.
+    pub(crate) fn longer(&self) -> Self {
+        Self {
+            length: self.length.max(50.0 * MIN_WINDOW).min(self.end - self.start),
+            counted_from: None,
+            ..*self
+        }
+    }
+
     /// The window opens at `now` at the earliest. A stratum ends no sooner than its window.
     /// `running` is the part of the time that is the program's own: the calls of the planned length
     /// are made in that.
@@ -182,6 +199,11 @@ impl Pace {
         self.importance = importance;
     }
 
+    /// Whether calls are so close together that they are counted and timed in separate windows.
+    pub(crate) fn is_frequent(&self) -> bool {
+        self.rate > FREQUENT
+    }
+
     /// Calls per nanosecond.
     pub(crate) fn rate(&self) -> f64 {
         self.rate
@@ -215,7 +237,7 @@ impl Pace {
         }
         let window = (intensity.calls / self.rate).max(MIN_WINDOW).min(length);
         let opens = start + (length - window) * random.random_range(0.0..1.0);
-        Next::Window(Planned { start, end: start + length, opens, length: window })
+        Next::Window(Planned { start, end: start + length, opens, length: window, counted_from: None })
     }
 }
 
@@ -250,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_window_that_opens_late_makes_its_stratum_longer() {
-        let planned = Planned { start: 100.0, end: 200.0, opens: 150.0, length: 40.0 };
+        let planned = Planned { start: 100.0, end: 200.0, opens: 150.0, length: 40.0, counted_from: None };
         let at = |now: f64, running: f64| planned.open(now, running, 7.0);
         let open = Open { start: 100.0, end: 200.0, length: 40.0, running: 1.0, own_time: 7.0 };
         assert_eq!((at(0.0, 1.0), open.weight()), (open, 2.5));

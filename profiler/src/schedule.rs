@@ -10,23 +10,30 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use fastinst::ProbeId;
+use fastinst::{ProbeFn, ProbeId};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
+use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor::{self, Demand};
-use crate::measured::{Measured, ON, Stage};
+use crate::measured::{Counted, Measured, ON, Stage};
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
 use crate::strata::Strata;
-use crate::{fire, own_time, thread};
+use crate::{counting, displaced, fire, own_time, thread};
 
 /// A window opens so much of the program's own time after the service thread has begun it, in
 /// nanoseconds: not in step with the call that is the first to see it.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
+
+/// Windows wait for a program that is displaced for this number of ticks.
+const MAX_POSTPONED: u32 = 6;
+
+/// Own time in ticks after which a window that ends with its limit would end.
+const FOR_EVER: u64 = 1 << 60;
 
 /// What probes take is known to this part of it: some nanoseconds for each, because what the
 /// processor would have done at the same time is not the same everywhere.
@@ -69,6 +76,8 @@ pub(crate) struct Schedule {
     demand: Demand,
     /// Windows that open at the end of this tick.
     opening: Vec<(u32, Planned)>,
+    /// Number of ticks for which they have waited until the program runs.
+    postponed: u32,
 }
 
 impl Schedule {
@@ -84,6 +93,7 @@ impl Schedule {
             own: OwnPart::default(),
             demand: Demand::default(),
             opening: Vec::new(),
+            postponed: 0,
         }
     }
 
@@ -161,7 +171,9 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let sampled = |measured: &&mut Measured| matches!(measured.stage, Stage::Planned(_) | Stage::Open(_));
+        let sampled = |measured: &&mut Measured| {
+            matches!(measured.stage, Stage::Planned(_) | Stage::Open(_) | Stage::Counted(_))
+        };
         let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
         let value =
             |measured: &Measured| measured.strata.known_ticks().powf(VALUE_OF_TIME) * of_probes(measured);
@@ -219,6 +231,8 @@ impl Schedule {
                 self.functions[index as usize].strata.gap(late, rate);
             }
             Next::Window(planned) => {
+                let is_counted = measured.pace.is_frequent() && counting::is_possible();
+                let planned = Planned { counted_from: is_counted.then(counting::own_time), ..planned };
                 measured.stage = Stage::Planned(planned);
                 if planned.opens <= self.now() {
                     self.open(index, &planned);
@@ -239,7 +253,13 @@ impl Schedule {
         if self.opening.is_empty() {
             return;
         }
-        let mut opening = std::mem::take(&mut self.opening);
+        if self.postponed < MAX_POSTPONED && displaced::is_program_displaced() {
+            self.postponed += 1;
+            return;
+        }
+        self.postponed = 0;
+        let opening = std::mem::take(&mut self.opening);
+        let mut opening = self.count(opening);
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
         self.demand.windows += opening.len() as u64;
@@ -251,7 +271,7 @@ impl Schedule {
             let open = planned.open(self.now() + delay, running, own_time);
             let weight = open.weight() as f32;
             let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
-            let window = Window { delay, length, limit, weight, spent };
+            let window = Window { delay, length, limit, weight, spent, is_limited: false };
             let number = function.open(tsc::now(), &window, switch_on);
             let measured = &mut self.functions[index as usize];
             measured.strata.opened(number, open.weight(), open.end - open.start);
@@ -259,6 +279,63 @@ impl Schedule {
             self.due.push(Reverse((open.end as u64, index)));
         }
         self.opening = opening;
+    }
+
+    /// Counts the calls of those functions that are called often, then times some. Gives the other
+    /// functions, and those whose calls could not be counted.
+    fn count(&mut self, opening: Vec<(u32, Planned)>) -> Vec<(u32, Planned)> {
+        let (mut counted, mut others): (Vec<_>, Vec<_>) =
+            opening.into_iter().partition(|(_, planned)| planned.counted_from.is_some());
+        let mut counts = Vec::with_capacity(counted.len());
+        while !counted.is_empty() {
+            let rates = counted.iter().map(|(index, _)| self.functions[*index as usize].pace.rate());
+            let group: Vec<(u32, Planned)> = counted.drain(..counting::room(rates)).collect();
+            let functions: Vec<&Function> =
+                group.iter().filter_map(|(index, _)| FUNCTIONS.get(*index as usize)).collect();
+            match counting::window(&functions, self.random.random_range(0.0..1.0)) {
+                Some(window) => counts.extend(group.into_iter().zip(window)),
+                None => others.extend(group.into_iter().map(|(index, planned)| (index, planned.longer()))),
+            }
+        }
+        self.demand.windows += counts.len() as u64;
+        for ((index, planned), count) in counts {
+            self.counted(index, &planned, count);
+        }
+        others
+    }
+
+    /// The calls of a function were counted. If there were any, some are timed.
+    fn counted(&mut self, index: u32, planned: &Planned, count: Count) {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return };
+        let Some(own_time) = planned.counted_from else { return };
+        let length = planned.end - planned.start;
+        let limit = governor::intensity().calls;
+        let weight = (count.rate() * length * self.own.get() / limit).max(1.0);
+        let delay = (self.random.random_range(DELAY) * governor::ticks_per_ns()) as u64;
+        let window = Window {
+            delay,
+            length: FOR_EVER,
+            limit: limit as u64,
+            weight: weight as f32,
+            spent: thread::spent(),
+            is_limited: true,
+        };
+        let number = if count.calls > 0 {
+            function.open(tsc::now(), &window, switch_on)
+        } else {
+            function.observation().wrapping_add(1 << 31)
+        };
+        let measured = &mut self.functions[index as usize];
+        measured.strata.opened_apart(number, length / count.own, length);
+        measured.strata.closed(count.calls, 0.0, count.uncertain);
+        measured.stage = Stage::Counted(Counted { start: planned.start, count, own_time });
+        self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
+    }
+
+    /// The stratum in which calls were counted is over, or the run is, at `now`.
+    fn count_is_due(strata: &mut Strata, counted: &Counted, now: f64) {
+        let own = counting::own_time() - counted.own_time;
+        strata.resize_last(now - counted.start, (own / counted.count.own).max(1.0));
     }
 
     fn is_due(&mut self, index: u32) {
@@ -273,6 +350,8 @@ impl Schedule {
                 self.due.push(Reverse((open.end as u64, index)));
             }
             Stage::Open(open) => {
+                // A stratum in which calls are counted begins now.
+                let open = Open { end: self.end_of(index, &open), ..open };
                 let closed = self.closed(function, &open, open.length);
                 let measured = &mut self.functions[index as usize];
                 measured.strata.resize_last(open.end - open.start, open.weight());
@@ -282,11 +361,25 @@ impl Schedule {
                 } else {
                     measured.pace.observed(closed.rate);
                 }
-                let mean = self.functions[index as usize].strata.known_mean() / governor::ticks_per_ns();
+                let mean = measured.strata.known_mean() / governor::ticks_per_ns();
                 self.plan(index, open.end, mean);
+            }
+            Stage::Counted(counted) => {
+                let (now, running) = (self.now(), self.own.get());
+                let measured = &mut self.functions[index as usize];
+                Self::count_is_due(&mut measured.strata, &counted, now);
+                measured.pace.observed(counted.count.rate() * running);
+                let mean = measured.strata.known_mean() / governor::ticks_per_ns();
+                self.plan(index, now, mean);
             }
             Stage::Off | Stage::On { .. } => {}
         }
+    }
+
+    /// The end of an open window's stratum: a counting window's begins now, since what it stands for
+    /// is measured.
+    fn end_of(&self, index: u32, open: &Open) -> f64 {
+        if self.functions[index as usize].pace.is_frequent() { open.end.max(self.now()) } else { open.end }
     }
 
     /// Whether no call was seen since the window began, and the program could not have made one in
@@ -336,6 +429,7 @@ impl Schedule {
                     strata.gap(gap, rate);
                 }
             }
+            Stage::Counted(counted) => Self::count_is_due(&mut strata, &counted, now),
             Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
             Stage::Open(open) => {
                 let passed = function.passed(tsc::now());
@@ -418,10 +512,21 @@ impl Closed {
 
 /// Switches a probe of the profiler's on.
 pub(crate) fn switch_on(id: ProbeId, kind: ProbeType) {
-    let function = match kind {
-        ProbeType::Entry => fire::ENTRY,
-        ProbeType::Exit => fire::EXIT,
-    };
+    switch_on_with(
+        id,
+        match kind {
+            ProbeType::Entry => fire::ENTRY,
+            ProbeType::Exit => fire::EXIT,
+        },
+    );
+}
+
+/// Switches an entry probe on that is to count calls.
+pub(crate) fn switch_on_counting(id: ProbeId) {
+    switch_on_with(id, fire::COUNT);
+}
+
+fn switch_on_with(id: ProbeId, function: ProbeFn) {
     // A refusal concerns a library that was unloaded, or a site that something else has patched:
     // nothing to measure there. SAFETY: the probe functions are never unloaded, and keep the
     // contract of `ProbeFn`.

@@ -60,6 +60,8 @@ struct Window {
     /// Calls in a part of the window that was cut off, at the rate of the rest.
     cut_off: f64,
     uncertain: f64,
+    /// Whether calls were counted and timed in separate windows ([`crate::counting`]).
+    is_timed_apart: bool,
 }
 
 /// Squares and products of the differences between neighbours.
@@ -174,6 +176,16 @@ impl Strata {
 
     /// A window opens.
     pub(crate) fn opened(&mut self, observation: u32, weight: f64, length: f64) {
+        self.open(observation, weight, length, false);
+    }
+
+    /// A window opens in which calls are timed. They were counted in another one, in which each
+    /// stands for `weight` calls: see [`Strata::closed`].
+    pub(crate) fn opened_apart(&mut self, observation: u32, weight: f64, length: f64) {
+        self.open(observation, weight, length, true);
+    }
+
+    fn open(&mut self, observation: u32, weight: f64, length: f64, is_timed_apart: bool) {
         if self.pending.len() == PENDING
             && let Some(window) = self.pending.pop_front()
         {
@@ -188,6 +200,7 @@ impl Strata {
             ticks: 0.0,
             cut_off: 0.0,
             uncertain: 0.0,
+            is_timed_apart,
         };
         self.pending.push_back(window);
     }
@@ -202,9 +215,10 @@ impl Strata {
         }
     }
 
-    /// A call that was timed in a window.
-    pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64) {
+    /// A call that was timed in a window. `is_usual` says that its code was not just rewritten.
+    pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
         match self.pending.iter_mut().find(|window| window.observation == observation) {
+            Some(window) if window.is_timed_apart && !is_usual => {}
             Some(window) => {
                 window.timed += 1.0;
                 window.ticks += ticks;
@@ -220,7 +234,12 @@ impl Strata {
     fn fold(&mut self, window: &Window) {
         let Window { weight, length, .. } = *window;
         let calls = weight * (window.entries + window.cut_off / 2.0);
-        let ticks = weight * window.ticks;
+        let timed = match window.is_timed_apart {
+            true if window.timed > 0.0 => calls,
+            true => 0.0,
+            false => weight * window.timed,
+        };
+        let ticks = if window.timed > 0.0 { timed * (window.ticks / window.timed) } else { 0.0 };
         let rates = [calls / length, ticks / length];
         if let Some(last) = self.last {
             let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
@@ -239,7 +258,7 @@ impl Strata {
         self.last = Some(rates);
         self.windows += 1.0;
         self.calls += calls;
-        self.timed += weight * window.timed;
+        self.timed += timed;
         self.ticks += ticks;
         self.seen += window.entries;
         self.strata_time += length;
@@ -435,7 +454,7 @@ mod tests {
         for number in 0..10 {
             strata.opened(number, 1000.0, 1e6);
             strata.closed(1, 0.0, 0.0);
-            strata.timed_in_window(number, 1000.0, if number == 0 { 1e9 } else { 10.0 });
+            strata.timed_in_window(number, 1000.0, if number == 0 { 1e9 } else { 10.0 }, true);
         }
         let total = strata.finished().ticks(0.0).unwrap().total;
         assert_eq!((total.low, total.high), (400.0, None));
@@ -448,8 +467,8 @@ mod tests {
             strata.opened(number, 2.0, 1e7);
             strata.closed(1, 0.0, 0.0);
         }
-        strata.timed_in_window(0, 2.0, 500.0);
-        strata.timed_in_window(9, 2.0, 500.0);
+        strata.timed_in_window(0, 2.0, 500.0, true);
+        strata.timed_in_window(9, 2.0, 500.0, true);
         let finished = strata.finished();
         assert_eq!(finished.ticks, 2000.0);
         assert_eq!(finished.timed, 4.0);

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use wordpatch::tsc;
 
 use crate::function::{FUNCTIONS, OwnTime};
+use crate::governor;
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 
@@ -71,6 +72,9 @@ pub(crate) struct Thread {
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
     attached: AtomicU64,
+    /// Its processor time then, and when it was last read, in nanoseconds.
+    processor_before: AtomicU64,
+    processor: AtomicU64,
     preemption: Preemption,
     preempted_before: AtomicU64,
     /// Number of first entries of windows that the thread has made.
@@ -147,10 +151,16 @@ impl Thread {
         let now = tsc::now();
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
+        block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
+    }
+
+    fn begins_at(&self, processor_time: u64) {
+        self.processor_before.store(processor_time, Ordering::Relaxed);
+        self.processor.store(processor_time, Ordering::Relaxed);
     }
 
     fn map(owner: u32) -> Option<&'static Self> {
@@ -334,6 +344,31 @@ pub(crate) fn spent() -> u64 {
     blocks().map(spent).sum()
 }
 
+/// Processor time since their first probe of threads that have ended, as far as it was read, in
+/// nanoseconds.
+static PROCESSOR_OF_ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Total processor time since their first probe of all threads that have executed a probe, in
+/// nanoseconds. One system call for each live thread. For the service thread.
+pub(crate) fn processor_time() -> f64 {
+    let time = |block: &Thread| {
+        let owner = block.owner.load(Ordering::Relaxed);
+        if owner == 0 {
+            return 0;
+        }
+        // The clock of a thread that has just ended cannot be read.
+        let now = governor::processor_time(governor::clock_of(owner)) as u64;
+        block.processor.fetch_max(now, Ordering::Relaxed);
+        block.processor_since_attached()
+    };
+    (blocks().map(time).sum::<u64>() + PROCESSOR_OF_ENDED.load(Ordering::Relaxed)) as f64
+}
+
+/// Kernel ids of the live threads that have executed a probe.
+pub(crate) fn live() -> impl Iterator<Item = u32> {
+    blocks().map(|block| block.owner.load(Ordering::Relaxed)).filter(|owner| *owner != 0)
+}
+
 /// Whether more than one live thread has executed a probe.
 pub(crate) fn are_many() -> bool {
     blocks().filter(|block| block.owner.load(Ordering::Relaxed) != 0).nth(1).is_some()
@@ -401,7 +436,16 @@ pub(crate) fn reclaim() {
     }
 }
 
+impl Thread {
+    fn processor_since_attached(&self) -> u64 {
+        let [before, now] =
+            [&self.processor_before, &self.processor].map(|time| time.load(Ordering::Relaxed));
+        now.saturating_sub(before)
+    }
+}
+
 fn release(block: &Thread) {
+    PROCESSOR_OF_ENDED.fetch_add(block.processor_since_attached(), Ordering::Relaxed);
     let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
     ENDED.fetch_add(lived, Ordering::Relaxed);
     // Its thread has ended, and the block is not reused before `owner` is zero.
@@ -422,10 +466,12 @@ pub(crate) fn after_fork_in_child() {
         if own == Some(std::ptr::from_ref(block)) {
             block.owner.store(kernel_id(), Ordering::Relaxed);
             block.attached.store(tsc::now(), Ordering::Relaxed);
+            block.begins_at(governor::of_thread() as u64);
             block.preemption.forget();
         }
     }
     ENDED.store(0, Ordering::Relaxed);
+    PROCESSOR_OF_ENDED.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

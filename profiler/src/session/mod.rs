@@ -157,7 +157,9 @@ impl Session {
         }
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
+        let begin = governor::of_thread();
         self.schedule.release();
+        self.governor.released(begin);
         pause
     }
 }
