@@ -12,7 +12,7 @@ use wordpatch::{Error, FetchWindow, TMax, WaitPolicy, patch, patch_all, tsc};
 /// Every point that a straddler comes to.
 const POINTS: [Point; 8] = [
     Point::Checked,
-    Point::Taken,
+    Point::Acquired,
     Point::Made(1),
     Point::Made(2),
     Point::Made(3),
@@ -81,7 +81,7 @@ fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() 
             };
             stopped_at(site, point, work, || {
                 executor.wait_for_calls(CALLS);
-                let old_stands = matches!(point, Point::Checked | Point::Taken | Point::Made(1..=4));
+                let old_stands = matches!(point, Point::Checked | Point::Acquired | Point::Made(1..=4));
                 let expected = if old_stands { A } else { B };
                 assert_eq!(call(site), expected, "{point:?}");
                 assert_eq!(
@@ -94,7 +94,7 @@ fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() 
                     patch(other, &mov_eax(A), &mov_eax(B)).unwrap();
                     patch(other, &mov_eax(B), &mov_eax(A)).unwrap();
                 }
-                if matches!(point, Point::Taken | Point::Made(1..=4)) {
+                if matches!(point, Point::Acquired | Point::Made(1..=4)) {
                     // SAFETY: as above.
                     let rival = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
                     assert!(matches!(rival, Err(Error::Contended { .. })), "{point:?}: {rival:?}");
@@ -131,7 +131,7 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes as long as a wait, before the last of the first stores.
 fn dawdle(site: usize, point: Point) {
-    if site == LAST.load(Ordering::Relaxed) && point == Point::Taken {
+    if site == LAST.load(Ordering::Relaxed) && point == Point::Acquired {
         // All sites are taken before the first store; this is the last of them.
         LAST.store(0, Ordering::Relaxed);
         set_hook(Some(dawdle_between_stores));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use wordpatch_model::{Change, Job, Program, Scenario};
 
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
-use crate::finisher::further_all;
+use crate::finisher::advance_all;
 use crate::{FetchWindow, Outstanding, Patch, State, finish_patch, start_patch, start_patch_all};
 
 /// Two straddlers that touch each other.
@@ -64,7 +64,7 @@ fn by_address(patches: Vec<Outstanding>) -> Vec<bool> {
 fn by_rounds(patches: Vec<Outstanding>) -> Vec<bool> {
     let mut left: Vec<_> = patches.iter().filter_map(Outstanding::leave_to_finisher).collect();
     while !left.is_empty() {
-        further_all(&left);
+        advance_all(&left);
         left.retain(|patch| patch.state() != State::Finished);
     }
     results(patches)

@@ -59,7 +59,7 @@ impl Site {
     /// Makes the next instruction of the one that stands there, of both its bytes or the first
     /// alone; says whether the site could be had.
     fn patch(&self, length: usize) -> bool {
-        let Ok(mut owned) = OwnedSite::take(self.address) else { return false };
+        let Ok(mut owned) = OwnedSite::acquire(self.address) else { return false };
         self.owner.with_mut(|_| ());
         let old = self.front.load(Ordering::Relaxed);
         assert_ne!(old, INT3, "the site is another's");
@@ -168,7 +168,7 @@ fn a_foreign_int3_stays_foreign_while_the_site_is_taken_and_given_back() {
         site.front.store(INT3, Ordering::Relaxed);
         let taker = site.on_a_thread(|site| {
             for _ in 0..2 {
-                drop(OwnedSite::take(site.address).expect("nobody else takes it"));
+                drop(OwnedSite::acquire(site.address).expect("nobody else takes it"));
             }
         });
         assert_eq!(meaning_of_int3(site.address, || site.is_int3()), Int3::Foreign);
@@ -203,7 +203,7 @@ fn a_site_in_the_first_segment_leaves_those_in_the_second_known() {
         let mut locked = Vec::new();
         // Some of them find room in the first segment after others had to go to the second.
         for address in [SITE, NEIGHBOUR].into_iter().chain(0x2000..0x2004) {
-            let Ok(mut owned) = OwnedSite::take(address) else { continue };
+            let Ok(mut owned) = OwnedSite::acquire(address) else { continue };
             owned.lock(address + 1, &old);
             locked.push((address, owned));
             for (address, _) in &locked {

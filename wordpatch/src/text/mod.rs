@@ -171,7 +171,7 @@ impl TextRef {
     }
 
     /// The place `offset` bytes further, in the same mapping.
-    pub(crate) fn behind(&self, offset: usize) -> Self {
+    pub(crate) fn at_offset(&self, offset: usize) -> Self {
         let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
         Self { address: self.address + offset, writable, ..*self }
     }
@@ -291,7 +291,7 @@ impl TextRef {
                 let view = writable.as_ptr().wrapping_add(offset);
                 let stored = store::compare_exchange(window, view, old, new);
                 if stored.is_ok() && self.is_private {
-                    self.behind(offset).show(window, old, new)?;
+                    self.at_offset(offset).show(window, old, new)?;
                 }
                 stored
             },
@@ -632,14 +632,14 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
 /// Whether the text at all these places, with these lengths, is what was written there. Unlike
 /// [`TextRef::is_stale`], reads the bytes by system calls, a thousand places at a time, so the text
 /// need not be mapped. Text that is written where it is executed cannot be checked.
-pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
+pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
     /// The kernel's limit for one call (UIO_MAXIOV).
     const AT_ONCE: usize = 1024;
-    let can_be_told = |(place, _): &&(TextRef, usize)| {
+    let can_be_checked = |(place, _): &&(TextRef, usize)| {
         place.writable.is_some_and(|view| view.addr().get() != place.address)
     };
-    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_told).collect();
-    let are_there = |places: &[&(TextRef, usize)]| {
+    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_checked).collect();
+    let are_current = |places: &[&(TextRef, usize)]| {
         let remote: Vec<libc::iovec> = places
             .iter()
             .map(|(place, length)| libc::iovec {
@@ -674,7 +674,7 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
         };
         read == found.len() as isize && places.iter().all(is_same)
     };
-    places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
+    places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_current(places)))
 }
 
 /// The addresses of pages in `range` that a debugger has copied: stores to text there show only

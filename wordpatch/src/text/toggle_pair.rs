@@ -46,7 +46,7 @@ impl TogglePair {
     /// If they cross a boundary of `window`, or the two differ in length.
     pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
         assert_eq!(forms[0].len(), forms[1].len());
-        let place = place.behind(offset);
+        let place = place.at_offset(offset);
         let quadword = Quadword::of(window, place.address, forms[0].len());
         let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back()).cast());
         Self {

@@ -90,7 +90,7 @@ mod tests {
         }
         for text in [int3, no_int3] {
             let site = text.as_ptr().addr();
-            let mut owned = OwnedSite::take(site).unwrap();
+            let mut owned = OwnedSite::acquire(site).unwrap();
             owned.lock(site + 100, &Bytes::new(&[1, 2]).unwrap());
             assert_eq!(resumed(text, TRAP, 3), (100, true));
             assert_eq!(resumed(text, None, 0), (100, true), "passed on by a handler without SA_SIGINFO");
