@@ -9,9 +9,7 @@ pub(crate) fn two() -> Option<[usize; 2]> {
     let mut usable = (0..CpuSet::count()).filter(|processor| allowed.is_set(*processor).unwrap_or(false));
     let two = usable.next().zip(usable.next());
     if two.is_none() {
-        eprintln!(
-            "skipped: the process may use one processor only, where no two threads run at the same moment"
-        );
+        eprintln!("skipped: the process may use one processor only, so threads cannot run at the same time");
     }
     two.map(|(first, second)| [first, second])
 }

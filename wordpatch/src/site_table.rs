@@ -285,7 +285,7 @@ impl OwnedSite {
     /// [`Error::TableFull`], [`Error::MemoryMap`].
     pub(crate) fn acquire(site: usize) -> Result<Self, Error> {
         #[cfg(model)]
-        if let Some(is_free) = wordpatch_model::environment::take(site) {
+        if let Some(is_free) = wordpatch_model::environment::acquire(site) {
             let owned = || Self { record: &UNUSED, state: 0, modelled: Some(site) };
             return is_free.then(owned).ok_or(Error::Contended { address: site });
         }

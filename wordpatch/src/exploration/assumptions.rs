@@ -19,13 +19,13 @@ fn expected(dropped: Assumption) -> (Scenario, fn(&Flaw<Violation>) -> bool) {
     }
     let inside = CALL.len();
     match dropped {
-        Assumption::StoresAreWhole | Assumption::FetchedBytesStoodThere => (scenario(inside), mixture),
+        Assumption::StoresAreAtomic | Assumption::FetchedBytesWereStored => (scenario(inside), mixture),
         Assumption::WaitsEndStaleness
         | Assumption::StalenessIsBounded
         | Assumption::WaitsReachEveryCore
         | Assumption::HandlerReturnSerializes
-        | Assumption::NobodyEntersTheMiddle
-        | Assumption::NobodyElseWrites => (scenario(3), mixture),
+        | Assumption::NoJumpIntoInstruction
+        | Assumption::NoForeignStores => (scenario(3), mixture),
         // The record is released before the last store is visible.
         Assumption::StoresKeepOrder => {
             (scenario(3), |flaw| matches!(flaw, Flaw::Violation(Violation::ForeignTrap)))

@@ -174,6 +174,6 @@ fn old_bytes_that_do_not_stand_there() {
     let site = Straddler::ANY;
     let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
     check(&scenario(site.patch(&CALL, &OTHER_CALL)), &scenario(site.patch(&NOP, &OTHER_CALL)), |flaw| {
-        *flaw == Flaw::Violation(Violation::NobodySucceeded(0))
+        *flaw == Flaw::Violation(Violation::AllPatchesFailed(0))
     });
 }
