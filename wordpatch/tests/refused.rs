@@ -57,7 +57,7 @@ fn start(site: usize) -> Result<wordpatch::Outstanding, Error> {
 
 #[test]
 fn straddlers_are_refused_unchanged_and_single_stores_are_made() {
-    alone("straddlers_are_refused_untouched_and_single_stores_are_made", || {
+    alone("straddlers_are_refused_unchanged_and_single_stores_are_made", || {
         let _model = with_window(FetchWindow::Bytes8);
         refuse_membarrier();
         let sites = [functions(1, STRADDLING), functions(2, INSIDE)].concat();
