@@ -102,7 +102,7 @@ impl Probe {
 
     /// Assigns the new site after the library was loaded again and the site was retargeted to the
     /// stub.
-    pub(crate) fn come_back(&self, site: &'static Switch) {
+    pub(crate) fn reassign(&self, site: &'static Switch) {
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
         if self.function_address.load(Ordering::Relaxed) == 0 {
             let _ = site.activate();

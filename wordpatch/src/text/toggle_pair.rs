@@ -169,13 +169,13 @@ impl TogglePair {
 
     /// Whether this pair, of text that was unmapped, equals `now`, a pair in the text that was
     /// mapped in its place.
-    pub fn is_again(&self, now: &Self) -> bool {
+    pub fn is_equivalent(&self, now: &Self) -> bool {
         let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
         of(self) == of(now)
     }
 
     /// Whether both were resolved in the same mapping.
-    pub fn is_of_one_text_with(&self, other: &Self) -> bool {
+    pub fn shares_text_with(&self, other: &Self) -> bool {
         let distance = |forms: &Self| {
             let view = forms.place().writable.map(|view| view.as_ptr().addr());
             view.map(|view| view.wrapping_sub(forms.address))
