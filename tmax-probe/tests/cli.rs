@@ -142,11 +142,11 @@ fn an_interrupted_full_run_is_resumed() {
     };
     let (code, stderr) = interrupt(start(&["--full"]), &journal, 0);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(stderr.contains("`tmax-probe --full` goes on from"), "{stderr}");
+    assert!(stderr.contains("`tmax-probe --full` resumes from"), "{stderr}");
     let first = trials(&journal);
 
     let (code, stderr) = interrupt(start(&["--full"]), &journal, first);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(stderr.contains(&format!("going on after {first} trials")), "{stderr}");
+    assert!(stderr.contains(&format!("resuming after {first} trials")), "{stderr}");
     assert!(trials(&journal) > first);
 }
