@@ -51,7 +51,7 @@ fn latent(options: &Options, cycles_per_tick: f64) -> Table {
         "A call site in a loop (paper, section 8.5: off, 0 cycles inside a window, 1 to 2 with a jump, 4 with an island)",
         format!(
             "Ticks per iteration more than the same loop without the site; \"cycles\" is the median in core cycles ({cycles_per_tick} \
-             per tick). A tail call stands in a function of its own, and is compared with a bare RET there. On: it calls an empty \
+             per tick). A tail call is in a separate function, and is compared with a bare RET there. On: it calls an empty \
              function."
         ),
         &[

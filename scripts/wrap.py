@@ -63,7 +63,7 @@ def fill(words, first, rest):
 
 
 def words_of(text):
-    """What may stand in a line of its own. Code in backquotes and the text of a link are not divided."""
+    """The units that are not divided by line breaks: words, code in backquotes, and texts of links."""
     parts, inside = [], False
     for word in text.split():
         if inside:

@@ -105,7 +105,7 @@ fn exchange_in_lines() -> f64 {
         word.compare_exchange(old, old + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     };
     let (time, done) = ticks(|| LINES.iter().all(|line| exchange(black_box(line))));
-    assert!(done, "nobody else writes");
+    assert!(done, "no other thread writes");
     time / LINES.len() as f64
 }
 

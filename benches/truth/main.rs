@@ -235,7 +235,7 @@ impl Tables {
             ),
             functions: Table::new(
                 "The same function by function",
-                "Of the last run; ns. true: timed alone, the mean of two runs. \"below\" stands for below the clock's resolution.",
+                "Of the last run; ns. true: timed alone, the mean of two runs. \"below\" means below the clock's resolution.",
                 &[
                     "program",
                     "function",

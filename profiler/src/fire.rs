@@ -16,8 +16,7 @@ use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
-/// The cost of a probe outside of its own two readings of the clock, in ticks: measured by
-/// [`calibrate`].
+/// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 /// The measured latency of a call of an empty function, in ticks.

@@ -263,7 +263,7 @@ mod tests {
         assert!(pop(&outer, exit(1, 2, 0xb, 0x90)).is_none(), "called from elsewhere");
         assert!(
             pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(),
-            "a long call, met again in a later observation"
+            "a long call, found in a later observation"
         );
     }
 

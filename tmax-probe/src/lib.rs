@@ -31,7 +31,7 @@
 //! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a
 //!    loop and check its effect ([`trial`], [`kernel`]). Both forms, and all their mixtures, are
 //!    `mov` instructions that leave different values in registers: a mixture is detected without a
-//!    crash. The paper's own kernel crashes; each trial has a process of its own
+//!    crash. The paper's own kernel crashes; each trial runs in a separate process
 //!    ([`kernel::child`]).
 //! 2. Trials of a round differ in one parameter only ([`plan`]): in the offset of the split, by one
 //!    store, for the window; in the wait, by the protocol, for T_max.

@@ -289,7 +289,7 @@ fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     }
     assert!(!finish_patch(site).unwrap());
     assert!(matches!(finish_patch(site), Err(Error::TextGone { .. })));
-    assert!(finish_patch(site).unwrap(), "it is told once");
+    assert!(finish_patch(site).unwrap(), "it is reported once");
     // SAFETY: mapped above.
     assert!(unsafe { page.cast::<[u8; 4096]>().read() }.iter().all(|byte| *byte == 0x77));
 }

@@ -75,7 +75,7 @@ fn a_child_forked_during_a_patch_has_the_old_instruction() {
             check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction is there");
             check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is still the parent's");
             check(matches!(finish_patch(site), Err(Error::Forked { .. })), "by address too");
-            check(matches!(finish_patch(site), Ok(true)), "it is told once");
+            check(matches!(finish_patch(site), Ok(true)), "it is reported once");
             // SAFETY: as above.
             check(unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok(), "the child patches");
             check(call(site) == 7, "the child executes its patch");
@@ -100,7 +100,7 @@ fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
             check(finisher.take_over(&handle).is_err(), "the finisher's thread is the parent's");
             drop(finisher);
             let results = handle.finish_all();
-            check(matches!(results[..], [Err(Error::Forked { address })] if address == site), "it is told");
+            check(matches!(results[..], [Err(Error::Forked { address })] if address == site), "it is reported");
             check(first_byte(site) == 0xcc, "nothing was stored");
         },
         || (),

@@ -15,7 +15,7 @@
 //!    call with a retired id finds other ids, or none, and returns an error.
 //! 3. Retiring a group clears the ids in the slot first, then reads the number of calls. Both sides
 //!    store before they load, and these operations have one order for all threads: either the
-//!    retiring thread sees the call, or the call sees that the ids are gone.
+//!    retiring thread sees the call, or the call sees that the ids are retired.
 //! 4. If there is a call in progress, the object is kept until the next group is made or dropped.
 //!    Dropping a group never waits: a call may have been made by a signal handler, or by a thread
 //!    that is stopped.

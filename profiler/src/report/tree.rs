@@ -15,7 +15,7 @@
 //!    instead.
 //! 4. The roots are nodes that are called from code without probes, with that share of their time,
 //!    and those that nothing calls, with all of it. Below a node that is shown with a share of its
-//!    time, every arc has the same share of its own.
+//!    time, every arc has the same share.
 //! 5. Nodes with less than 0.5 % of the time of all roots are omitted: the tree stays small even if
 //!    there are many paths.
 

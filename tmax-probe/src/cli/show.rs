@@ -46,13 +46,13 @@ fn text(path: &str, calibration: &Calibration) -> String {
     let percent = |share: f64| share * 100.0;
     let window = if evidence.torn_at_border_at_least > 0.0 {
         format!(
-            "of {} trials inside it none tore, {:.2} % at most; {:.1} % or more tear at its border ({level} %)",
+            "of {} trials inside it none tore, at most {:.2} % tear; at its boundary, {:.1} % or more tear ({level} %)",
             evidence.trials_inside_window,
             percent(evidence.torn_inside_at_most),
             percent(evidence.torn_at_border_at_least)
         )
     } else {
-        "the vendors' promise; the run could not tell more".to_owned()
+        "the vendors' guarantee; the run did not support a larger one".to_owned()
     };
     let t_max = model.t_max_ticks.map_or("unknown".into(), |ticks| {
         format!(

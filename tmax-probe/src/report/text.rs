@@ -240,7 +240,7 @@ fn waits(out: &mut String, tears: &Findings) -> fmt::Result {
 
 fn costs(out: &mut String, costs: &Costs) -> fmt::Result {
     let mut line = |ticks: u64, what: &str| writeln!(out, "  {ticks:>8}  {what}");
-    line(costs.store, "store of a patch, code nobody runs")?;
+    line(costs.store, "store of a patch, code not executed")?;
     line(costs.alias_store, "the same through a second mapping")?;
     line(costs.mprotect_pair, "mprotect to writable and back")?;
     line(costs.int3_round_trip, "INT3 through a SIGTRAP handler and back")?;

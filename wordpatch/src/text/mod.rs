@@ -11,7 +11,7 @@
 //! If the system refuses memory files, the caller can choose [`TextAccess::Mprotect`], which makes
 //! the pages writable *and* executable during each store. It is never chosen automatically.
 //!
-//! # Text that goes away
+//! # Text that is unmapped
 //! An alias outlives the text it belongs to. A store to the site of a library that was unloaded
 //! goes to memory that is not executed, so it can harm neither the process nor a library mapped at
 //! the same address later. [`forget`] ends an alias.

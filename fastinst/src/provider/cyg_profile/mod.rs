@@ -97,7 +97,7 @@ const NOT_YET: Duration = Duration::from_millis(1);
 /// does not exist in this process.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Number of bytes used for all objects, by data that have no count of their own.
+/// Number of bytes used for all objects, by data that are not counted separately.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// An object that was examined.
