@@ -32,7 +32,7 @@ use wordpatch::{FetchModel, serialize_all_cores};
 
 fn main() {
     let options = Options::parse();
-    let mut report = Report::new("What does a probe cost, in ticks, the code that runs through it?");
+    let mut report = Report::new("How many ticks does a probe cost the code that executes it?");
     options.progress("sites that are off");
     let cycles_per_tick = report.host().cycles_per_tick;
     report.push(latent(&options, cycles_per_tick));

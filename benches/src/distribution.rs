@@ -6,7 +6,7 @@ pub struct Distribution {
     /// How many measurements there were.
     pub count: usize,
     /// The mean without the lowest and the highest hundredth: the paper reports means, and a
-    /// measurement in which the processor was given to another process says nothing about the code.
+    /// measurement during which the thread was preempted is not a property of the code.
     pub mean: f64,
     /// One in ten is smaller.
     pub p10: f64,

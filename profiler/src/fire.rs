@@ -3,8 +3,8 @@
 //!
 //! Entry: if it is observed, it is pushed on the thread's stack of entries; the clock is read last.
 //! Exit: the clock is read first; the entry is looked up, and the difference recorded. The time
-//! that the thread spent in probes in between is subtracted, so a function is not charged for the
-//! probes of its callees; so is the time for which the thread was preempted.
+//! that the thread spent in probes between the two is subtracted, so a function is not charged for
+//! the probes of its callees; so is the time for which the thread was preempted.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};

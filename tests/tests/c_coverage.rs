@@ -108,7 +108,7 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::deactivate", Call("callpatch_deactivate")),
     ("callpatch/src/site.rs::is_stale", Call("callpatch_is_stale")),
     ("callpatch/src/site.rs::state", Call("callpatch_state")),
-    ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is the whole of it")),
+    ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is all of it")),
     ("callpatch/src/retarget.rs::retarget", Call("callpatch_retarget")),
     ("callpatch/src/encoding.rs", Left("callpatch_describe returns the shape")),
     ("callpatch/src/strategy.rs", Left("callpatch_describe returns the strategy")),
@@ -123,7 +123,7 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/registry.rs::with_metadata", Call("fastinst_metadata")),
     (
         "fastinst/src/registry.rs::lasting_metadata",
-        Left("the header says which probes' strings live as long as the process"),
+        Left("the header states which probes' strings live as long as the process"),
     ),
     ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),

@@ -1,6 +1,6 @@
 //! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture
 //! program must print and end as it does without the preload, must not hang, and must write a
-//! report with its functions, or one line that says why there is none.
+//! report with its functions, or one line with the reason why there is none.
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -47,7 +47,7 @@ const SHAPES: &[Build] = &[
 enum Expect {
     /// With a report.
     Report,
-    /// With a report, or with a line on stderr that says why there is none.
+    /// With a report, or with a line on stderr with the reason why there is none.
     ReportOrLine,
     /// Without report and line: the user did not ask for one.
     Nothing,
@@ -197,7 +197,7 @@ fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
             for plugin in ["plugin_a", "plugin_b"] {
                 assert!(
                     !name.starts_with(plugin) || object.contains(plugin),
-                    "{name} is said to be in {object}"
+                    "{name} is reported in {object}"
                 );
             }
         }

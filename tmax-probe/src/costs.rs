@@ -60,7 +60,7 @@ pub struct Membarrier {
 }
 
 impl Costs {
-    /// The cost of a wait by `membarrier` in its worse situation: the larger 90th percentile.
+    /// The cost of a wait by `membarrier` in the worst case: the larger 90th percentile.
     pub fn membarrier_at_worst(&self) -> u64 {
         self.membarrier.iter().map(|at| at.p90).max().unwrap_or(0)
     }

@@ -23,9 +23,9 @@
 //! # The question
 //! Other cores eventually see a store to code that they execute, but possibly not atomically. Two
 //! properties decide how code may be rewritten: the **fetch window**, the largest aligned block in
-//! which a store is never seen in part, and **T_max**, the longest time for which a core may
-//! continue with bytes that were replaced. The paper (section 3) assumes the cache line for the
-//! first and measures the second (section 8.1, Figure 9). This crate measures both.
+//! which instruction fetch never sees part of a store, and **T_max**, the longest time for which a
+//! core may continue with bytes that were replaced. The paper (section 3) assumes the cache line
+//! for the first and measures the second (section 8.1, Figure 9). This crate measures both.
 //!
 //! # The method
 //! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a

@@ -130,7 +130,7 @@ fn by_one_store(number: u64, of_class: u32) -> Spec {
     let all: Vec<u32> = boundaries().filter(|boundary| class(*boundary) == of_class).collect();
     let mut random = SmallRng::seed_from_u64(spec.seed ^ u64::from(of_class));
     let boundary = *all.choose(&mut random).expect("each class has a boundary");
-    // A locked store across two lines is a split lock, which stalls the whole machine.
+    // A locked store across two lines is a split lock, which stalls the entire machine.
     let method = if boundary < CACHE_LINE { spec.method } else { Method::Store };
     Spec { boundary, method, seed: random.random(), ..spec }
 }

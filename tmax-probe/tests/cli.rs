@@ -45,7 +45,10 @@ fn a_simulated_machine_is_recovered_and_nothing_is_kept() {
         "{stdout}"
     );
     let (stdout, _) = run(home.path(), &["--simulate", "64:500"], 3);
-    assert!(stdout.contains("fetch window   not known: tears were seen across cache lines only"), "{stdout}");
+    assert!(
+        stdout.contains("fetch window   not known: there were tears across cache lines only"),
+        "{stdout}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Memory within reach of a 32-bit displacement: for code that patched text jumps to.
 //!
-//! A block is written once and then sealed read-execute; its data pages, if asked for, stay
+//! A block is written once and then sealed read-execute; its data pages, if requested, stay
 //! read-write. No page is ever both writable and executable. Blocks are never freed: a thread may
 //! be inside one at any time.
 

@@ -5,7 +5,7 @@
 //!
 //!            front    | back
 //! old        e8 11 22 | 33 44
-//! store      cc 11 22 | 33 44    lock; the whole old front is compared, so one patcher wins
+//! store      cc 11 22 | 33 44    lock; all bytes of the old front are compared, so one patcher succeeds
 //! wait                           partner of the executors' fetch: without it, old front + new back
 //! store      cc 11 22 | 44 00    back
 //! wait                           without it, new front + old back

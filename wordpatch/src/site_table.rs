@@ -202,7 +202,7 @@ fn reserved() -> Result<&'static Header, Error> {
                 // Release: pairs with the handler's Acquire, which then finds zeroed memory and its
                 // size.
                 TABLE.store(table, Ordering::Release);
-                // SAFETY: mapped for ever, zeroed, and a `Header` may be all zero.
+                // SAFETY: never unmapped, zeroed, and a `Header` may be all zero.
                 return Ok(unsafe { &*table });
             }
             Err(errno) => refusal = errno,
@@ -212,7 +212,7 @@ fn reserved() -> Result<&'static Header, Error> {
 }
 
 fn header() -> Option<&'static Header> {
-    // SAFETY: null, or mapped for ever by `reserve`.
+    // SAFETY: null, or a mapping by `reserve` that is never unmapped.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 

@@ -100,7 +100,10 @@ fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
             check(finisher.take_over(&handle).is_err(), "the finisher's thread is the parent's");
             drop(finisher);
             let results = handle.finish_all();
-            check(matches!(results[..], [Err(Error::Forked { address })] if address == site), "it is reported");
+            check(
+                matches!(results[..], [Err(Error::Forked { address })] if address == site),
+                "it is reported",
+            );
             check(first_byte(site) == 0xcc, "nothing was stored");
         },
         || (),

@@ -13,7 +13,7 @@ pub struct Estimate {
     pub value: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end; `None` if the report only says "at least `low`".
+    /// The upper end; `None` if the report has a lower limit only.
     pub high: Option<f64>,
 }
 

@@ -84,7 +84,8 @@ use index::{FreeLeaves, Index};
 /// [announced](Group::announce) are passed to them.
 ///
 /// The object is dropped with its group, or, if a call is in progress, when the next group is made
-/// or dropped. A child that was forked while another thread was in a call may keep it for ever.
+/// or dropped. A child that was forked while another thread was in a call may keep it for the life
+/// of the process.
 pub trait Sites: Send + Sync {
     /// Makes the site call `function` whenever it is executed, with the probe's id and two
     /// arguments that the provider documents.
@@ -283,7 +284,7 @@ pub struct ReservedIds {
 }
 
 impl ReservedIds {
-    /// Allocates `count` consecutive ids, in whole blocks of 64.
+    /// Allocates `count` consecutive ids, in complete blocks of 64.
     ///
     /// # Errors
     /// [`Error::TooManyProbes`]: there are not enough consecutive free ids, or too many groups.

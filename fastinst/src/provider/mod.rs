@@ -1,7 +1,8 @@
 //! Providers: the sources of probes.
 //!
-//! A provider knows where sites are, what they look like and when they fire. Ids, callbacks and the
-//! functions that switch a probe are the same for all providers. There are two kinds of probes:
+//! A provider determines where sites are, what they look like and when they fire. Ids, callbacks
+//! and the functions that switch a probe are the same for all providers. There are two kinds of
+//! probes:
 //!
 //! * Permanent probes, which exist as long as the process; if their library is unloaded, they work
 //!   again when it is loaded again. They are in a table of fastinst; [`cyg_profile`] makes them.

@@ -26,9 +26,9 @@ pub(super) fn run(arguments: &Show) -> Result<u8, Failure> {
         Status::Absent => {
             let places: Vec<_> = candidates().iter().map(|path| path.display().to_string()).collect();
             let looked = if places.is_empty() {
-                "the environment says that none is to be used".to_owned()
+                "disabled by the environment".to_owned()
             } else {
-                format!("nothing at {}; run tmax-probe", places.join(" nor at "))
+                format!("there is no file at {}; run tmax-probe", places.join(" or at "))
             };
             say(&format!("no calibration: {looked}"));
             Ok(code::FAILED)
@@ -56,7 +56,8 @@ fn text(path: &str, calibration: &Calibration) -> String {
     };
     let t_max = model.t_max_ticks.map_or("unknown".into(), |ticks| {
         format!(
-            "{ticks} ticks: {} times the smallest clean wait of {}; of {} trials from there on none tore, {:.2} % at most",
+            "{ticks} ticks: {} times the smallest clean wait of {}; of {} trials with this wait or a longer one none tore, at \
+             most {:.2} % tear",
             evidence.safety_factor,
             evidence.clean_wait_ticks,
             evidence.trials_at_clean_waits,

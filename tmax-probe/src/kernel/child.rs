@@ -84,7 +84,7 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
         }
         (None, _) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().last().unwrap_or("it said nothing");
+            let said = said.lines().last().unwrap_or("it printed nothing");
             Err(child_error(std::io::Error::other(format!("it ended with {}: {said}", output.status))))
         }
     }

@@ -216,7 +216,7 @@ pub(crate) fn transitions(
             let is_locked = state.owners[site(address)].is_some_and(|owner| owner.lock.is_some());
             let given = if is_locked { Answer::Yes } else { Answer::No };
             out.push(
-                format_args!("{at} asks whether {address:#x} is locked: {given:?}"),
+                format_args!("{at} reads whether {address:#x} is locked: {given:?}"),
                 answer(scenario, state.clone(), me, given),
             );
         }
@@ -249,7 +249,7 @@ fn is_visible(
     out: &mut Transitions<State, Violation>,
 ) {
     let (program, patcher) = (&scenario.patchers[me], &state.patchers[me]);
-    let job = patcher.job(program).expect("it asks");
+    let job = patcher.job(program).expect("a call that polls");
     if !patcher.refused {
         let mut next = state.clone();
         let skipped = job.skipped_wait.is_some_and(|which| which as u64 + 1 == since);

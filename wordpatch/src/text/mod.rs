@@ -417,8 +417,8 @@ impl TextMapping {
             fork::watch()?;
             // Before a child can share this text and its locked sites.
             site_table::reserve()?;
-            // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the
-            // caller's obligation.
+            // SAFETY: the range is mapped readable, and not written or remapped by other code, by
+            // the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
         };
         let is_given_out = !IS_PREPARING.get();
@@ -489,7 +489,7 @@ pub unsafe fn release(range: &Range<usize>) {
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
     for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
         let view = mapping.writable.expect("a copied mapping has a writable view");
-        // SAFETY: the view is ours, and the caller says that nobody executes its pages.
+        // SAFETY: the view is ours, and its pages are not executed, by the caller's obligation.
         unsafe { alias::empty(view, mapping.range.len()) };
         RELEASED.lock().unwrap_or_else(|e| e.into_inner()).push((mapping.range, View(view)));
     }
@@ -624,7 +624,7 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
         let wanted = *site..site + old.len();
         let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
         let place = mapping.at(*site);
-        // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
+        // SAFETY: the caller's obligations; the site is not executed while its bytes are restored.
         unsafe { place.put_back(old) };
     }
 }

@@ -307,8 +307,8 @@ fn revived(new: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Opti
     let first = *previous.first()?;
     let are_equivalent =
         previous.iter().zip(new).all(|(old, new)| old.is_equivalent(new) && old.shares_text_with(first));
-    // SAFETY: only our caller knows the new switches, and drops them. The old ones are the same
-    // calls, in text that is mapped.
+    // SAFETY: the new switches are used by our caller only, which drops them. The old ones are the
+    // same calls, in text that is mapped.
     (are_equivalent && unsafe { first.revive() }).then_some(previous)
 }
 
@@ -368,7 +368,7 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
         return;
     }
     // If another thread has switched one of them meanwhile, it may have found it still on, before
-    // it was switched off here. The state that it wants is visible now.
+    // it was switched off here. The requested state is visible now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }

@@ -48,7 +48,7 @@ fn with_all_arguments(function: PlainFn) -> ProbeFn {
     unsafe { std::mem::transmute::<PlainFn, ProbeFn>(function) }
 }
 
-/// The pointer that is passed to a callback. The header says that it is used on other threads.
+/// The pointer that is passed to a callback. The header states that it is used on other threads.
 #[derive(Clone, Copy)]
 struct UserData(*mut c_void);
 
