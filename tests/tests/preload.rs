@@ -60,8 +60,8 @@ fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled:
     builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
 }
 
-/// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a
-/// processor in that time on a busy machine; then there are no samples, and the run is repeated.
+/// A fixture runs for a few tens of milliseconds. Its probes are made by a thread that may not get
+/// a processor in that time on a busy machine; then there are no samples, and the run is repeated.
 /// Other faults occur every time.
 const ATTEMPTS: usize = 5;
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use fastinst_sigsafe::Segments;
 
-use super::index::{Index, PriorState};
+use super::index::{Arrival, Index, PriorState};
 use crate::probe::{ProbeId, ProbeKind};
 use crate::service;
 
@@ -68,7 +68,8 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     };
     let Some(number) = known.index.find(site) else { return };
     let starts_here = known.index.start(number) == this_fn;
-    match known.index.arrive(number, is_entry && starts_here) {
+    let arrival = if is_entry && starts_here { Arrival::Entry } else { Arrival::Other };
+    match known.index.arrive(number, arrival) {
         PriorState::Unmarked => notify(),
         PriorState::Queued => {}
         PriorState::Done if is_entry => {

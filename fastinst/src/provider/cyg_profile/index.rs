@@ -34,6 +34,15 @@ pub(super) enum PriorState {
     Done,
 }
 
+/// A call that arrives from an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// An entry of the function that starts there, which is counted.
+    Entry,
+    /// Any other call.
+    Other,
+}
+
 /// The blocks that are searched for queued intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocks {
@@ -90,13 +99,13 @@ impl Index {
         self.starts.get(number + 1).map(|start| self.base + *start as usize)
     }
 
-    /// Records the arrival of a call from an interval. With `counts`, the call is an entry of the
-    /// function that starts there, and is counted, unless the result is [`PriorState::Done`].
-    pub(super) fn arrive(&self, number: usize, counts: bool) -> PriorState {
+    /// Records the arrival of a call from an interval. An entry is counted, unless the result is
+    /// [`PriorState::Done`].
+    pub(super) fn arrive(&self, number: usize, arrival: Arrival) -> PriorState {
         let word = &self.words[number];
         let mut seen = word.load(Ordering::Relaxed);
         // The count stays far below the flags, even if many threads increment it concurrently.
-        if counts && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
+        if arrival == Arrival::Entry && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
             seen = word.fetch_add(1, Ordering::Relaxed);
         }
         if seen & DONE != 0 {
@@ -190,10 +199,10 @@ mod tests {
     #[test]
     fn an_interval_is_queued_once_and_its_entries_are_counted_until_it_is_done() {
         let index = Index::new(0, (0..10_000).collect());
-        assert_eq!(index.arrive(7, true), PriorState::Unmarked);
-        assert_eq!(index.arrive(7, true), PriorState::Queued);
-        assert_eq!(index.arrive(7, false), PriorState::Queued);
-        assert_eq!(index.arrive(9_999, false), PriorState::Unmarked);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Unmarked);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Queued);
+        assert_eq!(index.arrive(7, Arrival::Other), PriorState::Queued);
+        assert_eq!(index.arrive(9_999, Arrival::Other), PriorState::Unmarked);
         assert_eq!(index.take_queued(Blocks::Marked), [7, 9_999]);
         assert_eq!(index.take_queued(Blocks::Marked), []);
         assert_eq!(
@@ -201,14 +210,14 @@ mod tests {
             [7, 9_999],
             "an interval stays queued when its mark is taken"
         );
-        assert_eq!(index.arrive(7, true), PriorState::Queued);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Queued);
         assert_eq!((index.finish(7), index.finish(9_999)), (3, 0));
-        assert_eq!(index.arrive(7, true), PriorState::Done);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Done);
         assert_eq!(index.take_queued(Blocks::All), []);
         assert_eq!(index.finish(7), 0);
-        assert_eq!(index.arrive(8, true), PriorState::Unmarked);
+        assert_eq!(index.arrive(8, Arrival::Entry), PriorState::Unmarked);
         assert_eq!(index.reset(), [(8, 1)]);
-        assert_eq!(index.arrive(7, false), PriorState::Unmarked);
+        assert_eq!(index.arrive(7, Arrival::Other), PriorState::Unmarked);
     }
 
     #[test]
@@ -220,7 +229,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        if index.arrive(0, true) == PriorState::Done {
+                        if index.arrive(0, Arrival::Entry) == PriorState::Done {
                             missed.fetch_add(1, Ordering::Relaxed);
                         }
                     }
