@@ -793,7 +793,8 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
         .args(["-ex", "continue", "-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "detach"])
         .env_remove("LD_PRELOAD");
     let run = run(&mut gdb);
-    // The debugger leaves it stopped, as when it attached. SAFETY: a signal to our own child.
+    // The debugger leaves it stopped, as when it attached.
+    // SAFETY: a signal to our own child.
     unsafe { libc::kill(program.id().cast_signed(), libc::SIGCONT) };
     let end = program.wait().unwrap();
     let output = String::from_utf8_lossy(&run.stdout);

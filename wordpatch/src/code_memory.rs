@@ -124,8 +124,8 @@ impl CodeBuffer {
         // SAFETY: the view is mapped shared, and `length` long.
         let start = unsafe { alias::map_executable(self.view.start, length) }.map_err(refused)?;
         let text = View { start, length };
-        // The pages are kept; this mapping of them is needed only where code is patched. // SAFETY:
-        // a shared mapping of ours, whose pages are mapped again when they are accessed.
+        // The pages are kept; this mapping of them is needed only where code is patched.
+        // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         text::register(text.range(), self.view.start);
         Ok(CodeMemory { text, view: self.view, code })

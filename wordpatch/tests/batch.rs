@@ -23,7 +23,7 @@ fn thousands_of_straddlers_in_one_batch() {
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(5_000, STRADDLING);
     let (a, b) = (mov_eax(A), mov_eax(B));
-    // SAFETY: the text is not executed .
+    // SAFETY: the text is not executed.
     unsafe {
         all_done(&patch_all(&patches(&sites, &a, &b)));
         assert!(sites.iter().all(|site| call(*site) == B));
@@ -67,7 +67,7 @@ fn all_patches_of_a_batch_share_the_waits() {
     let (a, b) = (mov_eax(A), mov_eax(B));
     let waits = |sites: &[usize]| {
         let start = tsc::now();
-        // SAFETY: the text is not executed .
+        // SAFETY: the text is not executed.
         all_done(&unsafe { patch_all(&patches(sites, &a, &b)) });
         (tsc::now() - start) / u64::from(T_MAX)
     };
@@ -104,7 +104,7 @@ fn a_failing_site_is_unchanged_and_does_not_affect_the_others() {
         Patch { address: inside[1], expected: &a, replacement: &[] },
         to_b(sites[2]),
     ];
-    // SAFETY: the text is not executed .
+    // SAFETY: the text is not executed.
     let results = unsafe { patch_all(&batch) };
     let names: Vec<String> = results
         .iter()
@@ -142,7 +142,8 @@ fn a_failing_site_is_unchanged_and_does_not_affect_the_others() {
     }
     // SAFETY: the block is mapped.
     assert_eq!(unsafe { *(kernel as *const [u8; 3]) }, [0x0f, 0x05, RET]);
-    // All sites are released: each can be patched now. SAFETY: the text is not executed .
+    // All sites are released: each can be patched now.
+    // SAFETY: the text is not executed.
     unsafe {
         patch(sites[2], &a, &b).unwrap();
         patch(sites[0], &b, &a).unwrap();
@@ -195,7 +196,7 @@ fn several_instructions_change_in_one_store_or_not_at_all() {
         // SAFETY: the blocks stay mapped.
         unsafe { *(site as *const [u8; 5]) }
     };
-    // SAFETY: the text is not executed .
+    // SAFETY: the text is not executed.
     unsafe {
         let inside = text(8, &CODE);
         patch(inside, &CODE, &[0xb0, 3, 0xb3, 4, RET]).unwrap();

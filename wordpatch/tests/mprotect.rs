@@ -84,7 +84,7 @@ fn threads_that_patch_one_page_do_not_remove_each_others_access() {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
                     let (old, new) = if round % 2 == 0 { (A, B) } else { (B, A) };
-                    // SAFETY: the text is not executed .
+                    // SAFETY: the text is not executed.
                     unsafe { patch(*site, &mov_eax(old), &mov_eax(new)) }.unwrap();
                 }
             });
