@@ -1,4 +1,4 @@
-/* A program toggles its own probes: four threads, each with two functions of its own, while two
+/* A program toggles its own probes: four threads, each with its own two functions, while two
    more run all of them. After each burst of toggles, every thread counts exactly which probes fire.
    */
 

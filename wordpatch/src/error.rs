@@ -49,7 +49,7 @@ pub enum Error {
     },
 
     /// Several instructions change, and one store cannot replace all of them: a thread between them
-    /// might execute an old one and then a new one.
+    /// might execute some old and some new ones.
     #[error(
         "the patch at {address:#x} changes several instructions that are more than 8 bytes or cross a fetch window; patch them one at a time"
     )]
