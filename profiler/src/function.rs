@@ -1,5 +1,6 @@
-//! The state of a function that all threads share: its probes, and the current observation. An
-//! *observation* is a period in which all entries count and are paired with their exits: time
+//! The state of a function that all threads share: its probes, and the current observation.
+//!
+//! An *observation* is a period in which all entries count and are paired with their exits: time
 //! during which the function is on, or a window ([`crate::policy`]). There is no central control;
 //! each step is made by the thread that causes it:
 //!

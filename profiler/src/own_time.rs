@@ -1,11 +1,13 @@
 //! The part of elapsed time that is the program's own: it excludes time in which threads of the
-//! program were ready to run but none had a processor. Probes measure for which part of its time a
-//! thread was preempted ([`crate::preemption`]), up to its last probe. The number of threads times
-//! this part is the average number of preempted threads. The processor time of all threads gives
-//! the average number of running threads. The sum of both is n, the average number of ready
-//! threads, each of which is preempted for a part p of the time in which it is ready. Under the
-//! assumption that threads are preempted independently, all of them are preempted for p^n of the
-//! time; if n is below 1, one is ready and preempted for n p of the time.
+//! program were ready to run but none had a processor.
+//!
+//! Probes measure for which part of its time a thread was preempted ([`crate::preemption`]), up to
+//! its last probe. The number of threads times this part is the average number of preempted
+//! threads. The processor time of all threads gives the average number of running threads. The sum
+//! of both is n, the average number of ready threads, each of which is preempted for a part p of
+//! the time in which it is ready. Under the assumption that threads are preempted independently,
+//! all of them are preempted for p^n of the time; if n is below 1, one is ready and preempted for n
+//! p of the time.
 
 use nix::time::ClockId;
 

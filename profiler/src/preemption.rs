@@ -1,5 +1,6 @@
 //! Detects whether, and for how long, a thread has been preempted, without a system call unless it
 //! has.
+//!
 //! # Method
 //! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel
 //! deschedules a thread for any reason, and `rseq_cs` in this area points to the descriptor of a
@@ -18,6 +19,7 @@
 //! proportion to their numbers. A program with its own critical sections overwrites the pointer:
 //! then step 3 is made more often, without other effects. Two measurements are at least
 //! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
+//!
 //! # Limits
 //! Time that the host takes from a virtual processor is not detected, nor are interrupts and minor
 //! page faults. If the C library has no `rseq`, or a system call filter refuses one of the two

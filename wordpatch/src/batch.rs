@@ -16,22 +16,26 @@ use crate::stepwise::{self, Stepwise as _};
 use crate::{Error, Patch, serialize, trap};
 
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
-/// that executes it runs the old or the new instruction, never a mixture. Both are 1 to 8 bytes
-/// long; a longer instruction keeps its other bytes. The position of the instruction, up to its
-/// eighth byte, determines the protocol, not the position of the bytes that are given or change. If
-/// the instruction is inside one fetch window, the patch is one atomic store, after a few hundred
-/// ticks for looking the address up and decoding. If it crosses a window, the caller blocks: for
-/// one wait if bytes change on one side only, otherwise for two. A wait takes T_max if it is known,
-/// otherwise a `membarrier` of about 600 to 40,000 ticks. Threads that execute the instruction
-/// during the waits take a trap of a few thousand ticks and continue; they never wait for the
-/// caller. After the function has returned, other cores may still execute the old instruction for
-/// T_max. [`serialize_all_cores`] ends that, except for a thread that is in the out-of-line copy of
-/// the old instruction. The bytes may be several instructions, if the instruction boundaries stay
-/// the same. If more than one instruction changes, the bytes from the start of the first to the end
-/// of the last one that changes must be at most 8 bytes in one fetch window. Concurrent patches of
-/// one instruction are safe, including those of different parts of it: one of them succeeds, the
-/// others return an error and have changed nothing. Must not be called from a signal handler or a
-/// probe function.
+/// that executes it runs the old or the new instruction, never a mixture.
+///
+/// Both are 1 to 8 bytes long; a longer instruction keeps its other bytes. The position of the
+/// instruction, up to its eighth byte, determines the protocol, not the position of the bytes that
+/// are given or change. If the instruction is inside one fetch window, the patch is one atomic
+/// store, after a few hundred ticks for looking the address up and decoding. If it crosses a
+/// window, the caller blocks: for one wait if bytes change on one side only, otherwise for two. A
+/// wait takes T_max if it is known, otherwise a `membarrier` of about 600 to 40,000 ticks. Threads
+/// that execute the instruction during the waits take a trap of a few thousand ticks and continue;
+/// they never wait for the caller. After the function has returned, other cores may still execute
+/// the old instruction for T_max. [`serialize_all_cores`] ends that, except for a thread that is in
+/// the out-of-line copy of the old instruction.
+///
+/// The bytes may be several instructions, if the instruction boundaries stay the same. If more than
+/// one instruction changes, the bytes from the start of the first to the end of the last one that
+/// changes must be at most 8 bytes in one fetch window.
+///
+/// Concurrent patches of one instruction are safe, including those of different parts of it: one of
+/// them succeeds, the others return an error and have changed nothing. Must not be called from a
+/// signal handler or a probe function.
 ///
 /// # Errors
 /// [`Error::Mismatch`] if the text differs from `expected`; [`Error::Contended`] if another thread

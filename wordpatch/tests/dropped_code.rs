@@ -1,5 +1,7 @@
-//! Generated code is unmapped when it is dropped. The only test of its process, because any other
-//! thread, such as that of another test, may map something at the address of the code.
+//! Generated code is unmapped when it is dropped.
+//!
+//! The only test of its process, because any other thread, such as that of another test, may map
+//! something at the address of the code.
 
 mod common;
 

@@ -1,7 +1,9 @@
-//! The assumptions on which the results of the exploration depend. Each can be
-//! [dropped](crate::Scenario::without) from a scenario, and a test shows a counterexample without
-//! it (`each_assumption_is_needed` in `wordpatch/src/exploration/assumptions.rs`, and in
-//! `callpatch/src/exploration.rs` for the one that only callpatch makes).
+//! The assumptions on which the results of the exploration depend.
+//!
+//! Each can be [dropped](crate::Scenario::without) from a scenario, and a test shows a
+//! counterexample without it (`each_assumption_is_needed` in
+//! `wordpatch/src/exploration/assumptions.rs`, and in `callpatch/src/exploration.rs` for the one
+//! that only callpatch makes).
 
 /// The basis of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub struct Code {
 
 impl Code {
     /// Copies these bytes.
+    ///
     /// # Panics
     /// If there are more than [`MAX_CODE`].
     pub fn new(slice: &[u8]) -> Self {

@@ -1,8 +1,10 @@
 //! Individual cores, to check the claim of [`crate::memory`] that one set of versions represents
-//! all cores. Each executor has its own core, which reads windows, keeps versions of them, elides
-//! reads, executes or abandons the bytes that it has fetched, and forgets versions. It keeps any
-//! number of versions of each window, and an elided read may return any of them. This has many more
-//! states; tests compare the verdicts.
+//! all cores.
+//!
+//! Each executor has its own core, which reads windows, keeps versions of them, elides reads,
+//! executes or abandons the bytes that it has fetched, and forgets versions. It keeps any number of
+//! versions of each window, and an elided read may return any of them. This has many more states;
+//! tests compare the verdicts.
 
 use crate::code::Code;
 use crate::executor::{INT3, Position};

@@ -1,11 +1,15 @@
 //! The functions that the library under exploration calls in place of the machine: reads and stores
-//! of text, the site table, waits. A driver is a deterministic function of the answers to its
-//! [operations](Operation). So it needs no coroutine: to find its next operation after some
-//! answers, it is run from its beginning in a *replay*, which gives it these answers again, and is
-//! unwound at the first operation without an answer. Each function here returns `None` on a thread
-//! without a replay; the library then uses the machine. While the driver is unwound, its guards are
-//! dropped and may request further operations. These are not part of the execution: their answers
-//! make the guards end (nothing matches, every wait is refused), and they are not recorded.
+//! of text, the site table, waits.
+//!
+//! A driver is a deterministic function of the answers to its [operations](Operation). So it needs
+//! no coroutine: to find its next operation after some answers, it is run from its beginning in a
+//! *replay*, which gives it these answers again, and is unwound at the first operation without an
+//! answer. Each function here returns `None` on a thread without a replay; the library then uses
+//! the machine.
+//!
+//! While the driver is unwound, its guards are dropped and may request further operations. These
+//! are not part of the execution: their answers make the guards end (nothing matches, every wait is
+//! refused), and they are not recorded.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,7 @@
-//! A thread that executes the instruction of one site repeatedly. At the site, it executes any
-//! combination of the versions that a core may still have of the windows of the instruction: see
-//! [`crate::memory`].
+//! A thread that executes the instruction of one site repeatedly.
+//!
+//! At the site, it executes any combination of the versions that a core may still have of the
+//! windows of the instruction: see [`crate::memory`].
 //!
 //! # The trap
 //! A thread that executes INT3 makes the steps of the trap handler, one access of the site table at

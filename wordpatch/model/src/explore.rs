@@ -1,9 +1,12 @@
 //! Visits every state that a model can reach, breadth first, and returns the shortest path to a
-//! flaw. Flaws are
+//! flaw.
+//!
+//! Flaws are
 //! 1. a transition or a state that the model reports as a violation;
 //! 2. a state from which no end state can be reached: a deadlock or a livelock;
 //! 3. a state in which a thread that must be independent of others cannot reach its goal by its own
 //!    transitions, without steps of other threads.
+//!
 //! States are stored and compared completely; hashes are only used to find them, so two states are
 //! never confused.
 

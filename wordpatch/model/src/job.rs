@@ -1,6 +1,7 @@
-//! Calls of the library, as drivers that the exploration can suspend at each operation. The states
-//! of a call are the nodes of a tree: each represents the answers that have led to it, and its
-//! children the answers to its next operation. A node is created by a
+//! Calls of the library, as drivers that the exploration can suspend at each operation.
+//!
+//! The states of a call are the nodes of a tree: each represents the answers that have led to it,
+//! and its children the answers to its next operation. A node is created by a
 //! [replay](crate::environment::replay) when an exploration first reaches it.
 
 use std::cell::RefCell;

@@ -12,10 +12,12 @@ pub const SYSTEM_PATH: &str = "/etc/fastinst/calibration.toml";
 const NAME: &str = "fastinst/calibration.toml";
 
 /// The paths of calibration files, of which the first that exists is used:
+///
 /// 1. `FASTINST_CALIBRATION`; if it is set, there are no other candidates;
 /// 2. `$XDG_CONFIG_HOME/fastinst/calibration.toml`, by default
 ///    `~/.config/fastinst/calibration.toml`;
 /// 3. `/etc/fastinst/calibration.toml`.
+///
 /// In a process with more privileges than its user, only the last one.
 pub fn candidates() -> Vec<PathBuf> {
     // SAFETY: getauxval reads a value that the kernel has given to the process.

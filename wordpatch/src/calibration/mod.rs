@@ -1,10 +1,13 @@
 //! The calibration file, which contains what `tmax-probe` has measured on this machine.
+//!
 //! 1. `location`: the first candidate path at which a file exists is used.
 //! 2. `file`: the file is TOML with a version and a checksum; a truncated or edited file is
 //!    refused.
 //! 3. `host`: it must have been made on the same processor, microcode, hypervisor and kernel.
+//!
 //! If the file is refused, the vendors' guarantees stay in force, and [`status`] has the reason:
 //! this crate prints nothing. They also stay in force if there is no file, which is not an error.
+//!
 //! The file is read once per process, when the fetch model is first used
 //! ([`crate::FetchModel::in_force`]). The migration of a virtual machine to another processor is
 //! not detected afterwards.

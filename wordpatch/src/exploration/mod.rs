@@ -1,7 +1,8 @@
 //! All executions of the drivers under the paper's memory model: patchers, fetches, trapped threads
-//! and forks in all orders. The drivers are those of the crate. Its lowest layer (text, site table,
-//! clock, waits) uses `wordpatch-model`, whose documentation lists what is modelled and what is
-//! assumed.
+//! and forks in all orders.
+//!
+//! The drivers are those of the crate. Its lowest layer (text, site table, clock, waits) uses
+//! `wordpatch-model`, whose documentation lists what is modelled and what is assumed.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch --lib --target-dir target/model exploration -- --nocapture

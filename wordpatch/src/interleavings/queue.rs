@@ -1,6 +1,8 @@
 //! Outstanding patches and the finisher, on real text that is not executed: every patch is made
-//! once, by whichever thread comes first. The clock advances with each read ([`crate::tsc`]), and a
-//! wait lasts for two ticks, so that polls also find waits that are not over.
+//! once, by whichever thread comes first.
+//!
+//! The clock advances with each read ([`crate::tsc`]), and a wait lasts for two ticks, so that
+//! polls also find waits that are not over.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};

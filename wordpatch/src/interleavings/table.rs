@@ -1,7 +1,9 @@
 //! The site table: threads that execute our INT3 look it up while others acquire, lock and release
-//! sites. A site is two bytes of text, each an atomic; instruction fetch and the reads of the
-//! handler are relaxed loads, so that the lookup must be correct by its own orderings. A copy of an
-//! instruction is a byte that is set before the site is locked.
+//! sites.
+//!
+//! A site is two bytes of text, each an atomic; instruction fetch and the reads of the handler are
+//! relaxed loads, so that the lookup must be correct by its own orderings. A copy of an instruction
+//! is a byte that is set before the site is locked.
 
 use std::sync::Arc;
 
