@@ -88,7 +88,7 @@ fn by_one_store(trial: &Trial) -> bool {
 fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
     let stores = trials.iter().filter(|trial| by_one_store(trial) && at(trial.spec.boundary));
     let (calls, mixtures): (Vec<_>, Vec<_>) = stores.partition(|trial| trial.spec.kernel == Kernel::Call);
-    (Count::of(mixtures.into_iter()), Count::of(calls.into_iter()))
+    (Count::of(mixtures), Count::of(calls))
 }
 
 /// By class, in ascending order.
