@@ -1,9 +1,9 @@
 //! A measured quantity: never a single number.
 
-/// What is reported of a set of measurements.
+/// The statistics of a set of measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
-    /// How many measurements there were.
+    /// The number of measurements.
     pub count: usize,
     /// The mean without the lowest and the highest hundredth: the paper reports means, and a
     /// measurement during which the thread was preempted is not a property of the code.

@@ -51,7 +51,7 @@ extern "C" fn second_hook() {
     CALLS.set([first, second + 1]);
 }
 
-/// How often each hook is called by 1000 runs on this thread.
+/// The number of calls of each hook in 1000 runs on this thread.
 fn calls() -> [u32; 2] {
     CALLS.set([0; 2]);
     (0..1000).for_each(|_| work());

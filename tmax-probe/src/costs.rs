@@ -36,7 +36,7 @@ pub struct Costs {
     /// A patch inside a fetch window, in memory that is writable where it is executed. It is not
     /// executed concurrently.
     pub store: u64,
-    /// The same through a second mapping.
+    /// As above, through a second mapping.
     pub alias_store: u64,
     /// Making a page writable and read-execute again.
     pub mprotect_pair: u64,

@@ -13,7 +13,7 @@
 //! // Instruction fetch of this machine tears at 32 bytes; stale code is executed for 800 ticks.
 //! let mut machine = Simulated::new(32, 800, 1);
 //! let results = Results::new(survey(&mut machine, Depth::Quick, &mut Unobserved)?, None);
-//! // The 8 bytes that the vendors promise are never in danger; more is claimed on evidence only.
+//! // The 8 bytes that the vendors guarantee are always claimed; larger windows need evidence.
 //! assert!(results.calibration().is_none_or(|found| found.model.window_bytes <= 32));
 //! # Ok::<(), tmax_probe::error::Error>(())
 //! ```

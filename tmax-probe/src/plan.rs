@@ -64,8 +64,8 @@ pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
     (4..=CACHE_LINE).step_by(4)
 }
 
-/// What a site can cross, by [`class`]: the candidates for the window, and 4 for the control inside
-/// a quadword.
+/// The boundaries that a site can cross, by [`class`]: the candidates for the window, and 4 for the
+/// control inside a quadword.
 pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
 
 /// The classes inside a cache line, whose tears decide the window.

@@ -20,7 +20,7 @@ const ROOT: usize = (BLOCKS.end as usize).div_ceil(LEAF);
 /// Entries are the number of a slot plus one; 0 for none.
 struct Leaf {
     entries: [AtomicU32; LEAF],
-    /// How many entries are not 0. Changed under the lock of the index's owner.
+    /// The number of entries that are not 0. Changed under the lock of the index's owner.
     used: AtomicU32,
 }
 

@@ -93,8 +93,8 @@ pub fn register(provider: &'static dyn Provider) -> Result<(), Error> {
     PROVIDERS.push_with(|_| provider).map(drop).ok_or(Error::TooManyProviders { limit })
 }
 
-/// Has every registered provider search for sites, and blocks until all have done so. May be called
-/// again, for sites that have appeared since.
+/// Makes all registered providers search for sites, and blocks until they have finished. May be
+/// called again, for sites that have appeared since.
 ///
 /// # Errors
 /// [`Error::CalledFromCallback`]. Objects that cannot be read are skipped, and listed by [`notes`].

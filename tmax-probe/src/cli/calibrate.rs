@@ -249,7 +249,7 @@ enum Agreement {
     Refuted,
 }
 
-/// What to do with the calibration file.
+/// The change of the calibration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// The new calibration is written.

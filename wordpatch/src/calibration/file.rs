@@ -213,8 +213,8 @@ impl Calibration {
         if FetchWindow::from_bytes(window_bytes).is_none() {
             return invalid(format!("a fetch window of {window_bytes} bytes is not supported"));
         }
-        let promised = FetchModel::VENDOR_GUARANTEE.window.bytes();
-        if window_bytes > promised && !self.evidence.supports_window() {
+        let guaranteed = FetchModel::VENDOR_GUARANTEE.window.bytes();
+        if window_bytes > guaranteed && !self.evidence.supports_window() {
             return invalid(format!("its evidence does not support a fetch window of {window_bytes} bytes"));
         }
         match (t_max_ticks, wait) {

@@ -176,7 +176,7 @@ impl TextRef {
         Self { address: self.address + offset, writable, ..*self }
     }
 
-    /// The same place, with the caller's promise that its text stays mapped. If a debugger has
+    /// The same place, with the caller's guarantee that its text stays mapped. If a debugger has
     /// copied a page, stores then show in it immediately, at the cost of a load.
     ///
     /// # Safety
@@ -323,7 +323,7 @@ impl TextRef {
         let quadword = Quadword::of(window, self.address, old.len());
         let Some(place) = self.private_place(quadword) else { return Ok(()) };
         let (old, new) = (quadword.word(old), quadword.word(new));
-        // SAFETY: the caller's promise to `staying_mapped`.
+        // SAFETY: the caller's obligation of `staying_mapped`.
         let shown = || unsafe { place.shown(self.stays_mapped) };
         // SAFETY: the view outlives the text.
         let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
@@ -345,7 +345,7 @@ impl TextRef {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let Some(place) = self.private_place(quadword) else { return false };
         let is_int3 = |_| {
-            // SAFETY: the caller's promise to `staying_mapped`.
+            // SAFETY: the caller's obligation of `staying_mapped`.
             let shown = unsafe { place.shown(self.stays_mapped) };
             // SAFETY: the view outlives the text.
             let written = unsafe { quadword.load(place.view) };
@@ -478,12 +478,13 @@ struct View(NonNull<u8>);
 // SAFETY: an address; see `TextMapping`.
 unsafe impl Send for View {}
 
-/// As [`forget`], for text that is entirely gone; also frees its pages and their file. What remains
-/// is address space with empty memory, so that using places resolved in the text stays harmless;
-/// [`revive`] reuses it.
+/// As [`forget`], for text that has been unmapped completely; also frees its pages and their file.
+/// The address space of the alias is kept, with empty memory, so that places resolved in the text
+/// can still be used without effect; [`revive`] reuses it.
 ///
 /// # Safety
-/// Nothing of the mappings that overlap `range` is mapped at its old address any more.
+/// The mappings that overlap `range` must have been unmapped completely. Other mappings may have
+/// taken their addresses.
 pub unsafe fn release(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
@@ -678,8 +679,8 @@ pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
 }
 
 /// The addresses of pages in `range` that a debugger has copied: stores to text there show only
-/// after [`TogglePair::settle`], unless it was promised to stay mapped. Reads the page table, which
-/// takes some microseconds per megabyte.
+/// after [`TogglePair::settle`], unless it was marked as staying mapped. Reads the page table,
+/// which takes some microseconds per megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);

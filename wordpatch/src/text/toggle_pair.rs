@@ -61,7 +61,7 @@ impl TogglePair {
         }
     }
 
-    /// The same pair, with the caller's promise of [`TextRef::staying_mapped`].
+    /// The same pair, with the caller's guarantee of [`TextRef::staying_mapped`].
     ///
     /// # Safety
     /// As [`TextRef::staying_mapped`].
@@ -93,7 +93,7 @@ impl TogglePair {
                 Ok(()) => {
                     if self.is_private && self.stays_mapped {
                         let place = Place::new(self.quadword, base.as_ptr(), self.address);
-                        // SAFETY: the text is mapped, as was promised to `staying_mapped`.
+                        // SAFETY: the text is mapped, by the obligation of `staying_mapped`.
                         if unsafe { place.text_word() } != new {
                             // SAFETY: as above, and the caller's obligations.
                             unsafe { place.follow_store(old, new)? };
@@ -147,7 +147,7 @@ impl TogglePair {
     }
 
     /// Makes the text show what was stored, if a debugger has copied its page. For text that may be
-    /// unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
+    /// unmapped, and was not marked as staying mapped ([`TextRef::staying_mapped`]):
     /// [`TogglePair::exchange`] does not read it.
     ///
     /// # Errors
