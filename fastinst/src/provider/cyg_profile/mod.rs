@@ -367,7 +367,7 @@ impl State {
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
-            .partition(|object| loaded_now.contains(&object.loaded) && object.is_as_it_was());
+            .partition(|object| loaded_now.contains(&object.loaded) && object.is_unchanged());
         self.objects = stay;
         for mut object in go {
             let Some(instrumented) = &mut object.instrumented else { continue };
@@ -742,9 +742,9 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, with its text as we have patched it, so that it was not unloaded and
+    /// Whether it is loaded, and its text contains our patches, so that it was not unloaded and
     /// loaded again.
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         /// Number of probes that are examined. One is not sufficient if only one byte of it is
         /// patched, which may be the same in the new text.
         const EXAMINED: usize = 8;
@@ -758,18 +758,18 @@ impl Object {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })
         };
-        let has_its_starts = || {
+        let has_same_starts = || {
             // SAFETY: the object is loaded meanwhile.
             let table = unsafe { Table::of(&self.loaded) };
             let names = instrumented.names.as_ref();
             let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
             instrumented.known.index.has_starts(&starts)
         };
-        let is_as_it_was = || {
+        let is_unchanged = || {
             !instrumented.all_probes().filter(|probe| probe.site().is_ok()).take(EXAMINED).any(is_stale)
-                && has_its_starts()
+                && has_same_starts()
         };
-        loaded::while_loaded(&self.loaded, is_as_it_was).unwrap_or(false)
+        loaded::while_loaded(&self.loaded, is_unchanged).unwrap_or(false)
     }
 }
 
