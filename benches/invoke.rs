@@ -32,7 +32,7 @@ use wordpatch::{FetchModel, serialize_all_cores};
 
 fn main() {
     let options = Options::parse();
-    let mut report = Report::new("What does a probe cost, in ticks, the code that runs through it?");
+    let mut report = Report::new("How many ticks does a probe cost the code that executes it?");
     options.progress("sites that are off");
     let cycles_per_tick = report.host().cycles_per_tick;
     report.push(latent(&options, cycles_per_tick));
@@ -51,7 +51,7 @@ fn latent(options: &Options, cycles_per_tick: f64) -> Table {
         "A call site in a loop (paper, section 8.5: off, 0 cycles inside a window, 1 to 2 with a jump, 4 with an island)",
         format!(
             "Ticks per iteration more than the same loop without the site; \"cycles\" is the median in core cycles ({cycles_per_tick} \
-             per tick). A tail call stands in a function of its own, and is compared with a bare RET there. On: it calls an empty \
+             per tick). A tail call is in a separate function, and is compared with a bare RET there. On: it calls an empty \
              function."
         ),
         &[

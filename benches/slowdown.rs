@@ -46,10 +46,10 @@ fn main() {
     let library = preload::library();
     let mut slowdown = Table::new(
         "CPU time (paper, Table 3: 0.2 to 11 %)",
-        "User and system time of the whole process in seconds, medians. Then ratios in percent more, of runs that followed each other: \
+        "User and system time of the process in seconds, medians. Then increases in percent, of consecutive runs: \
          median, least and most; and of the fastest runs of each configuration (best), since other work on the machine only adds time. \
          \"profiled\" and \"off\" are against \"empty\", the program with do-nothing instrumentation functions; \"over off\" is \
-         profiled against off: what the profiler itself takes.",
+         profiled against off: the cost of the profiler itself.",
         &[
             "program",
             "kind",

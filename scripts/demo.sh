@@ -3,9 +3,9 @@
 # workload on it under the profiler, and prints how long each function's calls took.
 #
 # usage: scripts/demo.sh [ROWS]
-# ROWS: size of the workload's main table (default 300000: some seconds)
+# ROWS: size of the workload's main table (default 300000: a few seconds)
 #
-# Needs Rust and a network or a filled cargo cache; installs what else is missing. The workload's
+# Needs Rust and a network or a filled cargo cache; installs other missing packages. The workload's
 # own output goes to target/demo/output.txt, the full table and the JSON report to the same folder;
 # the first lines of the table go to stdout.
 set -euo pipefail

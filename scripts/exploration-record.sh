@@ -18,7 +18,7 @@ found=$(
 cat <<'END'
 # Exploration of the drivers
 
-Made by `scripts/exploration-record.sh`. What the scenarios and assumptions are is said in the documentation of `wordpatch-model`
+Made by `scripts/exploration-record.sh`. The scenarios and assumptions are described in the documentation of `wordpatch-model`
 and in the tests (`exploration` of wordpatch and callpatch).
 
 ## Assumptions

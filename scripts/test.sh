@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, and runs every test of the workspace in release mode.
+# Installs missing packages, and runs every test of the workspace in release mode.
 #
 # usage: scripts/test.sh [--quick | ARGUMENTS OF cargo test...]
 #        scripts/test.sh -p tests --test preload fork
 #
-# Without arguments, all of them: some minutes on two processors, most of it for building the
+# Without arguments, all of them: a few minutes on two processors, most of it for building the
 # product and the real programs that it is tested on (which needs the network or a filled cargo
 # cache).
 #

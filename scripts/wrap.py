@@ -43,7 +43,7 @@ FENCE = re.compile(r"```(\w*)")
 
 
 def is_fixed(text):
-    """Whether the line stays as it is, and ends a paragraph."""
+    """Whether the line is not changed, and ends a paragraph."""
     if not text or text.startswith(("|", "#", "    ", "<", "\t", "---")) or re.match(r"\[[^]]*\]: ", text):
         return True
     # Columns.
@@ -51,7 +51,7 @@ def is_fixed(text):
 
 
 def fill(words, first, rest):
-    """The words in lines of at most WIDTH characters; `first` and `rest` stand in front of them."""
+    """Fills the words into lines of at most WIDTH characters, with the prefix `first`, then `rest`."""
     lines, line, is_empty = [], first, True
     for word in words:
         if not is_empty and len(line) + 1 + len(word) > WIDTH:
@@ -63,7 +63,7 @@ def fill(words, first, rest):
 
 
 def words_of(text):
-    """What may stand in a line of its own. Code in backquotes and the text of a link are not divided."""
+    """The units that are not divided by line breaks: words, code in backquotes, and texts of links."""
     parts, inside = [], False
     for word in text.split():
         if inside:
@@ -72,7 +72,7 @@ def words_of(text):
             parts.append(word)
         if word.count("`") % 2:
             inside = not inside
-    # No line may start with what Markdown takes for an item or a heading.
+    # No line may start like an item or a heading of Markdown.
     joined = []
     for part in parts:
         if joined and (ITEM.match(part + " ") or part.startswith(("#", "|", ">"))):
@@ -83,7 +83,7 @@ def words_of(text):
 
 
 def wrapped(lines):
-    """Prose, as (front, text) for each line; the front is what makes it a comment."""
+    """Wraps prose: (front, text) for each line, where the front is the comment marker with its indentation."""
     out, at, fence = [], 0, False
     while at < len(lines):
         front, text = lines[at]
@@ -126,7 +126,7 @@ def wrapped(lines):
 
 
 def in_code(text, prefix):
-    """Source: comments that have a line for themselves."""
+    """Wraps comments in source that are alone on their lines."""
     pattern = re.compile(rf"^(\s*)({prefix})( |$)(.*)$")
     out, block = [], []
 
@@ -151,7 +151,7 @@ def in_code(text, prefix):
 
 
 def fenced(text):
-    """Markdown: prose, and source in fenced blocks, which follows the file that it is taken from."""
+    """Wraps Markdown: prose, and source in fenced blocks, as in the file from which it is copied."""
     out, block, language = [], [], None
     for line in text.split("\n"):
         match = FENCE.match(line)

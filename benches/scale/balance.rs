@@ -12,11 +12,11 @@ const PARTS: [(&str, Part); 2] = [("executions", Turn::active_part), ("time", Tu
 /// Two rows for each site and number of executors: the shares of the executions, and of their time.
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
-        "Balance between the two states, as the executors saw it (paper, section 8.4: imbalance 2.5 to 2.7, Java's 38.7)",
-        "Percent that saw the site on, by the rate of toggles that was asked for; medians over the turns. The toggling thread leaves \
-         the site in each state for the same time; an execution that calls takes longer than one that does not, so fewer of \
-         them are made: hence the second row, of time. Imbalance: the more frequent state to the less frequent one, \
-         geometric mean over rates and turns; a state that was never seen counts as seen once.",
+        "Balance between the two states, as observed by the executors (paper, section 8.4: imbalance 2.5 to 2.7, Java's 38.7)",
+        "Percent of executions with the site on, by the requested rate of toggles; medians over the turns. The toggling thread leaves \
+         the site in each state for the same time; an execution that calls takes longer than one that does not, so there \
+             are fewer of them: therefore the second row has shares of time. Imbalance: the more frequent state to the less frequent one, \
+         geometric mean over rates and turns; a state that was never observed counts as observed once.",
         &["site", "executors", "percent of", "1 kHz", "10 kHz", "100 kHz", "1 MHz", "unlimited", "imbalance"],
     );
     for first in measured.iter().filter(|measured| measured.pace == Pace::ALL[0]) {

@@ -180,7 +180,7 @@ struct CallSiteToggler(CallSite);
 impl Toggler for CallSiteToggler {
     fn toggle(&mut self, state: usize) {
         let toggled = if state == 0 { self.0.deactivate() } else { self.0.activate() };
-        toggled.expect("nobody else writes the site");
+        toggled.expect("no other thread writes the site");
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn table(options: &Options, ticks_per_ns: f64) -> Table {
     let mut table = Table::new(
         "Patches completed in a second by one thread, by how many it has outstanding",
         format!(
-            "Thousands. Each measurement is a pass over {SITES} straddlers, CALL to NOP or back, executed by nobody; alone, or while \
+            "Thousands. Each measurement is a pass over {SITES} straddlers, CALL to NOP or back, which no thread executes; alone, or while \
              another thread of the process runs. T_max is taken to be {} ticks.",
             t_max.0
         ),

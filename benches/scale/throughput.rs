@@ -19,9 +19,9 @@ pub(crate) fn assert_both_states_were_seen(measured: &[Measured], site: &str) {
 pub(crate) fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Throughput of the executors (paper, Figures 11 to 13)",
-        "Medians over the turns; `least` and `most` are the extremes. Toggles: asked for, and reached in a second. M/s: million \
-         executions in a second, by all executors. Relative: to as many executions in each state of the site left alone, by time; \
-         and by processor time of the executors, which leaves out what they lose to other threads, and what they sleep.",
+        "Medians over the turns; `least` and `most` are the extremes. Toggles: requested, and made per second. M/s: million \
+         executions in a second, by all executors. Relative: to the same shares of executions in each state without toggles, by time; \
+             and by processor time of the executors, which excludes time in which they are preempted or sleep.",
         &["site", "executors", "asked", "reached/s", "M/s", "relative", "least", "most", "by processor time"],
     );
     for measured in measured {

@@ -1,12 +1,12 @@
 //! A measured quantity: never a single number.
 
-/// What is reported of a set of measurements.
+/// The statistics of a set of measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
-    /// How many measurements there were.
+    /// The number of measurements.
     pub count: usize,
     /// The mean without the lowest and the highest hundredth: the paper reports means, and a
-    /// measurement in which the processor was given to another process says nothing about the code.
+    /// measurement during which the thread was preempted is not a property of the code.
     pub mean: f64,
     /// One in ten is smaller.
     pub p10: f64,

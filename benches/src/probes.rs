@@ -12,9 +12,9 @@ use fastinst::ProbeMetadata;
 pub fn discovered() -> Vec<ProbeMetadata<'static>> {
     let found: Arc<Mutex<Vec<ProbeMetadata<'static>>>> = Arc::default();
     let list = found.clone();
-    let tell = move |probe: &ProbeMetadata<'_>| {
+    let collect = move |probe: &ProbeMetadata<'_>| {
         list.lock().expect("no callback has failed").extend(fastinst::lasting_metadata(probe.id));
     };
-    fastinst::register_callback(tell).expect("not called from a callback");
+    fastinst::register_callback(collect).expect("not called from a callback");
     std::mem::take(&mut *found.lock().expect("no callback has failed"))
 }

@@ -67,7 +67,7 @@ pub(crate) fn tables(options: &Options, ticks_per_ns: f64) -> Vec<Table> {
         fs::copy(&path, &copied).expect("a temporary file can be copied");
         let (library, already_there) = (Library::load(&copied), fastinst::probe_count());
         let begin = clock::thread_time_ns();
-        cyg_profile::start().expect("the library is looked at");
+        cyg_profile::start().expect("the library is scanned");
         let time = clock::thread_time_ns() - begin;
         discovery.push(time * ticks_per_ns / (fastinst::probe_count() - already_there) as f64);
         last = Some((library, already_there));
@@ -161,8 +161,8 @@ fn splits(probes: &[Probe]) -> Table {
 fn passes(probes: &[Probe], rounds: usize) -> Table {
     let mut table = Table::new(
         "fastinst::activate and deactivate by id, a pass over all probes (paper: 432 and 315 on average)",
-        "Ticks. Each call timed on its own, the timer included; and whole passes without a timer, divided by their calls. \
-         Nobody executes the sites. Between two visits of a probe lie all others.",
+        "Ticks. Each call timed on its own, the timer included; and complete passes without a timer, divided by their calls. \
+         No thread executes the sites. All other probes are switched between two visits of a probe.",
         &["what", "sites", "n", "mean", "p10", "median", "p90"],
     );
     type Operation = fn(ProbeId);
@@ -188,7 +188,7 @@ fn passes(probes: &[Probe], rounds: usize) -> Table {
     for (((name, _), [inside, straddling]), whole) in operations.iter().zip(single).zip(whole) {
         let all = [&inside[..], &straddling[..]].concat();
         for (sites, times) in
-            [("inside", inside), ("straddling", straddling), ("all", all), ("whole passes", whole)]
+            [("inside", inside), ("straddling", straddling), ("all", all), ("complete passes", whole)]
         {
             if !times.is_empty() {
                 let name = [Cell::from(*name), sites.into()];
@@ -202,9 +202,9 @@ fn passes(probes: &[Probe], rounds: usize) -> Table {
 /// The entry probe of one function, toggled repeatedly.
 fn one_probe(library: &Library, probes: &[Probe], rounds: usize) -> Table {
     let mut table = Table::of_distributions(
-        "fastinst::activate and deactivate by id, one probe again and again",
-        "Ticks per call. By nobody: measured in batches of 64 pairs, half of a pair. By another thread: each timed on its own, the \
-         timer included, after the other thread has run through the site since the last.",
+        "fastinst::activate and deactivate by id, one probe repeatedly",
+        "Ticks per call. Not executed: measured in batches of 64 pairs, half of a pair. By another thread: each timed on its own, the \
+             timer included, after the other thread has executed the site since the last toggle.",
     );
     const BATCH: usize = 64;
     let first = probes.iter().find(|probe| probe.metadata.function_name == c"f0");

@@ -121,7 +121,7 @@ pub(crate) fn table(options: &Options) -> Table {
     let mut table = Table::of_distributions(
         "Batches",
         format!(
-            "Ticks per site. Each measurement is a pass over {SITES} sites, CALL to NOP or back, executed by nobody. T_max is taken \
+            "Ticks per site. Each measurement is a pass over {SITES} sites, CALL to NOP or back, which no thread executes. T_max is taken \
              to be {} ticks.",
             t_max().0
         ),

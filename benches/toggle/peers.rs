@@ -21,13 +21,16 @@ pub(crate) fn table(options: &Options) -> Table {
     let count = options.either(5_000, 200);
     let mut table = Table::of_distributions(
         "Peers",
-        "Ticks, each timed on its own, the timer's own cost included. Unless it says otherwise, no other thread is running. In all \
-         tables, the mean leaves the hundredth at either end out.",
+        "Ticks, each timed on its own, the timer's own cost included. Unless stated otherwise, no other thread is running. In all \
+             tables, the mean excludes the lowest and the highest hundredth.",
     );
     table.push_distribution("the timer itself", clock::own_cost(count));
 
     let exchanges = (0..count).map(|_| exchange_in_lines());
-    table.push_distribution("locked compare-exchange of data, 64 lines in a row, each", exchanges.collect());
+    table.push_distribution(
+        "locked compare-exchange of data, 64 consecutive lines, each",
+        exchanges.collect(),
+    );
 
     let page = CodePage::new();
     let mprotect = (0..count).map(|_| ticks(|| page.make_writable_and_back()).0);
@@ -105,7 +108,7 @@ fn exchange_in_lines() -> f64 {
         word.compare_exchange(old, old + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     };
     let (time, done) = ticks(|| LINES.iter().all(|line| exchange(black_box(line))));
-    assert!(done, "nobody else writes");
+    assert!(done, "no other thread writes");
     time / LINES.len() as f64
 }
 

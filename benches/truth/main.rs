@@ -235,7 +235,7 @@ impl Tables {
             ),
             functions: Table::new(
                 "The same function by function",
-                "Of the last run; ns. true: timed alone, the mean of two runs. \"below\" stands for below the clock's resolution.",
+                "Of the last run; ns. true: timed alone, the mean of two runs. \"below\" means below the clock's resolution.",
                 &[
                     "program",
                     "function",
@@ -252,17 +252,18 @@ impl Tables {
                 ],
             ),
             wrong: Table::new(
-                "Numbers of calls that are wrong and say that they are right",
+                "Numbers of calls whose interval does not contain the true number",
                 format!(
-                    "Of the last run: rows whose interval of at most 50 % either way misses the truth, the worst {WORST} of each program."
+                    "Of the last run: rows with an interval of at most 50 % on either side that does not contain the truth, \
+                     the worst {WORST} of each program."
                 ),
                 &["program", "function", "calls", "true calls"],
             ),
             cost: Table::new(
                 "Cost",
                 "CPU seconds, medians of runs in turns. plain: without instrumentation. off: all sites off (tool=none). over off: \
-                 profiled against the run with all sites off, in percent; median, and of the fastest runs (best). stated: what the \
-                 report says, median.",
+                 profiled against the run with all sites off, in percent; median, and of the fastest runs (best). stated: the cost in \
+             the report, median.",
                 &[
                     "program",
                     "plain s",

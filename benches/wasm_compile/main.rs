@@ -55,7 +55,7 @@ fn main() {
         let mut table = Table::new(
             "Refused",
             "Modules that an engine does not compile.",
-            &["module", "engine", "what it said last"],
+            &["module", "engine", "last message"],
         );
         for (module, engine, reason) in refused {
             table.push(vec![name(&modules[module]).into(), engine.name().into(), reason.into()]);
@@ -113,7 +113,7 @@ fn record(measured: &mut Vec<Measured>, module: usize, engine: Engine, seconds: 
     entry.peak_rss = entry.peak_rss.max(run.peak_rss);
 }
 
-/// The seconds of the compilation, and the whole run; or the engine's last message.
+/// The seconds of the compilation, and of the entire run; or the engine's last message.
 fn compile(engine: Engine, module: &Path) -> Result<(f64, Run), String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let said = folder.path().join("stderr");
@@ -137,9 +137,9 @@ fn compile(engine: Engine, module: &Path) -> Result<(f64, Run), String> {
 fn throughput(modules: &[PathBuf], sizes: &[Size], measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Compilation by one thread",
-        "Time: the least of all turns; of the whole process, but for Liftoff, which has the time of `new WebAssembly.Module` \
+        "Time: the minimum of all turns; of the entire process, except for Liftoff: the time of `new WebAssembly.Module` \
          (node takes long to start). MB/s: bytes of the code section by that time. CPU: of all threads of the process. Peak: \
-         resident memory of the process, and how many times the module that is.",
+         resident memory of the process, and as a multiple of the module's size.",
         &["module", "MB", "code MB", "engine", "s", "CPU s", "MB/s", "peak MB", "times module"],
     );
     for Measured { module, engine, seconds, cpu_seconds, peak_rss } in measured {

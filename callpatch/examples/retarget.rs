@@ -51,7 +51,7 @@ extern "C" fn second_hook() {
     CALLS.set([first, second + 1]);
 }
 
-/// How often each hook is called by 1000 runs on this thread.
+/// The number of calls of each hook in 1000 runs on this thread.
 fn calls() -> [u32; 2] {
     CALLS.set([0; 2]);
     (0..1000).for_each(|_| work());
@@ -66,16 +66,16 @@ fn main() -> Result<(), Error> {
                 work();
             }
         });
-        let led = lead_elsewhere();
+        let result = retarget_calls();
         is_done.store(true, Ordering::Relaxed);
-        led
+        result
     })
 }
 
-fn lead_elsewhere() -> Result<(), Error> {
+fn retarget_calls() -> Result<(), Error> {
     let decode = |address: *const u8| {
         // SAFETY: 1. an instruction starts there, in the program's own code, which only callpatch
-        // writes; 2. `work` is right without the call; 3. nothing branches into the middle of it.
+        // writes; 2. `work` is correct without the call; 3. no code branches into the middle of it.
         unsafe { CallSite::decode(address as usize, Clobbers::Nothing) }
     };
     let sites = [decode(&raw const first_call)?, decode(&raw const second_call)?];
@@ -85,7 +85,7 @@ fn lead_elsewhere() -> Result<(), Error> {
     let target = second_hook as *const () as usize;
     // SAFETY: both hooks have the same type and live as long as the program.
     for site in unsafe { retarget(&sites.map(|site| (site, target))) } {
-        // A site comes out switched off.
+        // Retargeted sites are switched off.
         site?.activate()?;
     }
     wordpatch::serialize_all_cores()?;

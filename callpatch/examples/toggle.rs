@@ -71,7 +71,7 @@ fn main() -> Result<(), Error> {
 fn toggle(site: &CallSite) -> Result<(), Error> {
     println!("on: {} of 1000 runs called the hook", calls());
     site.deactivate()?;
-    // Until a processor has seen the store it may make the call once more; this ends that time.
+    // Until a processor sees the store, it may still make the call; this ends that time.
     wordpatch::serialize_all_cores()?;
     println!("off: {} of 1000 runs called the hook", calls());
     site.activate()?;

@@ -206,7 +206,7 @@ mod tests {
         };
         check(&[RET], &[0x1000]);
         check(&[0x90, RET, 0x90, RET], &[0x1001, 0x1003]);
-        // In an operand; with a prefix; with an operand of its own.
+        // In an operand; with a prefix; with an operand.
         check(&[0xb0, RET, RET], &[0x1002]);
         check(&[0xf3, RET, RET], &[0x1002]);
         check(&[0xc2, 8, 0, RET], &[0x1003]);

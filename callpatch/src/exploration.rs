@@ -191,7 +191,7 @@ fn every_site_retargeted_and_activated_and_back() {
     }
 }
 
-/// Two sites in one batch share its waits, and a word; the second one needs no wait of its own.
+/// Two sites in one batch share its waits, and a word; the second one alone would need no wait.
 #[test]
 fn a_batch_of_a_straddler_and_its_neighbour() {
     for clobbers in [Clobbers::Nothing, Clobbers::CallerSaved] {

@@ -60,7 +60,7 @@
 //! allocate or enter the kernel, and may be called from a signal handler or a probe function.
 //! Another core may still run the old form for T_max.
 //!
-//! [`retarget`] gives sites another target. If the operand itself crosses a window it takes two
+//! [`retarget`] changes the target of sites. If the operand itself crosses a window it takes two
 //! waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.
 //!
 //! # Main types

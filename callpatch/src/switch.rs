@@ -85,13 +85,13 @@ impl Switch {
 
     /// Whether this switch, of text that was unmapped, is equivalent to `now`, of the text that was
     /// mapped in its place: it stores the same bytes at the same address.
-    pub fn is_again(&self, now: &Self) -> bool {
-        self.0.is_again(&now.0)
+    pub fn is_equivalent(&self, now: &Self) -> bool {
+        self.0.is_equivalent(&now.0)
     }
 
     /// Whether both switches belong to the same mapping, made at the same time.
-    pub fn is_of_one_text_with(&self, other: &Self) -> bool {
-        self.0.is_of_one_text_with(&other.0)
+    pub fn shares_text_with(&self, other: &Self) -> bool {
+        self.0.shares_text_with(&other.0)
     }
 
     /// Makes this switch and all others of its text, which was unmapped and
@@ -100,7 +100,7 @@ impl Switch {
     ///
     /// # Safety
     /// As [`wordpatch::text::revive`]. Each switch of the old text that may still be used must be
-    /// [equivalent](Switch::is_again) to one of the new text.
+    /// [equivalent](Switch::is_equivalent) to one of the new text.
     pub unsafe fn revive(&self) -> bool {
         // SAFETY: the caller's obligations.
         unsafe { self.0.revive() }

@@ -112,7 +112,7 @@ fn a_ret_of_the_program_serves_where_no_island_fits() {
     site.deactivate().expect("switched off");
     tail_call.activate().expect("switched on");
     function();
-    assert_eq!(CALLS.load(Ordering::Relaxed), 2, "the site was led to a tail call");
+    assert_eq!(CALLS.load(Ordering::Relaxed), 2, "the site was retargeted to a tail call");
 
     // A call through a pointer needs a pointer to a RET, which the program does not have. SAFETY:
     // as above.

@@ -29,7 +29,8 @@ pub(crate) struct Probe {
     pub(crate) site_offset: u32,
     pub(crate) body: Range<u32>,
     pub(crate) kind: ProbeKind,
-    /// Whether the user wants it active: the initial state when its library is loaded again.
+    /// Whether the user has requested it to be active: the initial state when its library is loaded
+    /// again.
     pub(crate) wanted: AtomicBool,
 }
 
@@ -102,7 +103,7 @@ impl Probe {
 
     /// Assigns the new site after the library was loaded again and the site was retargeted to the
     /// stub.
-    pub(crate) fn come_back(&self, site: &'static Switch) {
+    pub(crate) fn reassign(&self, site: &'static Switch) {
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
         if self.function_address.load(Ordering::Relaxed) == 0 {
             let _ = site.activate();
@@ -111,8 +112,8 @@ impl Probe {
         }
     }
 
-    /// Brings the code of the site to the state that the user wants, even while other threads
-    /// switch it.
+    /// Brings the code of the site to the state that the user has requested, even while other
+    /// threads switch it.
     pub(crate) fn restore(&self) {
         loop {
             let Ok(site) = self.site() else { return };
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!((old.state().unwrap(), new.state().unwrap()), (State::Active, State::Inactive));
         // If the site stays the same, the error is returned to the caller.
         assert!(matches!(switch(probe, |_| Err(foreign())), Err(Error::Call(_))));
-        // If the library is not loaded again, the error says that it was unloaded.
+        // If the library is not loaded again, the error is that it was unloaded.
         let unload = |_: &Switch| {
             probe.unload();
             Err(foreign())

@@ -2,7 +2,7 @@
 //! freed, one after the other, while other threads switch the probes of the current module.
 //!
 //! Whether a call succeeds or comes too late depends on chance, but each must have one of these
-//! results, and freed modules must leave nothing behind. Nothing depends on time.
+//! results, and all memory of freed modules must be released. Nothing depends on time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CString;

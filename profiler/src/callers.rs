@@ -105,7 +105,7 @@ impl Arcs {
 /// other.
 ///
 /// The variance of the share is that of a binomial distribution with as many trials as there are
-/// groups, as if all calls of a group had the same caller. It is added to that of the whole.
+/// groups, as if all calls of a group had the same caller. It is added to that of the total.
 pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
     let share = share.clamp(0.0, 1.0);
     if share >= 1.0 {

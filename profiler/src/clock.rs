@@ -1,6 +1,6 @@
 //! Conversion of TSC ticks to nanoseconds.
 //!
-//! The rate is measured over the whole run, against CLOCK_MONOTONIC, when it is needed: the longer
+//! The rate is measured over the entire run, against CLOCK_MONOTONIC, when it is needed: the longer
 //! the run, the more accurate. A run shorter than 2 ms is extended to that, for an accuracy of 1 in
 //! 10,000.
 

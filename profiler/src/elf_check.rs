@@ -27,7 +27,7 @@ const ADDRESS_SANITIZERS: [&[u8]; 3] = [b"libasan.so", b"libclang_rt.asan", b"li
 /// A file to be executed or preloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What kind of file it is.
+    /// The kind of file it is.
     pub kind: Kind,
     /// Whether executing it may raise privileges (set-user-ID, set-group-ID or file capabilities),
     /// so that the loader ignores `LD_PRELOAD`. True for every such file, even if the kernel would
@@ -35,7 +35,7 @@ pub struct Program {
     pub setuid_or_capabilities: bool,
 }
 
-/// What kind of file a program is.
+/// The kind of file a program is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// An ELF file for 64-bit x86-64.

@@ -158,7 +158,7 @@ pub enum Error {
     NotAReport {
         /// The file.
         path: PathBuf,
-        /// What the file contains instead.
+        /// The contents of the file.
         found: String,
     },
 

@@ -3,8 +3,8 @@
 //!
 //! Entry: if it is observed, it is pushed on the thread's stack of entries; the clock is read last.
 //! Exit: the clock is read first; the entry is looked up, and the difference recorded. The time
-//! that the thread spent in probes in between is subtracted, so a function is not charged for the
-//! probes of its callees; so is the time for which the thread was preempted.
+//! that the thread spent in probes between the two is subtracted, so a function is not charged for
+//! the probes of its callees; so is the time for which the thread was preempted.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,7 @@ use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack};
 use crate::thread::{self, Sample, Thread};
 
-/// The cost of a probe outside of its own two readings of the clock, in ticks: measured by
-/// [`calibrate`].
+/// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 /// The cost of a counting probe, in thousandths of a tick.

@@ -1,25 +1,25 @@
-//! What all threads share about a function: its probes, and whether its calls are observed now.
+//! The state of a function that all threads share: its probes, and the current observation.
 //!
-//! An *observation* is a span of time in which every entry counts and is followed to its exit: time
-//! that the function is on, or a window ([`crate::policy`]). Each step is made by whoever brings it
-//! about:
+//! An *observation* is a period in which all entries count and are paired with their exits: time
+//! during which the function is on, or a window ([`crate::policy`]). There is no central control;
+//! each step is made by the thread that causes it:
 //!
 //! 1. The service thread begins an observation: it sets its limits, then switches the exit probes
 //!    on, then the entry probes.
-//! 2. The first entry after that decides where a window lies: a window is a span of the program's
-//!    *own time*, which is time without what probes take and without preemption. It begins
-//!    [`Window::delay`] after the service thread's last store. If so much own time has passed that
-//!    the window is over, it had no calls.
-//! 3. Entries before `opens` do not count. Each later one is numbered; the one with the number
-//!    `limit` goes on with a refilled allowance, or ends the observation.
+//! 2. The first entry after that determines the times of a window. A window is a period of the
+//!    program's *own time*, which excludes probes and preemption. It begins [`Window::delay`] after
+//!    the service thread's last store. If the window is already over at this entry, it had no
+//!    calls.
+//! 3. Entries before `opens` do not count. Later entries are numbered; the entry with the number
+//!    `limit` either refills the allowance or ends the observation.
 //! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time
-//!    to probes or preemption since the window opened: then the window is longer by that. No timer
-//!    is needed, and none that is late does harm.
-//! 5. The exit probes stay on until all entries of the observation have come out. The thread that
-//!    sees the last exit switches them off; so does the one that sees too many exits of calls that
-//!    were entered before.
-//! 6. The service thread reads the number of entries once the observation is over, and begins the
-//!    next.
+//!    to probes or preemption since the window opened: then the window is extended by this time. No
+//!    timer is needed, so late timers have no effect.
+//! 5. The exit probes stay on until all calls of the observation have returned. The thread that
+//!    makes the last exit switches them off; so does a thread that finds too many exits of calls
+//!    that were entered before.
+//! 6. The service thread reads the number of entries after the end of the observation, and begins
+//!    the next one.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
@@ -31,12 +31,12 @@ use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
 
-/// Exits of calls that were not observed, after which the exit probes are switched off, whatever is
-/// still open: the outer calls of a recursive function are not waited for at any price. Some tenths
-/// of a millisecond, while a function is on.
+/// The number of exits of unobserved calls after which the exit probes are switched off, even if
+/// observed calls are open: waiting for the outer calls of a recursive function could be expensive.
+/// They take a few tenths of a millisecond, while a function is on.
 const STRAY_EXITS: i64 = 20_000;
 
-/// The same for a window, in which few entries are expected.
+/// As [`STRAY_EXITS`], in a window, in which few entries are expected.
 const STRAY_EXITS_IN_WINDOW: i64 = 200;
 
 /// A probe's function, and the next probe of the same function and kind.
@@ -54,40 +54,40 @@ static LINKS: Segments<ProbeLink> = Segments::new();
 /// The functions, in order of discovery.
 pub(crate) static FUNCTIONS: Segments<Function> = Segments::new();
 
-/// Head of the list of functions that have used their allowance up: index plus one.
+/// Head of the list of functions that have exhausted their allowance: index plus one.
 static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
 
-/// One function. On cache lines of its own: threads that call different functions do not disturb
-/// each other. Times in ticks.
+/// A function. It does not share cache lines with others, so threads that call different functions
+/// do not contend for them. Times are in ticks.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Function {
-    /// The observation: from when to when, its entries so far, and how many it may have.
+    /// The observation: its start and end, the number of its entries, and their limit.
     opens: AtomicU64,
     closes: AtomicU64,
     entries: AtomicU64,
     limit: AtomicU64,
-    /// Where the limit was reached.
+    /// When the limit was reached.
     ended: AtomicU64,
-    /// A window whose place is not decided: since when, or 0; how much own time after that it
-    /// opens, and for how long.
+    /// A window whose times are not determined yet: when it was begun, or 0; the own time after
+    /// which it opens, and its length.
     pending_since: AtomicU64,
     delay: AtomicU64,
     length: AtomicU64,
-    /// What the program's only thread had spent in probes then.
+    /// The time that the program's only thread had spent in probes then.
     spent_by_then: AtomicU64,
-    /// What a thread had lost when the window opened, or shortly before; and what it had spent in
-    /// probes since when the window closed.
+    /// The time that a thread had lost when the window opened, or shortly before; and the time that
+    /// it had spent in probes from then until the window closed.
     before: Lost,
     overhead: AtomicU64,
-    /// Its number, and how many calls each of its own stands for, as the bits of an f32.
+    /// The number of the observation, and the weight of its calls, as the bits of an f32.
     observation: AtomicU32,
     weight: AtomicU32,
-    /// Counts how often the exit probes went off, and on again: odd while they are off.
+    /// The number of times that the exit probes were switched off or on: odd while they are off.
     exit_period: AtomicU32,
-    /// Entries of this exit period that have not come out.
+    /// The number of open calls that were entered in this exit period.
     open: AtomicU32,
-    /// Exits of other calls that may still come.
+    /// The number of further exits of other calls that are tolerated.
     strays_left: AtomicI64,
     /// Whether the function is on, not in a window.
     is_on: AtomicBool,
@@ -95,11 +95,11 @@ pub(crate) struct Function {
     is_closed: AtomicBool,
     is_listed: AtomicBool,
     next_listed: AtomicU32,
-    /// When the allowance was refilled, and the time of long calls that came out since.
+    /// When the allowance was refilled, and the time of long calls that have returned since.
     refilled: AtomicU64,
     inside: AtomicU64,
-    /// The entry in the middle between the last refill and the limit, when it was, and what its
-    /// thread had lost by then.
+    /// The entry in the middle between the last refill and the limit, its time, and the time that
+    /// its thread had lost by then.
     middle: AtomicU64,
     middle_at: AtomicU64,
     middle_lost: Lost,
@@ -113,25 +113,27 @@ pub(crate) struct Function {
     exit_probes: AtomicU32,
 }
 
-/// How much longer than its time a window may take, for threads that spend most of it in probes.
+/// The maximum extension of a window, relative to its length, for threads that spend most of their
+/// time in probes.
 const STRETCH: u64 = 8;
 
-/// What a window must know of the thread that enters: how much of its time is not the program's
-/// own. In ticks of the clock.
+/// The time of the entering thread that is not the program's own, in ticks.
 pub(crate) trait OwnTime {
-    /// A number for the thread, not 0.
+    /// The thread's number, not 0.
     fn number(&self) -> usize;
-    /// What the thread has spent in probes so far.
+    /// The total time that the thread has spent in probes.
     fn spent(&self) -> u64;
-    /// How long it was preempted so far.
+    /// The total time for which it was preempted.
     fn preempted(&self) -> u64;
-    /// How long it was preempted since it was asked last, by this or [`OwnTime::preempted`].
+    /// The time for which it was preempted since the last call of this or of
+    /// [`OwnTime::preempted`].
     fn preempted_lately(&self) -> u64;
-    /// Whether there is no other thread.
+    /// Whether it is the only thread.
     fn is_alone(&self) -> bool;
 }
 
-/// What one thread had lost by some moment: time that is not the program's own.
+/// The time that a thread had lost at a certain moment, that is, time that is not the program's
+/// own.
 #[derive(Default)]
 struct Lost {
     /// [`OwnTime::number`], or 0 for none.
@@ -155,8 +157,8 @@ impl Lost {
         self.thread.load(Relaxed) == 0
     }
 
-    /// What the thread has spent in probes since, and how long it was preempted; nothing of any
-    /// other thread.
+    /// The time that the thread has spent in probes since, and for which it was preempted; `None`
+    /// for any other thread.
     fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
         let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
         (self.thread.load(Relaxed) == thread.number())
@@ -164,10 +166,10 @@ impl Lost {
     }
 }
 
-/// So many entries of a window run through code that was just rewritten.
+/// The number of entries of a window that execute code which was just rewritten.
 const COLD: u64 = 2;
 
-/// What becomes of an entry.
+/// How an entry is treated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entered {
     /// Its window is about to open.
@@ -177,51 +179,51 @@ pub(crate) enum Entered {
     Observed(Observed),
 }
 
-/// What an observed entry is part of.
+/// The observation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Observed {
     pub(crate) observation: u32,
     pub(crate) period: u32,
     pub(crate) weight: f32,
-    /// Whether it is one of the first of a window: its code, and that of its probes, was just
-    /// rewritten.
+    /// Whether it is one of the first entries of a window: its code, and that of its probes, was
+    /// just rewritten.
     pub(crate) is_cold: bool,
 }
 
-/// A window to open. Times in ticks.
+/// A window to be opened. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// Own time from now until it opens.
     pub(crate) delay: u64,
-    /// How much own time it takes.
+    /// Its length in own time.
     pub(crate) length: u64,
-    /// How many entries count at most.
+    /// The maximum number of entries that count.
     pub(crate) limit: u64,
-    /// How many calls each observed one stands for.
+    /// The number of calls that each observed one represents.
     pub(crate) weight: f32,
-    /// What the program's threads have spent in probes so far.
+    /// The total time that the program's threads have spent in probes.
     pub(crate) spent: u64,
     /// Whether it ends with its limit, however long that takes.
     pub(crate) is_limited: bool,
 }
 
-/// What an observation has counted.
+/// The counts of an observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) entries: u64,
-    /// Where the limit was reached, if it was.
+    /// The end at the limit, if it was reached.
     pub(crate) exceeded: Option<Exceeded>,
     /// Time that a thread spent in probes during the window, in ticks.
     pub(crate) overhead: u64,
 }
 
-/// The limit was reached.
+/// The end of an observation at its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Exceeded {
-    /// When, in ticks.
+    /// When the limit was reached, in ticks.
     pub(crate) at: u64,
     /// The rate at the end, in calls per tick of the program's own time: over the second half of
-    /// what was allowed, since the first may have begun long before the function became hot.
+    /// the allowance, since the first may have begun long before the function became hot.
     pub(crate) rate: f64,
 }
 
@@ -233,7 +235,7 @@ impl Function {
         Some((index, FUNCTIONS.get(index as usize)?))
     }
 
-    /// Makes a probe one of this function's. Called under the session's lock.
+    /// Adds a probe to this function. Called under the session's lock.
     pub(crate) fn adopt(index: u32, id: ProbeId, kind: ProbeType) -> Option<()> {
         while LINKS.len() <= id.0 as usize {
             LINKS.push_with(|_| ProbeLink::default())?;
@@ -262,7 +264,8 @@ impl Function {
         }
     }
 
-    /// Whether the probes of a kind are on now: what a probe that is found later begins with.
+    /// Whether the probes of a kind are on now, which is the initial state of a probe that is found
+    /// later.
     pub(crate) fn has_on(&self, kind: ProbeType) -> bool {
         match kind {
             ProbeType::Entry => self.observation.load(Relaxed) > 0 && !self.is_closed.load(Relaxed),
@@ -271,8 +274,8 @@ impl Function {
     }
 
     fn switch_off(&self, kind: ProbeType) {
-        // A refusal (an unloaded library, text still shared with the parent process) leaves the
-        // probe firing, which costs time; its entries do not count.
+        // After an error (an unloaded library, text still shared with the parent process), the
+        // probe continues to fire, which costs time; its entries do not count.
         self.for_each_probe(kind, |id| _ = fastinst::deactivate(id));
     }
 
@@ -301,10 +304,11 @@ impl Function {
         self.switch_off(ProbeType::Entry);
     }
 
-    /// An entry at this moment: whether it is observed, and as what.
+    /// Handles an entry at the time `now`: returns whether it is observed, and how.
     #[inline]
     pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
-        // Acquire: pairs with the Release in `begin`, which sets the rest first.
+        // Acquire: pairs with the Release in `turn_on` and `place`, which set the other fields
+        // first.
         if now < self.opens.load(Acquire)
             && (self.pending_since.load(Acquire) == 0 || !self.place(now, thread))
         {
@@ -344,14 +348,14 @@ impl Function {
         })
     }
 
-    /// What this thread spends in probes from now on is not the window's time. Called after each
-    /// early entry, and for the first that counts if there was none.
+    /// Excludes the time that this thread spends in probes from now on from the window's time.
+    /// Called after each early entry, and for the first that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
         self.before.note(thread);
     }
 
-    /// The first entry since the service thread has begun a window: decides where the window lies.
-    /// Gives whether it is open already.
+    /// At the first entry after the service thread has begun a window: determines the window's
+    /// start and end. Returns whether it is already open.
     #[cold]
     fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
         let since = self.pending_since.load(Acquire);
@@ -362,8 +366,8 @@ impl Function {
             return false;
         }
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
-        // Preemption that was not known at the last probe may have been before `since`: then the
-        // window begins later than it should.
+        // Preemption that was not known at the last probe may have occurred before `since`: then
+        // the window begins later than intended.
         let spent = if thread.is_alone() {
             thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
         } else {
@@ -389,7 +393,7 @@ impl Function {
         if self.is_closed.load(Relaxed) {
             return false;
         }
-        // Of other threads it is not known what they have spent since.
+        // The time that other threads have spent since is unknown.
         let lost = self.before.since(thread);
         let (overhead, preempted) = lost.unwrap_or_default();
         if now.saturating_sub(overhead + preempted) < closes {
@@ -406,7 +410,8 @@ impl Function {
         false
     }
 
-    /// The observation is over: the entry probes go off, and the exit probes unless a call is open.
+    /// Ends the observation: switches the entry probes off, and the exit probes unless a call is
+    /// open.
     #[cold]
     fn close(&self) {
         if self.is_closed.swap(true, SeqCst) {
@@ -418,7 +423,7 @@ impl Function {
         }
     }
 
-    /// The entry with the number of the limit.
+    /// Handles the entry whose number is the limit.
     #[cold]
     fn reached_limit(&self, index: u32, now: u64, thread: &impl OwnTime) {
         if self.is_on.load(Relaxed) {
@@ -428,7 +433,7 @@ impl Function {
                 self.refilled.store(now, Relaxed);
                 self.middle.store(self.entries.load(SeqCst) + u64::from(calls) / 2, Relaxed);
                 self.strays_left.store(STRAY_EXITS, Relaxed);
-                // Other threads may have entered meanwhile: one of them must meet the new limit.
+                // Other threads may have entered meanwhile: one of them must reach the new limit.
                 loop {
                     let limit = self.entries.load(SeqCst) + u64::from(calls);
                     self.limit.store(limit, SeqCst);
@@ -440,11 +445,11 @@ impl Function {
         }
         let (spent, preempted) = self.middle_lost.since(thread).unwrap_or_default();
         let passed = now.saturating_sub(self.middle_at.load(Relaxed)).saturating_sub(preempted);
-        // What probes take is known only roughly: of calls that take little else, not much can be
-        // told.
+        // The time of probes is known only roughly. If calls take little other time, the estimate
+        // is bounded below.
         let own = passed.saturating_sub(spent).max(passed / STRETCH);
         self.own_since_middle.store(own, Relaxed);
-        // This entry is the last that counts.
+        // This is the last entry that counts.
         self.ended.store(now, SeqCst);
         self.opens.store(u64::MAX, SeqCst);
         self.is_closed.store(true, SeqCst);
@@ -458,33 +463,33 @@ impl Function {
         self.observation.load(Relaxed)
     }
 
-    /// The exit probes have been on as long as this number stays the same.
+    /// The number of the exit period: the exit probes stay on while it does not change.
     #[inline]
     pub(crate) fn exit_period(&self) -> u32 {
         self.exit_period.load(Relaxed)
     }
 
-    /// A long call has come out: it took so many ticks.
+    /// Records that a long call, which took `ticks`, has returned.
     #[cold]
     pub(crate) fn earn(&self, ticks: u64) {
         self.inside.fetch_add(ticks, Relaxed);
     }
 
-    /// An observed call has come out, or is known to be gone: the last one of an observation that
-    /// is over switches the exit probes off.
+    /// Records that an observed call has returned, or was left in another way: the last one of an
+    /// observation that is over switches the exit probes off.
     #[inline]
     pub(crate) fn left(&self, period: u32) {
         if period != self.exit_period() {
             return;
         }
-        // SeqCst: either this sees that the observation is over, or `close` sees that nothing is
-        // open.
+        // SeqCst: either this load sees that the observation is over, or `close` sees that no call
+        // is open.
         if self.open.fetch_sub(1, SeqCst) == 1 && self.is_closed.load(SeqCst) {
             self.end_exits();
         }
     }
 
-    /// An exit whose entry was not observed.
+    /// Handles an exit whose entry was not observed.
     #[inline]
     pub(crate) fn stray_exit(&self) {
         if self.strays_left.fetch_sub(1, Relaxed) == 0 {
@@ -494,7 +499,7 @@ impl Function {
 
     #[cold]
     fn end_exits(&self) {
-        // Before the code: an exit that is missed is one of an earlier period.
+        // Before the code is changed, so that an exit that is missed belongs to an earlier period.
         if self.exit_period.fetch_or(1, SeqCst).is_multiple_of(2) {
             self.switch_off(ProbeType::Exit);
         }
@@ -526,7 +531,7 @@ impl Function {
         self.opens.store(now, Release);
     }
 
-    /// Begins a window at `now`, and gives the number of the observation. For the service thread.
+    /// Begins a window at `now`, and returns the number of the observation. For the service thread.
     pub(crate) fn open(&self, now: u64, window: &Window, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         let number = self.begin(window.limit, false, switch_on);
         self.weight.store(window.weight.to_bits(), Relaxed);
@@ -539,7 +544,7 @@ impl Function {
         number
     }
 
-    /// The probes are on, and nothing counts yet.
+    /// Begins an observation: switches the probes on, but no entry counts yet.
     fn begin(&self, limit: u64, is_on: bool, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
@@ -568,7 +573,7 @@ impl Function {
         number
     }
 
-    /// Whether no entry has decided yet where the window lies.
+    /// Whether the times of the window are not determined yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending_since.load(Acquire) != 0
     }
@@ -582,7 +587,7 @@ impl Function {
         now.saturating_sub(opens) as f64 / closes.saturating_sub(opens).max(1) as f64
     }
 
-    /// What the observation has counted so far. For the service thread.
+    /// The current counts of the observation. For the service thread.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
         let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
@@ -591,14 +596,14 @@ impl Function {
             let ticks = self.own_since_middle.load(Relaxed).max(1);
             Exceeded { at, rate: calls as f64 / ticks as f64 }
         });
-        // Behind the limit, entries count until the function is on the list: it is still on.
+        // After the limit, entries count until the function is on the list, because it is still on.
         let entries = if exceeded.is_some() { entries.min(limit) } else { entries };
         Counted { entries, exceeded, overhead: self.overhead.load(Relaxed) }
     }
 
-    /// Nothing is observed, and the probes of both kinds count as off: a new function, or one of a
-    /// forked child, whose code is in whatever state the parent had it in. The next observation
-    /// switches them on.
+    /// Resets the state to that of a function that is not observed and whose probes are considered
+    /// off: a new function, or one in a forked child, whose code is in the state that the parent
+    /// left. The next observation switches them on.
     pub(crate) fn reset(&self) {
         self.opens.store(u64::MAX, Relaxed);
         self.pending_since.store(0, Relaxed);
@@ -609,7 +614,7 @@ impl Function {
     }
 }
 
-/// Takes the functions that have used their allowance up since the last call. For the service
+/// Takes the functions that have exhausted their allowance since the last call. For the service
 /// thread.
 pub(crate) fn take_exhausted() -> Vec<u32> {
     let mut taken = Vec::new();
@@ -625,7 +630,7 @@ pub(crate) fn take_exhausted() -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// A thread that has spent this in probes, and was preempted for so long.
+    /// A thread with this time in probes, and this time of preemption.
     struct Own(u64, u64);
 
     impl OwnTime for Own {
@@ -650,7 +655,7 @@ mod tests {
         }
     }
 
-    /// Has lost no time.
+    /// A thread that has lost no time.
     const IDEAL: Own = Own(0, 0);
 
     fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
@@ -702,7 +707,7 @@ mod tests {
             let is_on = function.has_on(ProbeType::Entry);
             (is_counted, is_on.then_some((opens, closes)))
         };
-        // The service thread has begun it at 40, it opens 60 after that, for 50.
+        // The service thread has begun the window at 40; it opens 60 ticks later, for 50 ticks.
         assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
         assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
         assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");

@@ -207,7 +207,7 @@ impl Measured {
             low: total.low + open_ns,
             high: total.high.map(|high| high + open_ns),
         });
-        // Open calls have taken some time, whatever is known of others.
+        // Open calls have taken some time, even if nothing is known of others.
         let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
         Some(FunctionReport {
             name: demangle(&self.name.to_string_lossy()),

@@ -77,7 +77,7 @@ pub struct Identity {
     pub executable: PathBuf,
     /// The run that it is part of.
     pub run: RunId,
-    /// Whether it was forked by a profiled process and writes a report of its own.
+    /// Whether it was forked by a profiled process and writes its own report.
     pub is_fork_child: bool,
 }
 

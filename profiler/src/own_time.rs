@@ -1,41 +1,42 @@
-//! How much of the time that passes is the program's own: without that for which its threads were
-//! ready to run and had no processor.
+//! The part of elapsed time that is the program's own: it excludes time in which threads of the
+//! program were ready to run but none had a processor.
 //!
-//! Probes tell for which part of its time a thread was preempted ([`crate::preemption`]), up to its
-//! last probe; the number of threads times that is how many of them are preempted on average. With
-//! those that run, known by the processor time of all threads, n threads are ready on average, and
-//! each is preempted for a part p of the time for which it is. As if threads were preempted
-//! independently of each other, all of them are at once for p^n of the time; with n below 1, one is
-//! ready, and preempted, for n p of it.
+//! Probes measure for which part of its time a thread was preempted ([`crate::preemption`]), up to
+//! its last probe. The number of threads times this part is the average number of preempted
+//! threads. The processor time of all threads gives the average number of running threads. The sum
+//! of both is n, the average number of ready threads, each of which is preempted for a part p of
+//! the time in which it is ready. Under the assumption that threads are preempted independently,
+//! all of them are preempted for p^n of the time; if n is below 1, one is ready and preempted for n
+//! p of the time.
 
 use nix::time::ClockId;
 
 use crate::governor;
 use crate::thread::Seen;
 
-/// What happened this long ago counts a third of what happens now, in nanoseconds.
+/// The time constant of the exponential average, in nanoseconds: older measurements have less than
+/// 1/e of the weight.
 const MEMORY: f64 = 0.2e9;
 
-/// Less time tells nothing: a scheduler's time slice.
+/// The minimum time between measurements, in nanoseconds: a scheduler's time slice.
 const SHORTEST: f64 = 3e6;
 
-/// A program that has a processor less than this is taken to have this much.
+/// The minimum of the program's own part.
 const LEAST: f64 = 0.02;
 
-/// Times in nanoseconds.
+/// Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     passed: f64,
     /// Processor time of the program.
     processor: f64,
-    /// Time of threads of which probes know whether they were preempted, and for how much of it
-    /// they were.
+    /// The time of threads for which probes have measured preemption, and the preempted part of it.
     seen: f64,
     preempted: f64,
 }
 
 impl Times {
-    /// The part of the time that passed that is the program's own, if it has so many threads.
+    /// The part of the elapsed time that is the program's own, if it has this number of threads.
     fn own(&self, threads: f64) -> f64 {
         if self.seen <= 0.0 || self.passed <= 0.0 {
             return 1.0;
@@ -59,7 +60,7 @@ pub(crate) struct OwnPart {
 }
 
 impl OwnPart {
-    /// Looks at the clocks. For the service thread.
+    /// Reads the clocks. For the service thread.
     pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
         self.threads = seen.threads.into();
         self.add(Times {
@@ -93,8 +94,8 @@ impl OwnPart {
     }
 }
 
-/// Processor time of the program's own threads, in nanoseconds. For the service thread, whose own
-/// is taken off.
+/// The processor time of the program's threads, in nanoseconds. Called by the service thread, whose
+/// time is subtracted.
 pub(crate) fn processor_time() -> f64 {
     governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_thread()
 }
@@ -106,7 +107,7 @@ mod tests {
     #[track_caller]
     fn check(threads: f64, processor: f64, preempted: f64, expected: f64) {
         let [processor, preempted] = [processor, preempted].map(|seconds| seconds * 1e9);
-        // The last probe was some time ago.
+        // The last probe was a while ago.
         let times = Times { passed: 1e9, processor, seen: 0.8e9 * threads, preempted: 0.8 * preempted };
         let own = times.own(threads);
         assert!((own - expected).abs() < 1e-9, "{own}");

@@ -261,10 +261,7 @@ mod tests {
         let outer = stack(&[(1, 1, 0xa, 0x90)]);
         assert!(pop(&outer, exit(1, 2, 0xa, 0x60)).is_none(), "an inner exit of a later observation");
         assert!(pop(&outer, exit(1, 2, 0xb, 0x90)).is_none(), "called from elsewhere");
-        assert!(
-            pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(),
-            "a long call, met again in a later observation"
-        );
+        assert!(pop(&outer, exit(1, 2, 0xa, 0x90)).is_some(), "a long call, found in a later observation");
     }
 
     #[test]

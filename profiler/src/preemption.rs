@@ -1,29 +1,30 @@
-//! Whether, and for how long, a thread has lost its processor to another one: without a system
-//! call, unless it has.
+//! Detects whether, and for how long, a thread has been preempted, without a system call unless it
+//! has.
 //!
-//! # How it is known
-//! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel takes
-//! a thread from its processor, for whatever reason, and `rseq_cs` there points to the description
-//! of a critical section that the thread is not in, the kernel sets it to null (Linux,
-//! kernel/rseq.c). So:
+//! # Method
+//! glibc (2.35 and later) registers an `rseq` area for each thread (rseq(2)). When the kernel
+//! deschedules a thread for any reason, and `rseq_cs` in this area points to the descriptor of a
+//! critical section in which the thread is not, the kernel sets it to null (Linux, kernel/rseq.c).
+//! So:
 //!
-//! 1. `rseq_cs` is pointed to a critical section that no thread is ever in: the thread is *armed*.
-//! 2. A probe that finds the pointer unchanged knows that the thread has run ever since. That is
-//!    one load and one comparison.
-//! 3. One that finds it changed arms the thread again and asks for the thread's processor time
-//!    (clock_gettime(2)) and its context switches (getrusage(2)). Time that passed and was not
-//!    processor time was spent off the processor: waiting (a voluntary switch: a lock, a read),
-//!    which belongs to the calls that were open, or preempted (an involuntary one), which does not.
+//! 1. `rseq_cs` is set to a critical section in which no thread ever is: the thread is *armed*.
+//! 2. If a probe finds the pointer unchanged, the thread has run since. This is one load and one
+//!    comparison.
+//! 3. If a probe finds it changed, it arms the thread again, and reads the thread's processor time
+//!    (clock_gettime(2)) and its number of context switches (getrusage(2)). Elapsed time that was
+//!    not processor time was spent waiting (a voluntary switch: a lock, a read), which belongs to
+//!    the open calls, or preempted (an involuntary switch), which does not.
 //!
-//! If both kinds of switches happened since the last look, the time is divided by their numbers. A
-//! program with critical sections of its own overwrites the pointer: then step 3 is made more
-//! often, to no effect. Two looks are at least [`BETWEEN_LOOKS`] apart; what happened between them
-//! is known at the second.
+//! If both kinds of switches have occurred since the last measurement, the time is divided in
+//! proportion to their numbers. A program with its own critical sections overwrites the pointer:
+//! then step 3 is made more often, without other effects. Two measurements are at least
+//! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
 //!
-//! # What it does not tell
-//! A virtual processor that the host takes away looks like a slow one, and so do interrupts and
-//! minor page faults. Where the C library has no `rseq`, or a system call filter refuses one of the
-//! two calls, nothing is known. A filter that kills the process for one of them does so.
+//! # Limits
+//! Time that the host takes from a virtual processor is not detected, nor are interrupts and minor
+//! page faults. If the C library has no `rseq`, or a system call filter refuses one of the two
+//! calls, preemption is not detected. If a filter kills the process for one of these calls, the
+//! process dies.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
@@ -34,22 +35,22 @@ use wordpatch::tsc;
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
 
-/// Where a thread's `rseq` area is, from its thread pointer.
+/// The offset of a thread's `rseq` area from its thread pointer.
 static AREA: AtomicIsize = AtomicIsize::new(NONE);
 
-/// `rseq_cs` in the area (Linux, include/uapi/linux/rseq.h).
+/// The offset of `rseq_cs` in the area (Linux, include/uapi/linux/rseq.h).
 const POINTER: isize = 8;
 
 /// The TSC's rate in ticks per nanosecond, as the bits of an f64.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
-/// Ticks from one look to the next, at least: some 40 us, far less than a time slice. Where a look
-/// is itself what takes the thread from its processor (under a tracer of system calls), or the
-/// program overwrites the pointer all the time, probes would do nothing else.
+/// The minimum time between two measurements, in ticks: about 40 us, much less than a time slice.
+/// Without it, probes would measure continuously if a measurement itself deschedules the thread
+/// (under a tracer of system calls), or if the program overwrites the pointer very often.
 const BETWEEN_LOOKS: u64 = 100_000;
 
-// A critical section of one byte, after the signature that the kernel asks for in front of the
-// abort handler (RSEQ_SIG of glibc). Nothing ever jumps there.
+// A critical section of one byte, after the signature that the kernel requires before the abort
+// handler (RSEQ_SIG of glibc). No code ever jumps there.
 std::arch::global_asm!(
     ".pushsection .text",
     ".long 0x53053053",
@@ -69,8 +70,8 @@ unsafe extern "C" {
     static profiler_never_in: u8;
 }
 
-/// Looks for the C library's registration. The TSC's rate is needed to tell how long a preemption
-/// was, not whether there was one.
+/// Finds the C library's registration. The TSC's rate is needed for the duration of preemptions
+/// only, not for their detection.
 pub(crate) fn start(ticks_per_ns: f64) {
     RATE.store(ticks_per_ns.to_bits(), Relaxed);
     let symbol = |name: &std::ffi::CStr| {
@@ -78,15 +79,15 @@ pub(crate) fn start(ticks_per_ns: f64) {
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     };
     let (offset, size) = (symbol(c"__rseq_offset").cast::<isize>(), symbol(c"__rseq_size").cast::<u32>());
-    // SAFETY: where the C library defines them, they have these types, and are constant (glibc
-    // manual, "Restartable Sequences").
+    // SAFETY: if the C library defines them, they have these types, and are constant (glibc manual,
+    // "Restartable Sequences").
     if !offset.is_null() && !size.is_null() && unsafe { size.read() } > 0 {
         // SAFETY: as above.
         AREA.store(unsafe { offset.read() }, Relaxed);
     }
 }
 
-/// Whether preemption is known of.
+/// Whether preemption is detected.
 pub(crate) fn is_available() -> bool {
     AREA.load(Relaxed) != NONE
 }
@@ -113,23 +114,24 @@ fn armed() -> u64 {
     (&raw const profiler_never_in).addr() as u64
 }
 
-/// What is known of one thread. Written by that thread only.
+/// The preemption of one thread. Written by that thread only.
 #[derive(Debug, Default)]
 pub(crate) struct Preemption {
-    /// Time preempted since the start, in ticks.
+    /// The total time of preemption, in ticks.
     time: AtomicU64,
-    /// Whether the rest is set.
+    /// Whether the other fields are set.
     has_looked: AtomicBool,
-    /// When the last look ended, in ticks.
+    /// When the last measurement ended, in ticks.
     looked: AtomicU64,
-    /// Time at the last look, less processor time by then, in nanoseconds.
+    /// The time of the last measurement, less the processor time then, in nanoseconds.
     off: AtomicU64,
     voluntary: AtomicU64,
     involuntary: AtomicU64,
 }
 
 impl Preemption {
-    /// How long the calling thread has been preempted since some moment, in ticks.
+    /// The total time for which the calling thread has been preempted, in ticks, relative to an
+    /// arbitrary start.
     #[inline(always)]
     pub(crate) fn time(&self) -> u64 {
         if pointer().is_some_and(|pointer| pointer.load(Relaxed) != armed()) {
@@ -138,7 +140,7 @@ impl Preemption {
         self.time.load(Relaxed)
     }
 
-    /// As [`Preemption::time`] at the last call, for another thread.
+    /// The result of the last call of [`Preemption::time`], for other threads.
     pub(crate) fn known(&self) -> u64 {
         self.time.load(Relaxed)
     }
@@ -146,7 +148,7 @@ impl Preemption {
     #[cold]
     fn look(&self) {
         let Some(pointer) = pointer() else { return };
-        // The next probe asks again.
+        // The next probe tries again.
         if tsc::now().wrapping_sub(self.looked.load(Relaxed)) < BETWEEN_LOOKS {
             return;
         }
@@ -155,7 +157,7 @@ impl Preemption {
     }
 
     fn ask(&self, pointer: &AtomicU64) {
-        // Before the look: a switch after it is seen next time.
+        // Before the measurement, so that a later switch is detected next time.
         pointer.store(armed(), Relaxed);
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: memory of the right type; all zero is a valid value.
@@ -165,7 +167,7 @@ impl Preemption {
             }
             usage.assume_init()
         };
-        // Not from `usage`: those figures are as old as the last timer tick.
+        // Not from `usage`, whose times are those of the last timer tick.
         let now = |clock| {
             clock_gettime(clock).map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
         };
@@ -184,7 +186,7 @@ impl Preemption {
         }
     }
 
-    /// Begins anew: another thread, or the only one of a forked child.
+    /// Resets the state, for another thread, or for the only thread of a forked child.
     pub(crate) fn forget(&self) {
         self.has_looked.store(false, Relaxed);
         self.looked.store(0, Relaxed);
@@ -197,13 +199,13 @@ mod tests {
 
     use super::*;
 
-    /// Ticks per nanosecond: any rate will do.
+    /// Ticks per nanosecond, an arbitrary rate.
     const RATE: f64 = 2.0;
 
-    /// Waiting is not preemption; competing with many threads for one processor is, and about as
-    /// much as the kernel says.
+    /// Waiting is not preemption; competing with many threads for one processor is, and by about
+    /// the time that the kernel reports.
     #[test]
-    fn waiting_is_told_from_preemption() {
+    fn waiting_is_distinguished_from_preemption() {
         start(RATE);
         if !is_available() {
             println!("skipped: the C library has registered no rseq area");
@@ -212,7 +214,7 @@ mod tests {
         let ticks = |time: Duration| time.as_nanos() as f64 * RATE;
         let preemption = Preemption::default();
         let mut waits = 0;
-        // Somebody else may preempt this thread while it is about to sleep.
+        // Another process may preempt this thread when it is about to sleep.
         while waits < 20 {
             let before = preemption.time();
             std::thread::sleep(Duration::from_millis(5));
@@ -236,7 +238,8 @@ mod tests {
                 });
             }
             let mut most = 0;
-            // Until it has lost its processor for ten milliseconds, for which a minute is plenty.
+            // Until it has been preempted for ten milliseconds, for which a minute is more than
+            // enough.
             while most < ticks(Duration::from_millis(10)) as u64 && start.elapsed() < Duration::from_secs(60)
             {
                 most = preemption.time() - before;
@@ -248,9 +251,9 @@ mod tests {
         });
     }
 
-    /// A program that overwrites the pointer at every call pays for a look now and then only.
+    /// A program that overwrites the pointer at every call causes few measurements.
     #[test]
-    fn looks_are_some_time_apart() {
+    fn measurements_have_a_minimum_distance() {
         start(RATE);
         let Some(pointer) = pointer() else {
             println!("skipped: the C library has registered no rseq area");

@@ -3,7 +3,7 @@
 //! | event | action |
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
-//! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call goes on |
+//! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
 //! | exec | report, because nothing survives it; the new image starts its own session |
 //! | fork | parent and child each hold our locks across it; the child starts again, with its own
 //! service thread |

@@ -1,50 +1,51 @@
 //! From strata to numbers of calls and times, with their intervals.
 //!
 //! # The estimates
-//! Time in which a function was on: what was counted and timed there is exact. Each sampled stratum
-//! of length L with a window of length w adds its observed calls and their latencies, times L / w
-//! (why that is unbiased: [`crate::policy`]). A call belongs to the window in which it *enters*,
-//! and is followed to its end. The mean is total / calls: a ratio of sums over strata, not a mean
-//! of means.
+//! For time in which a function was on, counts and times are exact. Each sampled stratum of length
+//! L with a window of length w adds its observed calls and their latencies, times L / w (for the
+//! reason why this is unbiased, see [`crate::policy`]). A call belongs to the window in which it
+//! *enters*, and is followed to its end. The mean is total / calls: a ratio of sums over strata,
+//! not a mean of means.
 //!
 //! # The variance
-//! There is one window in a stratum, so the variance within it cannot be estimated from itself.
-//! Half the squared difference to the stratum before is used (successive differences; Wolter,
-//! "Introduction to Variance Estimation", 2007, chapter 8): right if neighbours have the same
-//! expected value, too large where the rate changes from one to the next. Calls in one window are
-//! not taken as independent anywhere.
+//! There is one window per stratum, so the variance within a stratum cannot be estimated from the
+//! stratum alone. Half the squared difference to the previous stratum is used (successive
+//! differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8): correct if
+//! neighbours have the same expected value, too large if the rate changes from one to the next.
+//! Calls in one window are never assumed to be independent.
 //!
-//! Where few windows hold most of the calls, a normal distribution would be too confident. The
-//! degrees of freedom of Student's distribution are estimated from the differences themselves,
-//! (Σd²)² / Σd⁴: one outlier among a hundred windows leaves about two. A function that was seen
-//! only a few times in its windows gets the upper limit of a Poisson distribution on top.
+//! If few windows contain most of the calls, intervals of a normal distribution would be too
+//! narrow. The degrees of freedom of Student's distribution are estimated from the differences
+//! themselves, (Σd²)² / Σd⁴: with one outlier among a hundred windows, there are about two. If a
+//! function was observed only a few times in its windows, the upper limit of a Poisson distribution
+//! is used, too.
 //!
-//! A *gap*, in which nothing was observed, adds half of what the last known rate would give, and
-//! the variance of a uniform distribution from none to all of it.
+//! A *gap*, in which nothing was observed, adds half of the calls that the last known rate would
+//! give, with the variance of a uniform distribution from zero to all of them.
 
 use std::collections::VecDeque;
 
 use crate::interval::{most_for, student};
 use crate::report::Estimate;
 
-/// Windows that are kept apart until the calls that entered in them are over. A later one is added
-/// with its own variance.
+/// The number of windows that are kept until the calls that entered in them have returned. A call
+/// that returns later is added with its own variance.
 const PENDING: usize = 4;
 
-/// Gaps that are a larger part of the time since a function was on leave its estimates without an
-/// upper limit, unless they are shorter than so many nanoseconds in all.
+/// If gaps are a larger part of the time since a function was on, its estimates have no upper
+/// limit, unless the gaps are shorter than `SHORT_GAP` nanoseconds in total.
 const MAX_GAPS: f64 = 0.25;
 const SHORT_GAP: f64 = 3e6;
 
-/// A function that was on for all but this part of the time, and was called more often then than
-/// since, is known well enough.
+/// A function has upper limits if it was on for all but this part of the time, and was called more
+/// often in that time than after it.
 const MOSTLY_EXACT: f64 = 0.1;
 
-/// With windows that are more uncertain than this by what probes take, rates have no upper limit.
+/// If the time of probes makes windows more uncertain than this, rates have no upper limit.
 const TOO_FAST: f64 = 0.4;
 
-/// With fewer windows, a phase in which the function was busy may well have been missed: no upper
-/// limit either.
+/// With fewer windows, there is no upper limit either, because a phase with many calls may have
+/// been missed.
 const MIN_WINDOWS: f64 = 6.0;
 
 /// A window whose calls are still being collected.
@@ -57,10 +58,10 @@ struct Window {
     entries: f64,
     timed: f64,
     ticks: f64,
-    /// Calls in a part of the window that was cut off, at the rate of the rest.
+    /// The calls in the part of the window that was cut off, at the rate of the rest.
     cut_off: f64,
     uncertain: f64,
-    /// Whether calls were counted and timed in separate windows ([`crate::counting`]).
+    /// Whether its calls were counted in another window ([`crate::counting`]).
     is_timed_apart: bool,
 }
 
@@ -74,7 +75,7 @@ struct Differences {
     products: f64,
 }
 
-/// What was observed of one function.
+/// The observations of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strata {
     /// While it was on.
@@ -85,12 +86,12 @@ pub(crate) struct Strata {
     missed: f64,
     exact_ticks: f64,
     pending: VecDeque<Window>,
-    /// Sampled strata, weighted: their number, calls, timed calls, time.
+    /// Sums over sampled strata, weighted: their number, calls, timed calls, time.
     windows: f64,
     calls: f64,
     timed: f64,
     ticks: f64,
-    /// Calls that were observed in windows, not weighted.
+    /// Calls that were observed in windows, unweighted.
     seen: f64,
     /// Time of all sampled strata and of their windows.
     strata_time: f64,
@@ -99,45 +100,47 @@ pub(crate) struct Strata {
     /// Calls and time per nanosecond in the last one.
     last: Option<[f64; 2]>,
     differences: Differences,
-    /// What windows that were cut short and late calls add to the variances.
+    /// The contribution of truncated windows and late calls to the variances.
     calls_variance: f64,
     ticks_variance: f64,
-    /// Half-widths for what does not average out: what is not known of the cost of probes.
+    /// Half-widths for the systematic error, which does not average out: the uncertainty of the
+    /// cost of probes.
     calls_systematic: f64,
     ticks_systematic: f64,
     gap_calls: f64,
     /// Length of all gaps, in nanoseconds.
     unobserved: f64,
-    /// Standard deviations, added up: gaps of one function are alike.
+    /// Sum of the standard deviations: the gaps of a function are assumed to be correlated.
     gap_deviation: f64,
 }
 
 impl Strata {
-    /// Calls that were counted while the function was on, for so many nanoseconds.
+    /// Adds calls that were counted while the function was on, for `time` nanoseconds.
     pub(crate) fn counted(&mut self, calls: u64, time: f64) {
         self.exact_calls += calls as f64;
         self.exact_time += time.max(0.0);
     }
 
-    /// Calls that were counted before the function's probes were ready. While these are made, calls
-    /// are missed: not more than there were before, as far as one can tell, but for the first.
+    /// Adds calls that were counted before the function's probes were ready. While the probes are
+    /// made, calls are missed; their number is assumed to be at most that of the earlier calls,
+    /// except the first.
     pub(crate) fn counted_early(&mut self, calls: u64) {
         self.exact_calls += calls as f64;
         self.missed += calls.saturating_sub(1) as f64;
     }
 
-    /// A call that was timed while the function was on.
+    /// Adds a call that was timed while the function was on.
     pub(crate) fn timed(&mut self, ticks: f64) {
         self.exact_timed += 1.0;
         self.exact_ticks += ticks;
     }
 
-    /// For `length` nanoseconds nothing was observed; before, calls came at this rate per
-    /// nanosecond. What the next window shows is compared with that rate.
+    /// Adds a gap of `length` nanoseconds, in which nothing was observed, after a rate of `rate`
+    /// calls per nanosecond. The next window is compared with that rate.
     pub(crate) fn gap(&mut self, length: f64, rate: f64) {
         self.fold_all();
-        // Of the time of these calls nothing is known: the next window's is an outlier until others
-        // agree with it.
+        // The time of these calls is unknown, so that of the next window is an outlier until other
+        // windows agree with it.
         self.last = Some([rate, 0.0]);
         let most = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
@@ -145,9 +148,9 @@ impl Strata {
         self.gap_deviation += (most * most / 12.0 + most).sqrt();
     }
 
-    /// For `length` nanoseconds nothing was observed, because the run ended before the window
-    /// opened. Unlike in a gap, there is no reason to expect fewer calls than before: as many are
-    /// estimated, give or take all of them.
+    /// Adds `length` nanoseconds in which nothing was observed because the run ended before the
+    /// window opened. Unlike in a gap, there is no reason to expect fewer calls than before: the
+    /// same rate is assumed, with an uncertainty of all these calls.
     pub(crate) fn unobserved(&mut self, length: f64, rate: f64) {
         let calls = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
@@ -155,13 +158,13 @@ impl Strata {
         self.gap_deviation += (calls * calls / 3.0 + calls).sqrt();
     }
 
-    /// The last window did not open.
+    /// Removes the last window, which did not open.
     pub(crate) fn forget_last(&mut self) {
         self.pending.pop_back();
     }
 
-    /// The last window's stratum was not as long as it was to be, but `length` nanoseconds, and so
-    /// its weight is another one.
+    /// Corrects the last window, whose stratum was `length` nanoseconds long instead of its planned
+    /// length, and so has another weight.
     pub(crate) fn resize_last(&mut self, length: f64, weight: f64) {
         if let Some(last) = self.pending.back_mut() {
             (last.length, last.weight) = (length, weight);
@@ -174,13 +177,13 @@ impl Strata {
         }
     }
 
-    /// A window opens.
+    /// Adds a window that opens.
     pub(crate) fn opened(&mut self, observation: u32, weight: f64, length: f64) {
         self.open(observation, weight, length, false);
     }
 
-    /// A window opens in which calls are timed. They were counted in another one, in which each
-    /// stands for `weight` calls: see [`Strata::closed`].
+    /// Adds a window that opens and in which calls are only timed. They were counted in another one,
+    /// in which each represents `weight` calls: see [`Strata::closed`].
     pub(crate) fn opened_apart(&mut self, observation: u32, weight: f64, length: f64) {
         self.open(observation, weight, length, true);
     }
@@ -205,8 +208,8 @@ impl Strata {
         self.pending.push_back(window);
     }
 
-    /// What the last window that was opened has counted, and what it may have missed at its end.
-    /// Its length is uncertain by a part of it.
+    /// Sets the counts of the last window: its entries, the calls that it may have missed at its
+    /// end, and the relative uncertainty of its length.
     pub(crate) fn closed(&mut self, entries: u64, cut_off: f64, uncertain: f64) {
         if let Some(window) = self.pending.back_mut() {
             window.uncertain = uncertain;
@@ -215,7 +218,7 @@ impl Strata {
         }
     }
 
-    /// A call that was timed in a window. `is_usual` says that its code was not just rewritten.
+    /// Adds a call that was timed in a window. `is_usual` says that its code was not just rewritten.
     pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
         match self.pending.iter_mut().find(|window| window.observation == observation) {
             Some(window) if window.is_timed_apart && !is_usual => {}
@@ -266,14 +269,14 @@ impl Strata {
         self.largest_weight = self.largest_weight.max(weight);
     }
 
-    /// With all windows folded in.
+    /// A copy that includes all pending windows.
     pub(crate) fn finished(&self) -> Self {
         let mut finished = self.clone();
         finished.fold_all();
         finished
     }
 
-    /// Time of all calls so far, in ticks, as far as it is known.
+    /// The known time of all calls so far, in ticks.
     pub(crate) fn known_ticks(&self) -> f64 {
         self.exact_ticks + self.ticks
     }
@@ -288,42 +291,42 @@ impl Strata {
         self.windows == 0.0 && self.gap_calls == 0.0
     }
 
-    /// Calls of which nothing is known but that there may have been so many, as a multiple of those
-    /// that were timed. Of finished strata; calls that have not returned stand for `open` calls.
+    /// The possible number of calls whose time is unknown, as a multiple of the timed calls. For
+    /// finished strata; calls that have not returned represent `open` calls.
     pub(crate) fn unknown_part(&self, open: f64) -> f64 {
         let timed = self.exact_timed + self.timed;
         if self.is_hardly_observed() || timed <= 0.0 {
             return f64::INFINITY;
         }
         let counted = (self.exact_calls + self.calls - timed).max(open);
-        // An estimate from windows is not exact, also if nothing is missing.
+        // An estimate from windows is not exact, even if no call is missing.
         let least = if self.windows > 0.0 { f64::MIN_POSITIVE } else { 0.0 };
         ((counted + 2.0 * self.gap_calls) / timed).max(least)
     }
 
-    /// Observed calls, as they were counted.
+    /// The number of observed calls, unweighted.
     pub(crate) fn observed(&self) -> f64 {
         self.exact_calls + self.seen
     }
 
-    /// Windows: as many independent observations.
+    /// The number of windows, which are independent observations.
     pub(crate) fn windows(&self) -> f64 {
         self.windows
     }
 
-    /// Estimated variance of a weighted sum, from the differences. One window alone tells nothing
-    /// of its variance.
+    /// The estimated variance of a weighted sum, from the differences. With a single window, it is
+    /// the square of the sum.
     fn variance(&self, differences: f64, sum: f64) -> f64 {
         if self.windows >= 2.0 { differences * self.windows / (self.windows - 1.0) } else { sum * sum }
     }
 
-    /// Degrees of freedom of a sum of squared differences: a third of their number if they are
-    /// normal, fewer if some stand out.
+    /// The degrees of freedom of a sum of squared differences: a third of their number if they are
+    /// normally distributed, fewer if there are outliers.
     fn degrees(squares: f64, fourths: f64) -> f64 {
         if fourths > 0.0 { squares * squares / fourths } else { f64::INFINITY }
     }
 
-    /// The number of calls. Of finished strata.
+    /// The number of calls. For finished strata.
     pub(crate) fn calls(&self) -> Estimate {
         let value = self.exact_calls + self.calls + self.gap_calls;
         if self.is_exact() {
@@ -344,8 +347,8 @@ impl Strata {
         limited(value, value - error, high, self.observed())
     }
 
-    /// Whether the rate that a function had before says little about the time since: no more than
-    /// what was seen can be told.
+    /// Whether the observations are too few for an upper limit: then, estimates have a lower limit
+    /// only.
     fn is_hardly_observed(&self) -> bool {
         let estimated_time = self.strata_time + self.unobserved;
         let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
@@ -353,7 +356,7 @@ impl Strata {
         if is_mostly_exact {
             return false;
         }
-        // Calls so short that most of the time between two of them is that of probes.
+        // Most of the time between two calls is that of probes.
         let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
         let has_long_gaps =
             self.unobserved > MAX_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
@@ -362,8 +365,8 @@ impl Strata {
             || (self.windows > 0.0 && self.windows < MIN_WINDOWS && self.strata_time > SHORT_GAP)
     }
 
-    /// Time of all calls in ticks, and the mean. Nothing if no call was timed. Of finished strata.
-    /// Calls that have not returned, and stand for `open` calls, are not in it.
+    /// The time of all calls in ticks, and the mean; `None` if no call was timed. For finished
+    /// strata. Calls that have not returned, which represent `open` calls, are not included.
     pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
         let timed = self.exact_timed + self.timed;
         if timed <= 0.0 {
@@ -374,7 +377,7 @@ impl Strata {
         if self.is_exact() && self.exact_timed + open >= self.exact_calls {
             return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
         }
-        // Calls that were counted and not timed: in gaps, or left by an exception or a longjmp.
+        // Calls that were counted but not timed: in gaps, or left by an exception or a longjmp.
         let untimed = (self.exact_calls + self.calls - timed - open).max(0.0);
         let unknown = untimed + self.gap_calls;
         let unknown_variance = self.gap_deviation.powi(2) + untimed * untimed / 3.0;
@@ -403,8 +406,8 @@ pub(crate) struct Times {
     pub(crate) mean: Estimate,
 }
 
-/// An estimate that is not below what was seen, and has no upper limit where it is hardly more than
-/// a guess.
+/// An estimate whose lower limit is at least the observed value, and which has no upper limit if
+/// its relative error exceeds 100%.
 fn limited(value: f64, low: f64, high: f64, seen: f64) -> Estimate {
     let is_known = high - value <= value;
     Estimate { value, low: low.max(seen).min(value), high: is_known.then_some(high) }

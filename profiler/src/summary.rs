@@ -205,7 +205,7 @@ mod tests {
     use crate::measured::Measured;
     use crate::strata::Strata;
 
-    /// A row of a function that was called once, for so many ticks.
+    /// A row of a function that was called once, for `ticks` ticks.
     fn row(index: u32, ticks: f64, units: &Units) -> Row {
         let mut strata = Strata::default();
         strata.counted(1, 1.0);

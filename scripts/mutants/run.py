@@ -1,6 +1,6 @@
-"""Plants the defects that scripts/mutants/*.toml lists, one at a time, and checks that the named tests notice each.
+"""Injects the defects that scripts/mutants/*.toml lists, one at a time, and checks that the named tests detect each.
 
-The lists hold what generic tools cannot make: weakened memory orderings, removed LOCK prefixes, waits, masks, flags, guards and
+The lists contain defects that generic tools cannot generate: weakened memory orderings, removed LOCK prefixes, waits, masks, flags, guards and
 retries. An entry is one replacement of a text that occurs exactly once in a file:
 
     [[mutant]]
@@ -170,7 +170,7 @@ class Builder:
         self.programs = {}
 
     def source_has_changed(self):
-        """To be called after each change of the copy."""
+        """Must be called after each change of the copy."""
         self.programs = {}
 
     def build(self, suite):

@@ -111,7 +111,7 @@ static void by_finisher(unsigned to) {
     finish_all(batch);
 }
 
-/* Nobody keeps the handle; the finisher has completed everything by the time it is stopped. */
+/* No handle is kept; the finisher has completed all patches when it is stopped. */
 static void by_finisher_alone(unsigned to) {
     wordpatch_finisher *own;
     GIVES(0, api.wordpatch_start_finisher(&own));

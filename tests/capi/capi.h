@@ -108,7 +108,7 @@ HELPER void check_code(int line, const char *what, int got, int expected) {
 /* Asserts that a call returns this code. */
 #define GIVES(expected, call) check_code(__LINE__, #call, call, expected)
 
-/* Returns when no thread of this process executes code as it was before the call. */
+/* Returns when no thread of this process executes code from before the call. */
 HELPER void make_visible(void) {
     static int registered;
     if (!__atomic_load_n(&registered, __ATOMIC_ACQUIRE)) {

@@ -4,7 +4,7 @@
 
 NOINLINE void work(void) { __asm__ volatile(""); }
 
-static unsigned told, fired;
+static unsigned announced, fired;
 static fastinst_probe_id last;
 
 UNINSTRUMENTED static void fire(fastinst_probe_id id) {
@@ -19,7 +19,7 @@ UNINSTRUMENTED static void nothing(const fastinst_probe_metadata *probe, void *u
 
 UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *user_data) {
     (void)user_data;
-    told++;
+    announced++;
     if (strcmp(probe->function_name, "work") == 0 && probe->type == FASTINST_ENTRY)
         last = probe->probe_id;
     GIVES(FASTINST_ERROR_IN_CALLBACK, api.fastinst_register_callback(nothing, NULL));
@@ -30,7 +30,7 @@ UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *
 UNINSTRUMENTED static void probes(void) {
     GIVES(FASTINST_ERROR_ARGUMENT, api.fastinst_register_callback(NULL, NULL));
     GIVES(0, api.fastinst_register_callback(discover, NULL));
-    CHECK(told == api.fastinst_probe_count(), "told of %u of %zu", told, api.fastinst_probe_count());
+    CHECK(announced == api.fastinst_probe_count(), "%u of %zu probes announced", announced, api.fastinst_probe_count());
     const fastinst_probe_id beyond = (fastinst_probe_id)api.fastinst_probe_count();
     const fastinst_probe_id wrong[] = {beyond, beyond + 1, INT32_MAX, (fastinst_probe_id)INT32_MAX + 1, UINT32_MAX};
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {

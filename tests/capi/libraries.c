@@ -40,7 +40,7 @@ UNINSTRUMENTED static void unload(unsigned number) {
     if (number == 0)
         dlclose(library);
     for (int type = 0; type < 2; type++) {
-        /* Without a pause, so that the discovery that finds the library gone runs during a call. */
+        /* Without a pause, so that the discovery that finds the library unloaded runs during a call. */
         while ((code = api.fastinst_deactivate(ids[type])) == 0)
             ;
         GIVES(FASTINST_ERROR_UNLOADED, code);

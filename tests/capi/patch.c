@@ -92,7 +92,7 @@ static void every_offset_while_executing(void) {
     run_crew(PATCHERS + EXECUTORS, work);
 }
 
-/* Neighbours five bytes apart, each patched by a thread of its own: no update is lost. */
+/* Neighbours five bytes apart, each patched by another thread: no update is lost. */
 #define NEIGHBOURS 3
 static uint8_t *line;
 

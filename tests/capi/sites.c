@@ -75,7 +75,7 @@ HELPER void run(unsigned site) {
     function();
 }
 
-/* Asserts that every run calls this callee and no other; -1 stands for none. */
+/* Asserts that every run calls this callee and no other; -1 means none. */
 HELPER void count(unsigned site, int by) {
     make_visible();
     called[0] = called[1] = 0;

@@ -1,4 +1,4 @@
-/* A program toggles its own probes: four threads, each with two functions of its own, while two
+/* A program toggles its own probes: four threads, each with its own two functions, while two
    more run all of them. After each burst of toggles, every thread counts exactly which probes fire.
    */
 
@@ -61,7 +61,7 @@ UNINSTRUMENTED static void run(unsigned function) {
 static struct {
     fastinst_probe_type type;
     int function; /* index above, or -1 */
-    unsigned told;
+    unsigned announced;
     const uint8_t *site;
 } probes[MAX_PROBES];
 
@@ -85,7 +85,7 @@ UNINSTRUMENTED static void discover(const fastinst_probe_metadata *probe, void *
                   probe->function_address);
             probes[probe->probe_id].function = i;
         }
-    __atomic_fetch_add(&probes[probe->probe_id].told, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&probes[probe->probe_id].announced, 1, __ATOMIC_RELEASE);
 }
 
 /* How often each probe has fired on this thread, by function. */
@@ -151,7 +151,7 @@ UNINSTRUMENTED static void everybody_checks(unsigned toggler, int function, int 
 
 UNINSTRUMENTED static void switch_function(int function, int by) {
     for (unsigned id = 0; id < MAX_PROBES; id++)
-        if (probes[id].told && probes[id].function == function) {
+        if (probes[id].announced && probes[id].function == function) {
             if (by < 0)
                 GIVES(0, api.fastinst_deactivate(id));
             else
@@ -183,7 +183,7 @@ UNINSTRUMENTED static void work(unsigned number) {
 UNINSTRUMENTED static void change_probe_functions(void) {
     enum { CODE = 6 };
     for (unsigned id = 0; id < MAX_PROBES; id++) {
-        if (!probes[id].told || probes[id].function < 0)
+        if (!probes[id].announced || probes[id].function < 0)
             continue;
         uint8_t off[CODE], before[CODE];
         memcpy(off, probes[id].site, CODE);
@@ -206,7 +206,7 @@ UNINSTRUMENTED static void once(fastinst_probe_id id) {
 UNINSTRUMENTED static void probes_switch_themselves_off(void) {
     for (int function = 0; function < FUNCTIONS_OF_OURS; function++) {
         for (unsigned id = 0; id < MAX_PROBES; id++)
-            if (probes[id].told && probes[id].function == function)
+            if (probes[id].announced && probes[id].function == function)
                 GIVES(0, api.fastinst_activate(id, once));
         forget(function);
         make_visible();
@@ -232,7 +232,7 @@ UNINSTRUMENTED int main(void) {
     CHECK(count > 0 && count <= MAX_PROBES, "%zu probes", count);
     unsigned found[FUNCTIONS_OF_OURS][2] = {{0}};
     for (unsigned id = 0; id < MAX_PROBES; id++) {
-        CHECK(probes[id].told == (id < count), "%zu probes; probe %u was reported %u times", count, id, probes[id].told);
+        CHECK(probes[id].announced == (id < count), "%zu probes; probe %u was reported %u times", count, id, probes[id].announced);
         if (id >= count)
             probes[id].function = -1;
         else if (probes[id].function >= 0)

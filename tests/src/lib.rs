@@ -413,7 +413,7 @@ pub struct Profiled {
 
 impl Profiled {
     /// The report of the process that was started: it has that process's id. Its file has the plain
-    /// name unless a child that did not know of its parent's report was faster.
+    /// name unless a child, which does not know its parent's report, was faster.
     ///
     /// # Panics
     /// If there is none.

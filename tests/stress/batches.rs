@@ -15,7 +15,7 @@ const PATCHERS: usize = 3;
 const EACH: usize = 30;
 const EXECUTORS: usize = 2;
 
-/// Never mapped: below the lowest address that the kernel gives.
+/// Never mapped: below the lowest address that the kernel assigns.
 const UNMAPPED: usize = 0x1000;
 
 pub(crate) fn run(run: &Run) {

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! # Conditions in which a processor tears
-//! Measured on an AMD Zen 5: stores within some ten nanoseconds of each other, executors on both
+//! Measured on an AMD Zen 5: stores within about ten nanoseconds of each other, executors on both
 //! processors, one of them on the patcher's, and no call between two executions. A single executor
 //! rarely observes a tear. Tears come in clusters, so every pass over the sites uses new text.
 //!

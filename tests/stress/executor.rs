@@ -19,7 +19,7 @@ pub(crate) fn run_once(worker: &Worker<'_>, sites: &[usize]) {
         if execute(*site).is_none() {
             worker.found(
                 Kind::Torn,
-                format_args!("a mixture was executed at {site:#x}, where {:02x?} stands", bytes_at(*site)),
+                format_args!("a mixture was executed at {site:#x}, whose bytes are {:02x?}", bytes_at(*site)),
             );
         }
     }

@@ -25,10 +25,10 @@ const LIMIT: libc::c_uint = 25;
 const FINE: i32 = 0;
 const ENDS: [(i32, Kind, &str); 5] = [
     (11, Kind::Torn, "executed a mixture"),
-    (12, Kind::Lost, "could not get text of its own"),
+    (12, Kind::Lost, "could not get its own text"),
     (13, Kind::Lost, "found a half patched site in its own text"),
     (14, Kind::Lost, "could not patch its own text"),
-    (15, Kind::Lost, "found its data overwritten by text that is gone"),
+    (15, Kind::Lost, "found its data overwritten by unmapped text"),
 ];
 
 pub(crate) fn run(run: &Run) {

@@ -1,7 +1,7 @@
 //! The stress program: patches running code concurrently, and detects torn instructions, lost
 //! updates and hangs.
 //!
-//! 1. Each scenario runs in a process of its own: this program again, with `--in-process`. A crash
+//! 1. Each scenario runs in a separate process: this program again, with `--in-process`. A crash
 //!    there counts as a torn instruction.
 //! 2. It runs the scenario's threads (`run.rs`), monitored by `watchdog.rs`, and prints its counts
 //!    as JSON.
@@ -123,7 +123,7 @@ fn print(options: &Options, results: &[Counts]) -> ExitCode {
     if results.iter().all(Counts::is_clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Step 1: the scenario in a process of its own.
+/// Step 1: the scenario in a separate process.
 fn run_in_child(options: &Options, name: &str) -> Counts {
     let failed = |line: String, torn: bool| Counts {
         scenario: name.to_owned(),

@@ -7,7 +7,7 @@
 //! ba|be v v v v    mov edx|esi     by patch_all, all runs at once
 //! e8 d d d d       call            by CallSite
 //! bf v v v v       mov edi         by patch
-//! e8 d d d d       call            by CallSite, and now and then led to another callee
+//! e8 d d d d       call            by CallSite, and sometimes retargeted to another callee
 //! c3               ret
 //! ```
 //!
@@ -83,7 +83,7 @@ pub(crate) fn run(run: &Run) {
     });
     for (site, bytes) in left {
         run.check(bytes_at(site) == bytes, Kind::Lost, || {
-            format!("{bytes:02x?} was left at {site:#x}, {:02x?} stands there", bytes_at(site))
+            format!("{bytes:02x?} was stored last at {site:#x}, but its bytes are {:02x?}", bytes_at(site))
         });
     }
 }

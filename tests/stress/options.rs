@@ -10,7 +10,7 @@ use wordpatch::FetchWindow;
 #[command(
     name = "stress",
     about = "Patches running code from all sides and looks for torn instructions, lost updates and hangs.",
-    after_help = "Each scenario runs in a process of its own: a crash is counted as a torn instruction.\n\
+    after_help = "Each scenario runs in a separate process: a crash is counted as a torn instruction.\n\
         Exit code 0: nothing was found. 1: something was, with a line for each on stderr. 2: wrong arguments.",
     before_help = "Examples:\n  \
         cargo run --release -p tests --bin stress                      every scenario, 2 seconds each\n  \

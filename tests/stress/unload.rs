@@ -69,7 +69,7 @@ impl Begun {
         let Some(outstanding) = self.outstanding.take() else { return };
         for (result, change) in outstanding.finish_all().into_iter().zip(&self.changes) {
             worker.check(matches!(result, Ok(()) | Err(Error::TextGone { .. })), Kind::Lost, || {
-                format!("{result:?} of text that is gone, at {:#x}", change.site)
+                format!("{result:?} of unmapped text, at {:#x}", change.site)
             });
         }
         worker.toggled(self.changes.len() as u64);

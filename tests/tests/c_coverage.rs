@@ -108,10 +108,10 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::deactivate", Call("callpatch_deactivate")),
     ("callpatch/src/site.rs::is_stale", Call("callpatch_is_stale")),
     ("callpatch/src/site.rs::state", Call("callpatch_state")),
-    ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is the whole of it")),
+    ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is all of it")),
     ("callpatch/src/retarget.rs::retarget", Call("callpatch_retarget")),
-    ("callpatch/src/encoding.rs", Left("callpatch_describe gives the shape")),
-    ("callpatch/src/strategy.rs", Left("callpatch_describe gives the strategy")),
+    ("callpatch/src/encoding.rs", Left("callpatch_describe returns the shape")),
+    ("callpatch/src/strategy.rs", Left("callpatch_describe returns the strategy")),
     ("callpatch/src/stub.rs", Left("three instructions, for providers of probes")),
     ("fastinst/src/registry.rs::activate", Call("fastinst_activate")),
     ("fastinst/src/registry.rs::activate", Call("fastinst_activate_with_caller")),
@@ -123,7 +123,7 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/registry.rs::with_metadata", Call("fastinst_metadata")),
     (
         "fastinst/src/registry.rs::lasting_metadata",
-        Left("the header says which probes' strings live as long as the process"),
+        Left("the header states which probes' strings live as long as the process"),
     ),
     ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
@@ -187,7 +187,7 @@ fn every_public_function_is_in_the_header_or_left_out_for_a_reason() {
         );
     }
     for (key, in_c) in TABLE {
-        assert!(functions.iter().any(|function| is_covered_by(function, key)), "{key} is gone");
+        assert!(functions.iter().any(|function| is_covered_by(function, key)), "there is no {key}");
         if let Left(reason) = in_c {
             assert!(!reason.is_empty(), "{key}: no reason");
         }

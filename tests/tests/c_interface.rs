@@ -150,7 +150,7 @@ fn wrong_arguments_are_refused_and_every_error_has_its_text() {
 -7 another thread is patching the same instruction; try again
 -8 a patch replaces 1 to 8 bytes, and each instruction by one of the same length
 -9 the target, or memory for a stub, is out of reach of a 32-bit displacement
--10 no call that can be toggled stands at the address
+-10 there is no call at the address that can be toggled
 -11 the instruction crosses a fetch window and cannot be run out of line
 -12 a discovery callback must not register callbacks
 -13 the system refused a mapping, a protection, membarrier, a signal handler or a thread

@@ -241,7 +241,7 @@ fn every_shape_offset_and_window_toggled() {
             });
         }
     }
-    assert_eq!(strategies.len(), 5, "not every strategy was met: {strategies:?}");
+    assert_eq!(strategies.len(), 5, "not every strategy was used: {strategies:?}");
     println!("{done} toggles");
 }
 

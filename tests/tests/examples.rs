@@ -1,5 +1,5 @@
-//! The examples of the crates: each is built and run as its first comment says, and prints what
-//! that comment says.
+//! The examples of the crates: each is built and run as described in its first comment, and prints
+//! the output given there.
 //!
 //! READMEs and guides show some of them verbatim. Their links resolve.
 
@@ -35,8 +35,7 @@ fn promised(source: &str) -> String {
         Some(line.trim().to_owned())
     };
     let lines: Vec<String> = source.lines().skip_while(|line| *line == "/*").map_while(comment).collect();
-    let start =
-        lines.iter().position(|line| line.ends_with("Prints:")).expect("the comment says what is printed");
+    let start = lines.iter().position(|line| line.ends_with("Prints:")).expect("the comment has the output");
     let is_text = |line: &&String| !line.is_empty() && !line.starts_with("```") && *line != "/";
     let mut text: Vec<&str> = lines[start + 1..].iter().filter(is_text).map(String::as_str).collect();
     text.push("");

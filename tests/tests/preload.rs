@@ -1,6 +1,6 @@
 //! `LD_PRELOAD=libfastinst.so` in every kind of process that breaks such tools: each fixture
 //! program must print and end as it does without the preload, must not hang, and must write a
-//! report with its functions, or one line that says why there is none.
+//! report with its functions, or one line with the reason why there is none.
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -47,7 +47,7 @@ const SHAPES: &[Build] = &[
 enum Expect {
     /// With a report.
     Report,
-    /// With a report, or with a line on stderr that says why there is none.
+    /// With a report, or with a line on stderr with the reason why there is none.
     ReportOrLine,
     /// Without report and line: the user did not ask for one.
     Nothing,
@@ -60,8 +60,8 @@ fn check(source: &str, args: &[&str], builds: &[Build], expect: Expect, sampled:
     builds.iter().map(|&build| check_build(source, args, build, expect, sampled)).collect()
 }
 
-/// A fixture runs for some tens of milliseconds. Its probes are made by a thread that may not get a
-/// processor in that time on a busy machine; then there are no samples, and the run is repeated.
+/// A fixture runs for a few tens of milliseconds. Its probes are made by a thread that may not get
+/// a processor in that time on a busy machine; then there are no samples, and the run is repeated.
 /// Other faults occur every time.
 const ATTEMPTS: usize = 5;
 
@@ -197,7 +197,7 @@ fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
             for plugin in ["plugin_a", "plugin_b"] {
                 assert!(
                     !name.starts_with(plugin) || object.contains(plugin),
-                    "{name} is said to be in {object}"
+                    "{name} is reported in {object}"
                 );
             }
         }
@@ -793,7 +793,7 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
         .args(["-ex", "continue", "-ex", "continue", "-ex", "backtrace", "-ex", "delete", "-ex", "detach"])
         .env_remove("LD_PRELOAD");
     let run = run(&mut gdb);
-    // The debugger leaves it stopped, as it was when attached.
+    // The debugger leaves it stopped, as when it attached.
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(program.id().cast_signed(), libc::SIGCONT) };
     let end = program.wait().unwrap();

@@ -44,7 +44,7 @@ fn boundaries() {
 }
 
 /// With a window that may be larger than this processor's, single stores may tear: then no other
-/// violation may occur, and if the processor does not tear, none at all.
+/// violation may occur, and none if the processor does not tear.
 #[test]
 fn boundaries_of_a_window_that_may_be_too_large() {
     let arguments = ["--scenario", "boundaries", "--window", "64", "--t-max", "0", "--seconds", "1"];
@@ -55,7 +55,7 @@ fn boundaries_of_a_window_that_may_be_too_large() {
     let torn = total["torn"].as_u64().expect("a count");
     assert_eq!(code, Some(i32::from(torn > 0)), "{said}");
     if torn == 0 {
-        eprintln!("this run has not seen this machine tear inside a line");
+        eprintln!("no tear inside a line occurred in this run");
     }
 }
 

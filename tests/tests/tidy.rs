@@ -81,17 +81,13 @@ const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"
 /// A file, the exception, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
-    (
-        "tmax-probe/src/costs.rs",
-        "SIGTRAP",
-        "measures what a trap costs, with a handler of its own for that time",
-    ),
+    ("tmax-probe/src/costs.rs", "SIGTRAP", "measures the cost of a trap, with its own handler meanwhile"),
     ("wasm-jit/src/engine.rs", "SIGTRAP", "refused as the signal for interrupts, since it is wordpatch's"),
     ("wasm-jit/src/trap/signals.rs", "SIGTRAP", "stays deliverable while another signal is handled"),
     (
         "wasm-jit/src/runtime/linear_memory.rs",
         "mprotect",
-        "gives a memory's pages access, which are data and never text",
+        "makes pages of a memory accessible, which are data and never text",
     ),
 ];
 
@@ -432,7 +428,8 @@ fn the_tree_keeps_every_rule() {
 fn every_exception_is_needed() {
     let files = tracked();
     for (path, what, reason) in EXCEPTIONS {
-        let file = files.iter().find(|file| file.path == *path).unwrap_or_else(|| panic!("{path} is gone"));
+        let file =
+            files.iter().find(|file| file.path == *path).unwrap_or_else(|| panic!("there is no {path}"));
         let words = if *what == "CALL_BYTES" { CALL_BYTES } else { std::slice::from_ref(what) };
         assert!(!file.finds(words).is_empty(), "{path}: {what} is not there any more ({reason})");
     }

@@ -36,7 +36,7 @@ pub struct Costs {
     /// A patch inside a fetch window, in memory that is writable where it is executed. It is not
     /// executed concurrently.
     pub store: u64,
-    /// The same through a second mapping.
+    /// As above, through a second mapping.
     pub alias_store: u64,
     /// Making a page writable and read-execute again.
     pub mprotect_pair: u64,
@@ -60,7 +60,7 @@ pub struct Membarrier {
 }
 
 impl Costs {
-    /// The cost of a wait by `membarrier` in its worse situation: the larger 90th percentile.
+    /// The cost of a wait by `membarrier` in the worst case: the larger 90th percentile.
     pub fn membarrier_at_worst(&self) -> u64 {
         self.membarrier.iter().map(|at| at.p90).max().unwrap_or(0)
     }

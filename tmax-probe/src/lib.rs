@@ -13,7 +13,7 @@
 //! // Instruction fetch of this machine tears at 32 bytes; stale code is executed for 800 ticks.
 //! let mut machine = Simulated::new(32, 800, 1);
 //! let results = Results::new(survey(&mut machine, Depth::Quick, &mut Unobserved)?, None);
-//! // The 8 bytes that the vendors promise are never in danger; more is claimed on evidence only.
+//! // The 8 bytes that the vendors guarantee are always claimed; larger windows need evidence.
 //! assert!(results.calibration().is_none_or(|found| found.model.window_bytes <= 32));
 //! # Ok::<(), tmax_probe::error::Error>(())
 //! ```
@@ -23,15 +23,15 @@
 //! # The question
 //! Other cores eventually see a store to code that they execute, but possibly not atomically. Two
 //! properties decide how code may be rewritten: the **fetch window**, the largest aligned block in
-//! which a store is never seen in part, and **T_max**, the longest time for which a core may
-//! continue with bytes that were replaced. The paper (section 3) assumes the cache line for the
-//! first and measures the second (section 8.1, Figure 9). This crate measures both.
+//! which instruction fetch never sees part of a store, and **T_max**, the longest time for which a
+//! core may continue with bytes that were replaced. The paper (section 3) assumes the cache line
+//! for the first and measures the second (section 8.1, Figure 9). This crate measures both.
 //!
 //! # The method
 //! 1. In a *trial*, a patcher toggles one instruction between two forms while executors run it in a
 //!    loop and check its effect ([`trial`], [`kernel`]). Both forms, and all their mixtures, are
 //!    `mov` instructions that leave different values in registers: a mixture is detected without a
-//!    crash. The paper's own kernel crashes; each trial has a process of its own
+//!    crash. The paper's own kernel crashes; each trial runs in a separate process
 //!    ([`kernel::child`]).
 //! 2. Trials of a round differ in one parameter only ([`plan`]): in the offset of the split, by one
 //!    store, for the window; in the wait, by the protocol, for T_max.

@@ -64,8 +64,8 @@ pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
     (4..=CACHE_LINE).step_by(4)
 }
 
-/// What a site can cross, by [`class`]: the candidates for the window, and 4 for the control inside
-/// a quadword.
+/// The boundaries that a site can cross, by [`class`]: the candidates for the window, and 4 for the
+/// control inside a quadword.
 pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
 
 /// The classes inside a cache line, whose tears decide the window.
@@ -130,7 +130,7 @@ fn by_one_store(number: u64, of_class: u32) -> Spec {
     let all: Vec<u32> = boundaries().filter(|boundary| class(*boundary) == of_class).collect();
     let mut random = SmallRng::seed_from_u64(spec.seed ^ u64::from(of_class));
     let boundary = *all.choose(&mut random).expect("each class has a boundary");
-    // A locked store across two lines is a split lock, which stalls the whole machine.
+    // A locked store across two lines is a split lock, which stalls the entire machine.
     let method = if boundary < CACHE_LINE { spec.method } else { Method::Store };
     Spec { boundary, method, seed: random.random(), ..spec }
 }

@@ -55,9 +55,9 @@ pub struct Results {
 /// Advice that follows from T_max and the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The kind of wait that is cheaper in its worse situation.
+    /// The kind of wait whose worst case is cheaper.
     pub wait: WaitPolicy,
-    /// The cost of such a wait, in ticks, in its worse situation.
+    /// The cost of such a wait, in ticks, in the worst case.
     pub wait_ticks: u64,
     /// The cost of the other kind, if it is available.
     pub other_ticks: Option<u64>,

@@ -52,7 +52,7 @@ fn log_uniform(random: &mut SmallRng, from: f64, to: f64) -> f64 {
 }
 
 impl Simulated {
-    /// A machine that tears as the AMD Zen 5 did. The same seed gives the same trials.
+    /// A machine that tears as the AMD Zen 5 did. The same seed produces the same trials.
     pub fn new(window: u32, t_max: u32, seed: u64) -> Self {
         let tearing = Tearing {
             per_million: 20.0,

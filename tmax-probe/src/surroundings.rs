@@ -5,7 +5,7 @@ use std::fs;
 
 use wordpatch::calibration::Host;
 
-/// One line for each condition that may matter and could not be tried.
+/// One line for each condition that may affect the results and could not be tested.
 pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: u8) -> Vec<String> {
     let mut lines = Vec::new();
     if usable_processors < 2 {
@@ -15,16 +15,16 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: 
     }
     if host.sockets == 1 {
         lines.push(
-            "one socket: between sockets stores take longer to be seen (the paper's two-socket machine waits 3,000 ticks)"
+            "one socket: stores take longer to become visible on another socket (the paper's two-socket machine waits 3,000 ticks)"
                 .to_owned(),
         );
     }
     match threads_per_core() {
         Some(1) => lines.push(
-            "no two of the processors are threads of one core, as far as can be seen here: siblings share an instruction cache"
+            "apparently no two of the processors are threads of one core: sibling threads share an instruction cache"
                 .to_owned(),
         ),
-        None => lines.push("which processors are threads of one core is not known".to_owned()),
+        None => lines.push("it is unknown which processors are threads of one core".to_owned()),
         Some(_) => {}
     }
     if host.hypervisor != "none" {
@@ -38,7 +38,8 @@ pub(crate) fn blind_spots(host: &Host, usable_processors: usize, max_executors: 
         "frequency and power states were not controlled; T_max is in ticks of a clock that does not change with them".into(),
     );
     lines.push(
-        "tears under conditions that no trial had: a place is taken for whole because equal trials tear elsewhere in the line".into(),
+        "tears under conditions that no trial had: an address counts as safe because equal trials tear at other \
+         addresses of the line".into(),
     );
     lines.push(format!(
         "at most {max_executors} executors on {usable_processors} processors; more processors may take longer"

@@ -6,7 +6,7 @@
 //! # The trial is the unit of evidence
 //! Tears come in clusters: on an AMD Zen 5, 87 of 88 tears came from one trial of 26. So tears of
 //! one trial are not independent, nor are its millions of executions. What is counted is whether a
-//! trial tore at all. To make trials as independent as possible, each runs in a process of its own
+//! trial tore at all. To make trials as independent as possible, each runs in a separate process
 //! ([`crate::kernel`]): new pages, a new loop, new threads.
 
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@
 //! A tear inside the window, or in 2 or 3, refutes the model. Without one, the model holds as far
 //! as the run had the power to refute it: [`Verification::power`] is the probability with which a
 //! window that tears in one trial of 26 (the rarest observed on a real machine) would have been
-//! refuted. The control must have torn, otherwise the run was blind.
+//! refuted. The control must have torn, otherwise the run could not have detected tears.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Patches a hundred instructions of generated code at once: the whole batch pays for two waits,
-//! whatever its size.
+//! Patches a hundred instructions of generated code at once: a batch makes two waits, regardless of
+//! its size.
 //!
 //! Run by `cargo run --release -p wordpatch --example batch`. Prints:
 //!
@@ -24,8 +24,8 @@ fn call(address: usize) -> u32 {
 }
 
 fn main() -> Result<(), Error> {
-    // The functions follow each other without gaps, so their instructions cross boundaries at every
-    // place.
+    // There are no gaps between the functions, so their instructions cross boundaries at all
+    // offsets.
     let mut buffer = CodeBuffer::new(4096)?;
     let offsets: Vec<usize> =
         (0..100).map(|_| buffer.append(&function(1), 1).expect("600 bytes of 4096")).collect();
@@ -36,18 +36,16 @@ fn main() -> Result<(), Error> {
     let patches: Vec<Patch<'_>> = addresses
         .iter()
         .enumerate()
-        // One of them expects what is not there: it is refused, and the others are made.
+        // One of them expects other bytes: it is refused, and the others are made.
         .map(|(number, address)| Patch {
             address: *address,
             expected: if number == 50 { &wrong[..5] } else { &old[..5] },
             replacement: &new[..5],
         })
         .collect();
-    // SAFETY: 1. an instruction starts at each address, in code that only this program's calls of
-    // wordpatch write;
-    // 2. `mov eax, 2` is right for every caller; 3. this is the only thread, with SIGTRAP
-    //    unblocked, and nothing branches into
-    // an instruction.
+    // SAFETY: an instruction starts at each address, in code that only this program's calls of
+    // wordpatch write; `mov eax, 2` is correct for every caller; this is the only thread, with
+    // SIGTRAP unblocked, and no branch goes into an instruction.
     let results = unsafe { wordpatch::patch_all(&patches) };
 
     let changed = addresses.iter().filter(|address| call(**address) == 2).count();

@@ -1,4 +1,4 @@
-//! Begins a patch of two instructions, and leaves the waiting to a finisher.
+//! Starts a patch of two instructions, and lets a finisher complete it.
 //!
 //! Run by `cargo run --release -p wordpatch --example outstanding`. Prints:
 //!
@@ -41,22 +41,22 @@ fn main() -> Result<(), Error> {
     ];
     let finisher = Finisher::start()?;
 
-    // SAFETY: 1. an instruction starts at both addresses, in the program's own code, which stays
-    // mapped; 2. the new ones are right for every caller; 3. no thread blocks SIGTRAP (the
-    // finisher's does not), and no branch goes into an instruction.
+    // SAFETY: an instruction starts at both addresses, in the program's own code, which stays
+    // mapped; the new ones are correct for every caller; no thread blocks SIGTRAP (the finisher's
+    // does not), and no branch goes into an instruction.
     let outstanding = unsafe { wordpatch::start_patch_all(&patches) };
-    // Each instruction begins with INT3 now. A thread that meets it goes on in a copy of the old
-    // one.
+    // Each instruction begins with INT3 now. A thread that executes it continues in a copy of the
+    // old one.
     println!("begun: {:?}, the functions return {} and {}", outstanding.state(), width(), height());
 
     finisher.take_over(&outstanding)?;
-    // Here the program does something else, while the finisher waits for the processors and stores
-    // the rest.
+    // The program can do other work here, while the finisher waits for the processors and makes the
+    // remaining stores.
     let state = outstanding.wait(Instant::now() + Duration::from_secs(60))?;
-    assert_eq!(state, State::Finished, "a finisher needs some microseconds");
-    // What became of each patch.
+    assert_eq!(state, State::Finished, "a finisher needs a few microseconds");
+    // The result of each patch.
     outstanding.finish_all().into_iter().collect::<Result<(), Error>>()?;
-    // A processor that still has the old code in flight would run it once more.
+    // Until then, a processor may still execute old code that it has fetched.
     wordpatch::serialize_all_cores()?;
     println!("finished: {state:?}, the functions return {} and {}", width(), height());
     Ok(())

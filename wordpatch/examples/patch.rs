@@ -47,11 +47,9 @@ fn main() -> Result<(), wordpatch::Error> {
         // take SIGTRAP.
         wordpatch::check_sigtrap_unblocked()?;
         for (old, new) in [(VALUES[0], VALUES[1]), (VALUES[1], VALUES[2])] {
-            // SAFETY: 1. an instruction starts there, in the program's own code, which only
-            // wordpatch writes;
-            // 2. every caller of `limit` can use the new value; 3. no thread blocks SIGTRAP, and no
-            //    branch goes into the middle
-            // of the instruction.
+            // SAFETY: an instruction starts there, in the program's own code, which only wordpatch
+            // writes; every caller of `limit` can use the new value; no thread blocks SIGTRAP, and
+            // no branch goes into the middle of the instruction.
             unsafe { wordpatch::patch(limit as *const () as usize, &mov_eax(old), &mov_eax(new))? };
             wait_until_seen(new);
         }

@@ -1,12 +1,12 @@
-//! The synchronous driver of the protocol (paper, Figure 4): a batch, each wait of which is paid
-//! once. One patch is a batch of one.
+//! The synchronous driver of the protocol (paper, Figure 4): a batch of patches that share their
+//! waits. A single patch is a batch of one.
 //!
-//! 1. Every patch is checked, and the sites of those that may be made are acquired: the straddlers'
-//!    sites are locked in the table.
+//! 1. All patches are checked, and the sites of those that can be made are acquired: straddlers are
+//!    locked in the site table.
 //! 2. They are made step by step, with one wait for all after each step (`stepwise`): after the
 //!    first step, the single stores are done, and the straddlers have INT3.
 //!
-//! A patch that is refused or fails drops out, as if it had not been in the batch.
+//! A patch that is refused or fails is removed, as if it were not in the batch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,40 +18,40 @@ use crate::{Error, Patch, serialize, trap};
 /// Replaces `expected` by `replacement` at the start of the instruction at `address`: every thread
 /// that executes it runs the old or the new instruction, never a mixture.
 ///
-/// Both are 1 to 8 bytes; an instruction that is longer keeps its other bytes. What matters is
-/// where the whole instruction lies, up to its eighth byte, not which of its bytes are named or
-/// change. Inside one fetch window, the patch is one atomic store, and some hundred ticks for
-/// looking the address up and decoding. If the instruction crosses a window, the caller blocks: for
-/// one wait if bytes change on one side only, for two otherwise; T_max each where it is known, some
-/// 600 to 40,000 ticks of membarrier otherwise. Threads that execute the instruction between two
-/// waits take a trap of a few thousand ticks and continue; they never wait for the caller. When the
-/// function returns, other cores may still execute the old instruction for T_max
-/// ([`serialize_all_cores`] ends that, except for a thread that is in the old instruction's
-/// out-of-line copy).
+/// Both are 1 to 8 bytes long; a longer instruction keeps its other bytes. The position of the
+/// instruction, up to its eighth byte, determines the protocol, not the position of the bytes that
+/// are given or change. If the instruction is inside one fetch window, the patch is one atomic
+/// store, after a few hundred ticks for looking the address up and decoding. If it crosses a
+/// window, the caller blocks: for one wait if bytes change on one side only, otherwise for two. A
+/// wait takes T_max if it is known, otherwise a `membarrier` of about 600 to 40,000 ticks. Threads
+/// that execute the instruction during the waits take a trap of a few thousand ticks and continue;
+/// they never wait for the caller. After the function has returned, other cores may still execute
+/// the old instruction for T_max. [`serialize_all_cores`] ends that, except for a thread that is in
+/// the out-of-line copy of the old instruction.
 ///
-/// The bytes may be several instructions, if the same number start at the same places after the
-/// patch. Where more than one of them changes, everything from the start of the first to the end of
-/// the last one that does must be at most 8 bytes in one fetch window.
+/// The bytes may be several instructions, if the instruction boundaries stay the same. If more than
+/// one instruction changes, the bytes from the start of the first to the end of the last one that
+/// changes must be at most 8 bytes in one fetch window.
 ///
-/// Concurrent patches of one instruction are safe, also of different parts of it: one of them
-/// succeeds, the others get an error and have changed nothing. Must not be called from a signal
-/// handler or a probe function.
+/// Concurrent patches of one instruction are safe, including those of different parts of it: one of
+/// them succeeds, the others return an error and have changed nothing. Must not be called from a
+/// signal handler or a probe function.
 ///
 /// # Errors
-/// [`Error::Mismatch`] when other bytes than `expected` stand there; [`Error::Contended`] when
-/// another thread is patching the instruction; [`Error::ForeignBreakpoint`] when an INT3 of
-/// somebody else stands there; [`Error::LayoutChanged`] when an instruction would be longer or
-/// shorter; [`Error::SeveralInstructions`]; [`Error::Immovable`] when the site must be locked and
-/// the instruction cannot be run out of line; and the errors of the environment. None leaves a site
-/// half patched.
+/// [`Error::Mismatch`] if the text differs from `expected`; [`Error::Contended`] if another thread
+/// is patching the instruction; [`Error::ForeignBreakpoint`] if there is an INT3 that is not ours;
+/// [`Error::LayoutChanged`] if an instruction would become longer or shorter;
+/// [`Error::SeveralInstructions`]; [`Error::Immovable`] if the site must be locked and the
+/// instruction cannot be executed out of line; and the errors of the environment. After an error,
+/// the site is not partially patched.
 ///
 /// # Safety
 /// 1. `address` must be the start of an instruction of text that stays mapped during the call, and
-///    only this crate may write it. So must what `/proc/self/maps` shows as one mapping with it
-///    ([`TextRef::resolve`](crate::TextRef::resolve)).
-/// 2. The new instruction must be right for every thread that executes it.
-/// 3. When the instruction crosses a fetch window, no thread that may execute it has SIGTRAP
-///    blocked ([`check_sigtrap_unblocked`] looks), and no branch goes into the middle of the
+///    only this crate may write it. The same applies to the rest of the mapping in
+///    `/proc/self/maps` that contains it ([`TextRef::resolve`](crate::TextRef::resolve)).
+/// 2. The new instruction must be correct for every thread that executes it.
+/// 3. If the instruction crosses a fetch window, no thread that may execute it has SIGTRAP blocked
+///    ([`check_sigtrap_unblocked`] checks this), and no branch goes into the middle of the
 ///    instruction.
 ///
 /// [`serialize_all_cores`]: crate::serialize_all_cores
@@ -66,14 +66,13 @@ pub unsafe fn patch(address: usize, expected: &[u8], replacement: &[u8]) -> Resu
     result.map(drop)
 }
 
-/// Makes many patches, of any kind, and pays each of the two waits once for all of them. Returns
-/// for each, in order, what [`patch`] would return. A patch that is refused leaves the others done
-/// and its own site untouched. The second of two patches that have bytes in common is refused with
-/// [`Error::Overlap`].
+/// Makes any number of patches, which share their waits. Returns the result of each, in order, as
+/// [`patch`] would. A patch that is refused does not affect the others, and its site is unchanged.
+/// The second of two patches that have bytes in common is refused with [`Error::Overlap`].
 ///
-/// Blocks for two waits if any patch crosses a fetch window, however many do. The straddlers stay
-/// locked for that time, so threads that execute them take traps. The patches become visible in no
-/// particular order.
+/// Blocks for at most two waits, however many patches cross a fetch window. The straddlers are
+/// locked during this time, so threads that execute them take traps. The patches become visible in
+/// no particular order.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
@@ -111,7 +110,7 @@ pub(crate) unsafe fn check_all(patches: &[Patch<'_>]) -> Vec<Result<InFlightPatc
     patches.iter().map(check).collect()
 }
 
-/// Steps 1, second half, and 2; and once more for text that was mapped anew.
+/// Steps 1, second half, and 2; repeated for text that has been mapped again.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each.
@@ -131,7 +130,7 @@ unsafe fn finish_all(patches: &[Patch<'_>], results: &mut [Result<InFlightPatch,
     }
 }
 
-/// Acquires every site that must be acquired.
+/// Acquires the sites of all patches that need it.
 pub(crate) fn acquire_all(results: &mut [Result<InFlightPatch, Error>]) {
     let any = |has: fn(&InFlightPatch) -> bool| {
         results.iter().flatten().any(|in_flight| has(in_flight) && !in_flight.is_finished())
@@ -154,8 +153,8 @@ pub(crate) fn acquire_all(results: &mut [Result<InFlightPatch, Error>]) {
     }
 }
 
-/// What was mapped anew at a site may hold the same bytes: then it shows only now that the stores
-/// went elsewhere. Checks these patches again, in the new text; returns whether there are any.
+/// Finds the patches whose text has been mapped again, with the same bytes: their stores went to
+/// the old mapping. Checks these patches again, in the new text; returns whether there are any.
 ///
 /// # Safety
 /// The obligations of [`patch`], for each patch that is finished.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// The longest patch, in bytes: what one store can change.
+/// The maximum length of a patch, in bytes: that of one store.
 pub const MAX_PATCH: usize = 8;
 
 /// One to eight bytes of code.
@@ -14,7 +14,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// The bytes of `slice`, or `None` when it is empty or longer than [`MAX_PATCH`].
+    /// The bytes of `slice`, or `None` if it is empty or longer than [`MAX_PATCH`].
     pub const fn new(slice: &[u8]) -> Option<Self> {
         if slice.is_empty() || slice.len() > MAX_PATCH {
             return None;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_to_eight_bytes_are_taken() {
+    fn one_to_eight_bytes_are_accepted() {
         assert!(Bytes::new(&[]).is_none());
         assert!(Bytes::new(&[0; 9]).is_none());
         let bytes = Bytes::new(&[0xe8, 1, 2, 3, 4]).unwrap();

@@ -1,19 +1,18 @@
-//! Memory for code that this process generates: two mappings of the same pages, like text that was
-//! patched.
+//! Memory for generated code: two mappings of the same pages, as for text that has been patched.
 //!
 //! # The algorithm
-//! 1. A [`CodeBuffer`] is shared memory, mapped read-write. It is as long as the code may become;
-//!    its pages come into being when they are written.
-//! 2. [`CodeBuffer::seal`] unmaps what was not written, maps the rest once more, read-execute, and
+//! 1. A [`CodeBuffer`] is shared memory, mapped read-write, with the maximum size of the code;
+//!    pages are allocated when they are written.
+//! 2. [`CodeBuffer::seal`] unmaps the unused part, maps the rest a second time, read-execute, and
 //!    registers the two mappings as a text and its writable alias. [`patch`](crate::patch) and
 //!    [`TextRef`] then store through that alias, and copy nothing.
-//! 3. A [`CodeMemory`] that is dropped is forgotten as a text, and both mappings go.
+//! 3. When a [`CodeMemory`] is dropped, its text is forgotten and both mappings are unmapped.
 //!
-//! No page is writable where it is executed, at any time.
+//! No page is ever writable at an address where it is executed.
 //!
-//! A [`CodeArena`] is the same for code that is added while other code runs: both mappings are made
-//! at once, near the code that it belongs to, and code is appended through the writable one. What
-//! was appended never moves.
+//! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
+//! once, near the code that it belongs to, and code is appended through the writable one. Appended
+//! code never moves.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -34,9 +33,9 @@ struct View {
     length: usize,
 }
 
-// SAFETY: memory that is reached through its owner only.
+// SAFETY: the memory is accessed through its owner only.
 unsafe impl Send for View {}
-// SAFETY: as above; a shared owner does not write.
+// SAFETY: as above; nothing is written through a shared reference.
 unsafe impl Sync for View {}
 
 impl View {
@@ -49,7 +48,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         if self.length != 0 {
-            // SAFETY: the mapping is ours, and goes with its owner.
+            // SAFETY: the mapping is ours, and its owner is being dropped.
             let _ = unsafe { munmap(self.start.cast(), self.length) };
         }
     }
@@ -63,7 +62,7 @@ pub struct CodeBuffer {
 }
 
 impl CodeBuffer {
-    /// Room for `limit` bytes. Costs address space until it is sealed, and memory as it is written.
+    /// Reserves address space for `limit` bytes. Memory is allocated when it is written.
     ///
     /// # Errors
     /// [`Error::CodeMemory`].
@@ -73,7 +72,7 @@ impl CodeBuffer {
         Ok(Self { view: View { start, length }, written: 0 })
     }
 
-    /// How many bytes were written.
+    /// The number of bytes written.
     pub fn len(&self) -> usize {
         self.written
     }
@@ -83,8 +82,8 @@ impl CodeBuffer {
         self.written == 0
     }
 
-    /// Adds code, at the next multiple of `alignment` (a power of two, at most a page), and gives
-    /// the offset that it has. What is skipped is INT3. `None` when there is no room.
+    /// Appends code at the next multiple of `alignment` (a power of two, at most a page), and
+    /// returns its offset. Skipped bytes are filled with INT3. Returns `None` if there is no room.
     pub fn append(&mut self, code: &[u8], alignment: usize) -> Option<usize> {
         let start = self.written.next_multiple_of(alignment);
         let end = start.checked_add(code.len()).filter(|end| *end <= self.view.length)?;
@@ -96,13 +95,13 @@ impl CodeBuffer {
         Some(start)
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped read-write, and ours alone until it is sealed.
+        // SAFETY: mapped read-write, and exclusively ours until it is sealed.
         unsafe { std::slice::from_raw_parts_mut(self.view.start.as_ptr(), self.written) }
     }
 
-    /// Makes the code executable. The rest of its last page is INT3.
+    /// Makes the code executable. The rest of its last page is filled with INT3.
     ///
     /// # Errors
     /// [`Error::CodeMemory`], [`Error::MemoryMap`].
@@ -115,61 +114,61 @@ impl CodeBuffer {
         if let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(rest.start))
             && !rest.is_empty()
         {
-            // SAFETY: the part of our own view in which nothing was written.
+            // SAFETY: the unused part of our own mapping.
             unsafe { munmap(start, rest.len()) }.map_err(refused)?;
         }
         self.view.length = length;
-        // What a patch in text of our own making needs, for forked children.
+        // Needed before any text is registered: forked children share it.
         text::fork::watch()?;
         site_table::reserve()?;
         // SAFETY: the view is mapped shared, and `length` long.
         let start = unsafe { alias::map_executable(self.view.start, length) }.map_err(refused)?;
         let text = View { start, length };
-        // The pages stay; this mapping of them is needed only where code is patched.
-        // SAFETY: a shared mapping of ours, whose pages come back when they are touched.
+        // The pages are kept; this mapping of them is needed only where code is patched.
+        // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
         text::register(text.range(), self.view.start);
         Ok(CodeMemory { text, view: self.view, code })
     }
 }
 
-/// Code that may be executed, and patched.
+/// Code that may be executed and patched.
 ///
-/// Before it is dropped, no thread may be executing it or come to do so, every patch inside it must
-/// be finished, and no [`TextRef`] or [`TogglePair`](crate::text::TogglePair)
-/// inside it may be used afterwards: calling it, patching it and using those is unsafe, and this is
-/// part of what their callers promise.
+/// When it is dropped, no thread may be executing it or execute it later, and all patches inside it
+/// must be finished. No [`TextRef`] or [`TogglePair`](crate::text::TogglePair) inside it may be
+/// used afterwards. Calling the code, patching it and using those types is unsafe, and this is one
+/// of the obligations of their callers.
 #[derive(Debug)]
 pub struct CodeMemory {
     text: View,
-    /// Kept for the text table, which has its address.
+    /// Kept mapped for the text table, which contains its address.
     view: View,
     code: usize,
 }
 
 impl CodeMemory {
-    /// Where the code is executed.
+    /// The address at which the code is executed.
     pub fn address(&self) -> usize {
         self.text.range().start
     }
 
-    /// Its addresses, whole pages.
+    /// The addresses of its pages.
     pub fn pages(&self) -> Range<usize> {
         self.text.range()
     }
 
-    /// The code as it stands now; with concurrent patches, a snapshot may be of no one moment.
+    /// A copy of the current code. It is not an atomic snapshot with respect to concurrent patches.
     pub fn code(&self) -> Vec<u8> {
         let start = self.text.start.as_ptr();
-        // SAFETY: mapped readable as long as `self`. Patches store meanwhile: each byte is read
-        // once, volatile.
+        // SAFETY: mapped readable as long as `self` exists. Patches may store concurrently: each
+        // byte is read once, with a volatile load.
         (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
     }
 }
 
 /// Memory for code that is added while the code next to it runs.
 ///
-/// What is said of [`CodeMemory`] about dropping holds here too.
+/// The requirements of [`CodeMemory`] for dropping apply here, too.
 #[derive(Debug)]
 pub struct CodeArena {
     memory: CodeMemory,
@@ -177,8 +176,8 @@ pub struct CodeArena {
 }
 
 impl CodeArena {
-    /// Room for `length` bytes of code, all of it within reach of a rel32 in `text`, and the
-    /// reverse. Costs address space, and memory as it is written.
+    /// Reserves `length` bytes for code, all within reach of any rel32 operand in `text`, and vice
+    /// versa. Memory is allocated when it is written.
     ///
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::CodeMemory`], [`Error::MemoryMap`].
@@ -188,32 +187,33 @@ impl CodeArena {
         let view = View { start, length };
         let text = View { start: near::map_near(text, length)?, length };
         site_table::reserve()?;
-        // SAFETY: both mappings are ours, so long, and nobody knows them.
+        // SAFETY: both mappings are ours, have this length, and are not in use yet.
         unsafe { alias::map_executable_at(view.start, length, text.start) }.map_err(refused)?;
         text::register(text.range(), view.start);
         let memory = CodeMemory { text, view, code: 0 };
-        // SAFETY: the mapping was registered just now, and stays as it is.
+        // SAFETY: the mapping has just been registered, and is not changed before `self` is
+        // dropped.
         let place = unsafe { TextRef::resolve(memory.address(), length)? };
         Ok(Self { memory, place })
     }
 
-    /// Where code would be executed that is appended now, at a multiple of `alignment` (a power of
-    /// two, at most a page).
+    /// The address that code appended next would have, with this alignment (a power of two, at most
+    /// a page).
     pub fn next_address(&self, alignment: usize) -> usize {
         self.memory.address() + self.memory.code.next_multiple_of(alignment)
     }
 
-    /// How many more bytes there is room for.
+    /// The number of bytes left.
     pub fn room(&self) -> usize {
         self.memory.pages().len() - self.memory.code
     }
 
-    /// Adds code at [`CodeArena::next_address`]. Threads may execute it once they learn its address
-    /// through memory that was written afterwards.
+    /// Appends code at [`CodeArena::next_address`]. Threads may execute it after they have read its
+    /// address from memory that was written after this call.
     ///
     /// # Errors
     /// [`Error::SharedWithParent`] in a forked child before [`unshare`](text::unshare),
-    /// [`Error::OutOfReach`] where there is no room.
+    /// [`Error::OutOfReach`] if there is no room.
     pub fn append(&mut self, code: &[u8], alignment: usize) -> Result<usize, Error> {
         let address = self.next_address(alignment);
         if text::is_shared_with_parent() {
@@ -224,7 +224,7 @@ impl CodeArena {
         if end > self.memory.pages().len() {
             return Err(Error::OutOfReach { address, length: code.len() });
         }
-        // SAFETY: inside the view, in a part that nobody has been given yet.
+        // SAFETY: inside the view, in a part that is not in use yet.
         unsafe {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
@@ -233,12 +233,12 @@ impl CodeArena {
         Ok(address)
     }
 
-    /// Its addresses, whole pages.
+    /// The addresses of its pages.
     pub fn pages(&self) -> Range<usize> {
         self.memory.pages()
     }
 
-    /// The start of the arena, as a place to patch at.
+    /// The arena as text that can be patched.
     pub fn place(&self) -> &TextRef {
         &self.place
     }

@@ -1,20 +1,22 @@
-//! The pool of out-of-line copies: pages near the text, filled from the front, and an index of what
-//! is there.
+//! The pool of out-of-line copies: pages near the text, filled in order of address, and an index of
+//! the copies.
 //!
-//! # A copy is
-//! 1. looked up by the site and the whole instruction: a site that is toggled for ever needs two;
-//! 2. encoded for the next free place of a page within reach, or of a new one;
-//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill a
-//!    free place.
+//! # Steps
+//! A copy is
+//! 1. looked up by its site and the complete instruction: a site that is toggled any number of
+//!    times needs two copies;
+//! 2. encoded for the next free address of a page within reach, or of a new page;
+//! 3. written through the page's writable alias, eight bytes at a time, over the INT3s that fill
+//!    free memory.
 //!
-//! A copy is never taken back: a thread may be on its way through it at any time.
+//! A copy is never freed: a thread may be executing it at any time.
 //!
 //! # Why no core has to be serialized
-//! The address may have held other code long ago, and nothing has made the other cores forget it.
-//! But a thread comes to a copy in one way only: the trap handler reads the address in the site's
-//! record, which was stored after the copy, and the return from the signal goes through the kernel,
-//! which resumes the thread with IRET (or ERETU). That is the vendors' protocol to the letter: see
-//! the flag, execute a serializing instruction, run the new code.
+//! There may have been other code at the address before, which other cores may still have fetched.
+//! But a thread reaches a copy in one way only: the trap handler reads its address in the site's
+//! record, which was stored after the copy, and returns from the signal through the kernel, which
+//! resumes the thread with IRET (or ERETU). This is the vendors' protocol: read a flag, execute a
+//! serializing instruction, execute the new code.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,18 +32,18 @@ use crate::{Bytes, Error, FetchWindow, MAX_PATCH, displaced};
 /// The longest x86 instruction, in bytes.
 pub(crate) const MAX_INSTRUCTION: usize = 15;
 
-/// Code bytes of a page of copies: some thousand copies.
+/// Bytes of code in a page of copies: a few thousand copies.
 const PAGE_OF_COPIES: usize = 1 << 16;
 
-/// Copies begin at multiples of this.
+/// The alignment of copies, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// An instruction as it stands at its place.
+/// An instruction and its original address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Original {
     pub(crate) address: usize,
     pub(crate) length: usize,
-    /// Zero behind the length.
+    /// Zero after the length.
     pub(crate) bytes: [u8; MAX_INSTRUCTION],
 }
 
@@ -61,29 +63,30 @@ pub(crate) struct Pool {
 
 struct Page {
     text: TextRef,
-    /// Bytes that are used up.
+    /// Bytes in use.
     used: usize,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { copies: None, pages: Vec::new() });
 
-/// The most pages: four million copies.
+/// The maximum number of pages: at least four million copies.
 const MAX_PAGES: usize = 4096;
 
-/// Where this process's pages start; for the trap handler.
+/// The addresses of this process's pages; read by the trap handler.
 static PAGES: [AtomicUsize; MAX_PAGES] = [const { AtomicUsize::new(0) }; MAX_PAGES];
 
-/// The pool, kept from every other thread across a fork.
+/// Keeps the pool locked during a fork.
 pub(crate) type Hold = MutexGuard<'static, Pool>;
 
 pub(crate) fn hold() -> Hold {
     POOL.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Where a copy of the instruction stands.
+/// The address of a copy of the instruction, which is made if there is none.
 ///
 /// # Errors
-/// [`Error::Immovable`], [`Error::OutOfReach`], [`Error::TableFull`], or no memory for a page.
+/// [`Error::Immovable`], [`Error::OutOfReach`], [`Error::TableFull`], or an error because there is
+/// no memory for a page.
 pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
     #[cfg(model)]
     if let Some(copy) = wordpatch_model::environment::copy_of(&original.bytes[..original.length]) {
@@ -96,16 +99,16 @@ pub(crate) fn copy_of(original: &Original) -> Result<usize, Error> {
         return Ok(*copy);
     }
     let instruction = &original.decode();
-    // The newest is the nearest to sites that are patched together.
+    // The newest page is the most likely to be within reach: sites patched together are close.
     let copy = match pages.iter_mut().rev().find_map(|page| page.write(instruction)) {
         Some(copy) => copy,
         None => {
-            // Says what is wrong with the instruction, if it can stand nowhere.
+            // Fails with the reason if the instruction cannot be moved to any address.
             displaced::copy_at(instruction, original.address)?;
             let mut page = Page::new(original)?;
             let immovable = Error::Immovable {
                 address: original.address,
-                reason: "what it refers to is out of reach of every free place",
+                reason: "its operand is out of reach of all free memory",
             };
             let copy = page.write(instruction).ok_or(immovable)?;
             let number = pages.len();
@@ -122,20 +125,20 @@ impl Page {
     fn new(original: &Original) -> Result<Self, Error> {
         let near = original.address..original.address + original.length;
         let sealed = NearBlock::allocate(&near, PAGE_OF_COPIES, 0)?.seal()?;
-        // SAFETY: the block is mapped for ever, and only this module writes it.
+        // SAFETY: the block is never unmapped, and only this module writes it.
         let text = unsafe { TextRef::resolve(sealed.code, PAGE_OF_COPIES)?.staying_mapped() };
         Ok(Self { text, used: 0 })
     }
 
-    /// Writes a copy into the next free place, if there is one that the instruction can be moved
-    /// to.
+    /// Writes a copy at the next free address, if there is one to which the instruction can be
+    /// moved.
     fn write(&mut self, instruction: &Instruction) -> Option<usize> {
         while self.used + displaced::MAX_COPY <= PAGE_OF_COPIES {
             let start = self.used;
             let copy = displaced::copy_at(instruction, self.text.address() + start).ok()?;
             self.used += ALIGNMENT;
-            // In a forked child, the place may hold a copy that the parent has made since: the next
-            // one, then.
+            // In a forked child, the parent may have written a copy there since the fork: then the
+            // next address is tried.
             if self.fill(start, &copy) {
                 self.used = start + copy.len().next_multiple_of(ALIGNMENT);
                 return Some(self.text.address() + start);
@@ -144,7 +147,7 @@ impl Page {
         None
     }
 
-    /// Writes the code if the place is free.
+    /// Writes the code if the memory is free.
     fn fill(&self, start: usize, code: &[u8]) -> bool {
         let free = Bytes::new(&[INT3; MAX_PATCH]).expect("eight bytes");
         (0..code.len()).step_by(MAX_PATCH).all(|offset| {
@@ -152,15 +155,15 @@ impl Page {
             let part = &code[offset..code.len().min(offset + MAX_PATCH)];
             word[..part.len()].copy_from_slice(part);
             let word = Bytes::new(&word).expect("eight bytes");
-            // SAFETY: inside the page, whose text stays mapped; nobody executes a place before its
-            // address is known.
+            // SAFETY: inside the page, whose text stays mapped; no thread executes a copy before
+            // its address is published.
             unsafe { self.text.compare_exchange(FetchWindow::Bytes8, start + offset, &free, &word) }.is_ok()
         })
     }
 }
 
-/// Whether this process has the page that `copy` stands in: not so in a forked child whose parent
-/// has made the page since. For the trap handler: atomics only.
+/// Whether the page of `copy` is mapped in this process. It is not in a forked child if the parent
+/// has mapped the page since the fork. Async-signal-safe.
 pub(crate) fn is_here(copy: usize) -> bool {
     let starts = PAGES.iter().map(|page| page.load(Ordering::Acquire));
     starts.take_while(|start| *start != 0).any(|start| (start..start + PAGE_OF_COPIES).contains(&copy))
@@ -180,11 +183,11 @@ mod tests {
         copy_of(&original(address, code)).unwrap()
     }
 
-    /// A forked child and its parent share a page of copies, and each has its own idea of how much
-    /// of it is used up.
+    /// A forked child and its parent share pages of copies, but each counts the bytes in use
+    /// itself.
     #[test]
-    fn a_place_that_the_other_process_has_used_is_not_written() {
-        let site = a_place_that_the_other_process_has_used_is_not_written as *const () as usize;
+    fn memory_that_the_other_process_has_used_is_not_written() {
+        let site = memory_that_the_other_process_has_used_is_not_written as *const () as usize;
         let (ours, theirs) = (original(site, &[0xb8, 1, 1, 1, 1]), original(site, &[0xb9, 2, 2, 2, 2]));
         let mut page = Page::new(&ours).unwrap();
         let mut of_the_other = Page { text: page.text, used: page.used };
@@ -199,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_page_takes_nothing_more() {
-        let site = a_full_page_takes_nothing_more as *const () as usize;
+    fn nothing_is_written_to_a_full_page() {
+        let site = nothing_is_written_to_a_full_page as *const () as usize;
         let mov = original(site, &[0xb8, 1, 1, 1, 1]);
         let page = Page::new(&mov).unwrap();
         let with_room_for =
@@ -212,10 +215,10 @@ mod tests {
         );
     }
 
-    /// One test: the pool is the process's.
+    /// One test, because the process has one pool.
     #[test]
-    fn copies_share_pages_and_a_second_look_finds_the_first() {
-        let site = copies_share_pages_and_a_second_look_finds_the_first as fn() as usize;
+    fn copies_share_pages_and_are_made_once() {
+        let site = copies_share_pages_and_are_made_once as fn() as usize;
         let mov = |value: u32| [&[0xb8][..], &value.to_le_bytes()].concat();
         let first = copy(site, &mov(0));
         let second = copy(site + 1, &mov(0));
@@ -231,6 +234,6 @@ mod tests {
         assert!(copies.iter().all(|copy| is_here(*copy)));
         copies.sort_unstable();
         assert!(copies[copies.len() - 1] - copies[0] > PAGE_OF_COPIES, "one page only");
-        assert!(copies.windows(2).all(|pair| pair[0] < pair[1]), "a place was given twice");
+        assert!(copies.windows(2).all(|pair| pair[0] < pair[1]), "an address was allocated twice");
     }
 }

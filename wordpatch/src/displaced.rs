@@ -1,13 +1,13 @@
-//! Out-of-line copies of instructions: what a thread executes instead when it meets a site that is
-//! locked with INT3.
+//! Out-of-line copies of instructions, which threads execute while the site is locked with INT3.
 //!
-//! A copy does what the instruction does at its own place, then jumps to the instruction after it.
-//! iced-x86 re-encodes what depends on the place (RIP-relative operands, relative branches).
+//! A copy has the effect of the instruction at its original address, and jumps to the next
+//! instruction after that. iced-x86 re-encodes operands that depend on the address (RIP-relative
+//! operands, relative branches).
 //!
 //! # Calls
-//! A CALL in the copy would push an address in the copy. Callees look at their return address:
-//! `__cyg_profile_func_enter` is passed the one of its caller, unwinders look it up in tables. It
-//! would also keep the copy in use until the callee returns. So a CALL becomes
+//! A CALL in the copy would push an address in the copy. But return addresses are used:
+//! `__cyg_profile_func_enter` is passed that of its caller, and unwinders look them up in tables.
+//! The copy would also stay in use until the callee returns. So a CALL becomes
 //!
 //! ```text
 //! push imm32              ; low half of the return address, sign-extended
@@ -15,11 +15,10 @@
 //! jmp target
 //! ```
 //!
-//! With user shadow stacks enabled (CET), that is fatal: only CALL pushes to the shadow stack, so
-//! the callee's RET would raise a control-protection exception. A CALL is refused then. All other
-//! instructions are executed as what they are, RET included, and leave the shadow stack right.
-//! There is no way to push an address of one's choice: WRSS is reserved for runtimes that enable
-//! it.
+//! With user shadow stacks (CET), this is fatal: only CALL pushes to the shadow stack, so the
+//! callee's RET would raise a control-protection exception. A CALL is refused then. All other
+//! instructions, including RET, are copied unchanged and keep the shadow stack correct. An
+//! arbitrary address cannot be pushed: WRSS is reserved for runtimes that enable it.
 
 use std::arch::asm;
 
@@ -30,8 +29,8 @@ use iced_x86::{
 
 use crate::Error;
 
-/// The longest copy: three instructions of at most 15 bytes, and what the encoder appends for far
-/// branches.
+/// The maximum length of a copy: three instructions of at most 15 bytes, and the bytes that the
+/// encoder appends for far branches.
 pub(crate) const MAX_COPY: usize = 64;
 
 fn immovable(instruction: &Instruction, reason: &'static str) -> Error {
@@ -42,39 +41,50 @@ fn encodes(result: Result<Instruction, iced_x86::IcedError>) -> Instruction {
     result.expect("a fixed, valid operand combination")
 }
 
-/// Whether this thread has a shadow stack. The C library enables them for a process as a whole,
-/// when it starts.
-fn has_shadow_stack() -> bool {
-    let pointer: u64;
-    // SAFETY: reads the shadow stack pointer; without shadow stacks it is a NOP and leaves 0.
-    unsafe {
-        asm!(
-            "xor eax, eax",
-            // rdsspq rax
-            ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8",
-            out("rax") pointer,
-            options(nomem, nostack),
-        );
-    }
-    pointer != 0
+/// Whether a thread has a shadow stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShadowStack {
+    Disabled,
+    Enabled,
 }
 
-/// The instructions that stand for `instruction` at another place.
-fn stand_in(instruction: &Instruction, has_shadow_stack: bool) -> Result<Vec<Instruction>, Error> {
-    if has_shadow_stack && (instruction.is_call_near() || instruction.is_call_near_indirect()) {
+impl ShadowStack {
+    /// Reads the shadow stack pointer of this thread. The C library enables shadow stacks for the
+    /// entire process when it starts.
+    fn of_this_thread() -> Self {
+        let pointer: u64;
+        // SAFETY: reads the shadow stack pointer; without shadow stacks it is a NOP and leaves 0.
+        unsafe {
+            asm!(
+                "xor eax, eax",
+                // rdsspq rax
+                ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8",
+                out("rax") pointer,
+                options(nomem, nostack),
+            );
+        }
+        if pointer == 0 { Self::Disabled } else { Self::Enabled }
+    }
+}
+
+/// The instructions that replace `instruction` at another address.
+fn displaced(instruction: &Instruction, shadow_stack: ShadowStack) -> Result<Vec<Instruction>, Error> {
+    if shadow_stack == ShadowStack::Enabled
+        && (instruction.is_call_near() || instruction.is_call_near_indirect())
+    {
         return Err(immovable(instruction, "it is a call, and shadow stacks are enabled in this process"));
     }
-    let behind = instruction.next_ip();
-    let jump_behind = || encodes(Instruction::with_branch(Code::Jmp_rel32_64, behind));
+    let next = instruction.next_ip();
+    let jump_to_next = || encodes(Instruction::with_branch(Code::Jmp_rel32_64, next));
     let push_return_address = || {
         let high_half = MemoryOperand::with_base_displ(Register::RSP, 4);
         [
-            encodes(Instruction::with1(Code::Pushq_imm32, behind as i32)),
-            encodes(Instruction::with2(Code::Mov_rm32_imm32, high_half, (behind >> 32) as u32)),
+            encodes(Instruction::with1(Code::Pushq_imm32, next as i32)),
+            encodes(Instruction::with2(Code::Mov_rm32_imm32, high_half, (next >> 32) as u32)),
         ]
     };
     match instruction.flow_control() {
-        FlowControl::Next | FlowControl::ConditionalBranch => Ok(vec![*instruction, jump_behind()]),
+        FlowControl::Next | FlowControl::ConditionalBranch => Ok(vec![*instruction, jump_to_next()]),
         FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return => {
             Ok(vec![*instruction])
         }
@@ -99,16 +109,16 @@ fn stand_in(instruction: &Instruction, has_shadow_stack: bool) -> Result<Vec<Ins
         FlowControl::Call | FlowControl::Interrupt => {
             Err(immovable(instruction, "it enters the kernel or traps"))
         }
-        _ => Err(immovable(instruction, "its control flow is not understood")),
+        _ => Err(immovable(instruction, "its control flow is not supported")),
     }
 }
 
-/// The code of a copy of `instruction` that will stand at `address`.
+/// The code of a copy of `instruction` at `address`.
 ///
 /// # Errors
-/// [`Error::Immovable`], perhaps only at this address.
+/// [`Error::Immovable`], possibly at this address only.
 pub(crate) fn copy_at(instruction: &Instruction, address: usize) -> Result<Vec<u8>, Error> {
-    let instructions = stand_in(instruction, has_shadow_stack())?;
+    let instructions = displaced(instruction, ShadowStack::of_this_thread())?;
     let place = InstructionBlock::new(&instructions, address as u64);
     let encoded = BlockEncoder::encode(64, place, BlockEncoderOptions::NONE)
         .map_err(|_| immovable(instruction, "it cannot be encoded at another address"))?;
@@ -127,25 +137,25 @@ mod tests {
         Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode()
     }
 
-    /// What stands for the instruction, without and with shadow stacks.
+    /// Compares the instructions of a copy, without and with shadow stacks.
     fn check(bytes: &[u8], expected: Option<&[Code]>) {
         let instruction = decode(bytes);
-        let codes = |has_shadow_stack| {
-            let copy = stand_in(&instruction, has_shadow_stack);
+        let codes = |shadow_stack| {
+            let copy = displaced(&instruction, shadow_stack);
             copy.map(|copy| copy.iter().map(Instruction::code).collect::<Vec<_>>())
         };
-        assert_eq!(codes(false).ok().as_deref(), expected, "{bytes:02x?}");
+        assert_eq!(codes(ShadowStack::Disabled).ok().as_deref(), expected, "{bytes:02x?}");
         let pushes = expected.is_some_and(|codes| codes.contains(&Code::Pushq_imm32));
         if pushes {
-            let refused = codes(true).unwrap_err().to_string();
+            let refused = codes(ShadowStack::Enabled).unwrap_err().to_string();
             assert!(refused.contains("shadow stacks"), "{bytes:02x?}: {refused}");
         } else {
-            assert_eq!(codes(true).ok().as_deref(), expected, "{bytes:02x?}");
+            assert_eq!(codes(ShadowStack::Enabled).ok().as_deref(), expected, "{bytes:02x?}");
         }
     }
 
     #[test]
-    fn what_stands_for_each_kind_of_instruction() {
+    fn copies_of_each_kind_of_instruction() {
         use Code::*;
         check(&[0x0f, 0x1f, 0x44, 0, 0], Some(&[Nop_rm32, Jmp_rel32_64]));
         check(&[0xe8, 1, 0, 0, 0], Some(&[Pushq_imm32, Mov_rm32_imm32, Jmp_rel32_64]));
@@ -166,12 +176,12 @@ mod tests {
         check(&[0xc7, 0xf8, 0, 0, 0, 0], None);
     }
 
-    /// The return address is that of the CALL at its own place, in whichever half its bits are.
+    /// The return address is that of the CALL at its original address, in both halves.
     #[test]
     fn a_call_pushes_its_own_return_address() {
         for ip in [IP, 0x1234_5678, 0x7fff_ffff_f000, 0x5555_8000_0000] {
             let call = Decoder::with_ip(64, &[0xe8, 0x10, 0, 0, 0], ip, DecoderOptions::NONE).decode();
-            let copy = stand_in(&call, false).unwrap();
+            let copy = displaced(&call, ShadowStack::Disabled).unwrap();
             let (low, high) = (copy[0].immediate32to64() as u32, copy[1].immediate32());
             assert_eq!(u64::from(high) << 32 | u64::from(low), ip + 5);
             assert_eq!((copy[1].memory_base(), copy[1].memory_displacement64()), (Register::RSP, 4));
@@ -180,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_goes_on_after_the_instruction() {
+    fn a_copy_continues_at_the_next_instruction() {
         let copy = copy_at(&decode(&[0x0f, 0x1f, 0x44, 0, 0]), IP as usize + 0x1000).unwrap();
         let mut decoder = Decoder::with_ip(64, &copy, IP + 0x1000, DecoderOptions::NONE);
         assert_eq!(decoder.decode().code(), Code::Nop_rm32);
         assert_eq!(decoder.decode().near_branch_target(), IP + 5);
     }
 
-    /// The kernel says the same (proc(5)), where it knows of shadow stacks.
+    /// Compares with the kernel's report (proc(5)), if it supports shadow stacks.
     #[test]
     fn the_shadow_stack_of_this_thread() {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let features = status.lines().find_map(|line| line.strip_prefix("x86_Thread_features:"));
         let enabled = features.is_some_and(|features| features.split_whitespace().any(|one| one == "shstk"));
-        assert_eq!(has_shadow_stack(), enabled);
+        assert_eq!(ShadowStack::of_this_thread() == ShadowStack::Enabled, enabled);
     }
 }

@@ -1,23 +1,23 @@
-//! Why a patch was not made.
+//! The errors of patches.
 //!
-//! Three kinds stay apart: what the caller asked for cannot be patched, the environment refused,
-//! and the text is not what it should be. Every variant leaves the text as it was, but for a rare
+//! There are three kinds: the requested patch is not possible, the environment refuses it, or the
+//! text does not contain what it should. All variants leave the text unchanged, except in a rare
 //! case of [`Error::MembarrierRefused`].
 
 use std::io;
 
 use crate::Bytes;
 
-/// Why text was not patched. Addresses are of the text as it is executed.
+/// The reason why text was not patched. Addresses are those at which the text is executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The patch is empty, longer than eight bytes, or old and new bytes differ in length.
     #[error(
-        "a patch replaces 1 to 8 bytes by as many: {expected} bytes expected, {replacement} given at {address:#x}"
+        "a patch replaces 1 to 8 bytes by the same number: {expected} expected bytes, {replacement} new bytes at {address:#x}"
     )]
     Length {
-        /// Where the patch was to go.
+        /// The address of the patch.
         address: usize,
         /// Length of the expected old bytes.
         expected: usize,
@@ -25,7 +25,7 @@ pub enum Error {
         replacement: usize,
     },
 
-    /// The bytes at the address, or the new ones, are no instruction.
+    /// The bytes at the address, or the new bytes, are not an instruction.
     #[error("no valid instruction at {address:#x}: {bytes}")]
     Undecodable {
         /// Where the instruction should start.
@@ -37,19 +37,19 @@ pub enum Error {
     /// The new bytes would change where the next instruction starts (paper section 4, layout
     /// equivalence).
     #[error(
-        "the patch would turn the instruction of {old_length} bytes at {address:#x} into one of {new_length}; instructions must start where they did"
+        "the patch would replace an instruction of {old_length} bytes at {address:#x} by one of {new_length}; instruction boundaries must not change"
     )]
     LayoutChanged {
         /// Where the instruction starts.
         address: usize,
-        /// Length of the instruction that stands there.
+        /// Length of the old instruction.
         old_length: usize,
-        /// Length of the instruction that the new bytes make.
+        /// Length of the new instruction.
         new_length: usize,
     },
 
     /// Several instructions change, and one store cannot replace all of them: a thread between them
-    /// would run one of the old and one of the new.
+    /// might execute some old and some new ones.
     #[error(
         "the patch at {address:#x} changes several instructions that are more than 8 bytes or cross a fetch window; patch them one at a time"
     )]
@@ -61,33 +61,33 @@ pub enum Error {
     /// An earlier patch of the same batch changes some of the same bytes.
     #[error("the batch has an earlier patch of the bytes at {address:#x}")]
     Overlap {
-        /// Where the refused patch was to go.
+        /// The address of the refused patch.
         address: usize,
     },
 
-    /// The text holds other bytes than the caller expects.
+    /// The text does not contain the bytes that the caller expects.
     #[error(
         "foreign bytes at {address:#x}: expected {expected}, found {found}; another tool may have patched this code"
     )]
     Mismatch {
         /// Where the bytes differ.
         address: usize,
-        /// What the caller expected.
+        /// The bytes that the caller expected.
         expected: Bytes,
-        /// What stands there.
+        /// The bytes in the text.
         found: Bytes,
     },
 
     /// Another thread is patching the same instruction, or another part of it has changed since the
-    /// patch was checked. Trying again is safe.
+    /// patch was checked. It is safe to try again.
     #[error("another thread is patching the instruction at {address:#x}; try again")]
     Contended {
         /// The site.
         address: usize,
     },
 
-    /// An INT3 that is not ours stands on the site.
-    #[error("a foreign breakpoint stands at {address:#x}; remove the debugger's breakpoint")]
+    /// There is an INT3 at the site that is not ours.
+    #[error("there is a foreign breakpoint at {address:#x}; remove the debugger's breakpoint")]
     ForeignBreakpoint {
         /// The site.
         address: usize,
@@ -112,48 +112,47 @@ pub enum Error {
     Immovable {
         /// The site.
         address: usize,
-        /// What ties the instruction to its place.
+        /// Why the instruction cannot be executed at another address.
         reason: &'static str,
     },
 
     /// No free address space within reach of a 32-bit displacement.
     #[error("no {length} free bytes within 2 GiB of {address:#x}")]
     OutOfReach {
-        /// What the memory must be near to.
+        /// The address that the memory must be near.
         address: usize,
-        /// How many bytes were asked for.
+        /// The requested length, in bytes.
         length: usize,
     },
 
-    /// More different straddlers were patched than the tables hold: millions of sites, or of old
+    /// The tables of patched straddlers are full: they have room for millions of sites and of old
     /// instructions.
     #[error("the tables for straddling instructions are full")]
     TableFull,
 
-    /// The text was unmapped, or replaced, while an asynchronous patch was under way. Nothing else
-    /// was changed.
-    #[error("the text at {address:#x} went away while it was being patched")]
+    /// The text was unmapped, or replaced, during an asynchronous patch. Nothing else has changed.
+    #[error("the text at {address:#x} was unmapped while it was being patched")]
     TextGone {
         /// The site.
         address: usize,
     },
 
-    /// The patch was begun by the process that this one was forked from. Here, the old instruction
-    /// stands.
-    #[error("the patch of {address:#x} was begun by the parent process, and is not made in this one")]
+    /// The patch was begun by the parent process. The text of this process has the old instruction.
+    #[error("the patch of {address:#x} was begun by the parent process, and has no effect in this one")]
     Forked {
         /// The site.
         address: usize,
     },
 
-    /// A thread has SIGTRAP blocked: the kernel would kill the process if it met a locked site.
+    /// A thread has SIGTRAP blocked: the kernel would kill the process if the thread executed a
+    /// locked site.
     #[error("thread {thread} has SIGTRAP blocked")]
     SigtrapBlocked {
-        /// Its id, as the kernel numbers threads.
+        /// The thread's id in the kernel.
         thread: i32,
     },
 
-    /// The process's threads could not be looked at.
+    /// The threads of the process could not be examined.
     #[error("/proc/self/task could not be read: {source}")]
     ThreadsUnknown {
         /// The system call's error.
@@ -161,7 +160,7 @@ pub enum Error {
     },
 
     /// A thread could not be started.
-    #[error("no thread for finishing patches: {source}")]
+    #[error("the thread that finishes patches could not be started: {source}")]
     ThreadRefused {
         /// The system call's error.
         source: io::Error,
@@ -195,10 +194,11 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing was changed; unless it
-    /// was allowed up to the second wait of a patch (another thread has installed a seccomp
-    /// filter): then there is no safe way on, nor back, and the site stays locked. Threads run the
-    /// old instruction there, at the cost of a trap, and no other patch gets the site.
+    /// The kernel refused `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. Nothing has changed, except if
+    /// it was refused only in the second wait of a patch, because another thread has installed a
+    /// seccomp filter: then the patch can be neither completed nor rolled back safely, and the site
+    /// stays locked. Threads execute the old instruction, at the cost of a trap, and no other patch
+    /// can acquire the site.
     #[error(
         "membarrier SYNC_CORE refused: {source}; a straddling instruction cannot be patched here without a calibrated T_max"
     )]
@@ -214,13 +214,13 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The program has had more different actions for SIGTRAP than handlers of ours can take the
-    /// place of. The one it installed last stays in force.
+    /// The program has installed more different actions for SIGTRAP than can be covered. The one
+    /// that it installed last stays in force.
     #[error(
         "the program has installed more than {limit} different SIGTRAP handlers; install one handler, before the first patch"
     )]
     TrapHandlersExhausted {
-        /// How many can be covered.
+        /// The number of actions that can be covered.
         limit: usize,
     },
 
@@ -242,7 +242,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error once more, for another site that the same refusal concerns.
+    /// A copy of the error, for another site of the same batch.
     pub(crate) fn of_refusal(refusal: &Self) -> Self {
         let errno = |source: &io::Error| io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(0));
         match refusal {

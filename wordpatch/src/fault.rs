@@ -1,31 +1,32 @@
-//! Where a test can stop a patch: a hook that is called between the steps of every patch.
+//! Fault injection: a hook that is called between the steps of every patch, in which a test can
+//! stop it.
 //!
-//! Not part of the interface, and compiled with the feature `fault-injection` only. The tests of
-//! this crate have it; a build of anything else has nothing of it.
+//! Not part of the public interface. Compiled with the feature `fault-injection` only, which the
+//! tests of this crate enable.
 
 #[cfg(feature = "fault-injection")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Where a patch is.
+/// The progress of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Checked; nothing was stored, and the site is not its own.
+    /// It is checked; nothing is stored, and the site is not acquired.
     Checked,
-    /// The site is its own, if it needs it.
-    Taken,
-    /// So many of its steps are made.
+    /// The site is acquired, if the patch needs that.
+    Acquired,
+    /// This number of steps is made.
     Made(usize),
-    /// All steps are made, and the site was given back.
+    /// All steps are made, and the site is released.
     Released,
 }
 
-/// What is called, on the patching thread, with the address of the instruction.
+/// A hook, called on the patching thread with the address of the instruction.
 pub type Hook = fn(usize, Point);
 
 #[cfg(feature = "fault-injection")]
 static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has every patch call `hook`, or none.
+/// Sets the hook that every patch calls, or removes it.
 #[cfg(feature = "fault-injection")]
 pub fn set_hook(hook: Option<Hook>) {
     HOOK.store(hook.map_or(std::ptr::null_mut(), |hook| hook as *mut ()), Ordering::SeqCst);
@@ -42,7 +43,7 @@ pub(crate) fn reached(address: usize, point: Point) {
     }
 }
 
-/// Nothing: without the feature, there is no hook.
+/// Does nothing: without the feature, there is no hook.
 #[cfg(not(feature = "fault-injection"))]
 #[inline(always)]
 pub(crate) fn reached(_: usize, _: Point) {}

@@ -9,8 +9,8 @@
 //!
 //! | | stores inside an aligned quadword | everything else |
 //! | --- | --- | --- |
-//! | AMD | promised: one such store may modify code that other processors execute (APM volume 2, section 7.6.1) | serialization, as promised |
-//! | Intel | **assumed**: the manual (SDM volume 3, "Handling Self- and Cross-Modifying Code") promises nothing for code that is executed before the executing processor has serialized | the manual's protocol as far as it can be followed without stopping threads: see [`crate::protocol`] |
+//! | AMD | guaranteed: one such store may modify code that other processors execute (APM volume 2, section 7.6.1) | serialization, as guaranteed |
+//! | Intel | **assumed**: the manual (SDM volume 3, "Handling Self- and Cross-Modifying Code") guarantees nothing for code that is executed before the executing processor has serialized | the manual's protocol as far as it can be followed without stopping threads: see [`crate::protocol`] |
 //!
 //! The quadword is used on Intel too, because INT3 for every patch, as in Linux's text_poke, would
 //! require a SIGTRAP handler even in programs that only toggle calls, most of which lie inside a
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vendors_promise_eight_bytes_and_no_t_max() {
+    fn the_vendors_guarantee_eight_bytes_and_no_t_max() {
         let FetchModel { window, t_max, wait, source } = FetchModel::VENDOR_GUARANTEE;
         assert_eq!((window.bytes(), t_max, wait), (8, None, WaitPolicy::Membarrier));
         assert_eq!(source, Source::VendorGuarantee);

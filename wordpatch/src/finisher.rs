@@ -1,18 +1,18 @@
-//! A thread that finishes outstanding patches, for callers who do not want to look after them.
+//! A thread that finishes outstanding patches, so that callers need not poll them.
 //!
-//! Each round takes everything that was handed over and makes one wait, from the last store of any
-//! of them: a hundred patches that were begun one by one pay for two or three waits.
+//! Each round takes all patches that were handed over, and waits once, since the last store of any
+//! of them: a hundred patches that were begun one by one share two or three waits.
 //!
-//! The thread blocks every signal but the trap: it may itself run through a locked site.
+//! The thread blocks all signals except SIGTRAP, because it may execute a locked site itself.
 
-use crate::outstanding::{Flight, Outstanding, Shared, State};
+use crate::outstanding::{Outstanding, Progress, Shared, State};
 use crate::primitive::thread::{self, JoinHandle};
 use crate::primitive::{Arc, Condvar, Mutex, MutexGuard};
 use crate::text::fork::Generation;
 use crate::{Error, serialize, trap};
 
-/// A running finisher. Dropping it finishes what it has, and ends its thread. In a forked child
-/// there is no such thread: there, dropping it does nothing, and it takes nothing over.
+/// A running finisher. Dropping it finishes its patches and ends its thread. In a forked child, the
+/// thread does not exist: there, dropping the finisher has no effect, and it takes over no patches.
 #[derive(Debug)]
 pub struct Finisher {
     queue: Arc<Queue>,
@@ -23,7 +23,7 @@ pub struct Finisher {
 #[derive(Debug, Default)]
 struct Queue {
     contents: Mutex<Contents>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -53,8 +53,8 @@ impl Finisher {
         Ok(Self { queue, thread: Some(thread), process: Generation::now() })
     }
 
-    /// Has the patch finished soon. Its handle stays good for waiting and for the results, and can
-    /// be dropped at once.
+    /// Lets the thread finish the patch. Its handle can still be used to wait for it and to get the
+    /// results, or be dropped at once.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child.
@@ -66,7 +66,7 @@ impl Finisher {
             && let Some(patch) = patch.leave_to_finisher()
         {
             self.queue.lock().patches.push(patch);
-            self.queue.news.notify_one();
+            self.queue.changed.notify_one();
         }
         Ok(())
     }
@@ -80,8 +80,8 @@ impl Drop for Finisher {
             return;
         }
         self.queue.lock().is_closed = true;
-        self.queue.news.notify_one();
-        // Its panic, if any, was told of by the panic hook.
+        self.queue.changed.notify_one();
+        // If the thread has panicked, the panic hook has reported it.
         let _ = thread.join();
     }
 }
@@ -95,23 +95,23 @@ fn run(queue: &Queue) {
                 if contents.is_closed {
                     return;
                 }
-                contents = queue.news.wait(contents).unwrap_or_else(|e| e.into_inner());
+                contents = queue.changed.wait(contents).unwrap_or_else(|e| e.into_inner());
             }
             mine.append(&mut contents.patches);
         }
-        further_all(&mine);
+        advance_all(&mine);
         mine.retain(|patch| patch.state() != State::Finished);
     }
 }
 
-/// One wait for all that are not finished, and a step of each.
-pub(crate) fn further_all(patches: &[Arc<Shared>]) {
-    let mut locked: Vec<(&Shared, MutexGuard<'_, Flight>)> =
+/// Waits once for all patches that are not finished, and makes the next step of each.
+pub(crate) fn advance_all(patches: &[Arc<Shared>]) {
+    let mut locked: Vec<(&Shared, MutexGuard<'_, Progress>)> =
         patches.iter().map(|patch| (&**patch, patch.lock())).collect();
-    let stored_at = locked.iter().filter_map(|(_, flight)| flight.stored_at()).max();
+    let stored_at = locked.iter().filter_map(|(_, progress)| progress.stored_at()).max();
     let Some(stored_at) = stored_at else { return };
     let waited = serialize::wait_since(stored_at);
-    for (patch, flight) in &mut locked {
-        patch.step(flight, &waited);
+    for (patch, progress) in &mut locked {
+        patch.step(progress, &waited);
     }
 }

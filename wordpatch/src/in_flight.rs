@@ -1,8 +1,8 @@
-//! One patch on its way through its protocol.
+//! An in-flight patch.
 //!
-//! Checked, then the site is acquired (it is this patch's alone, and locked in the table), then
-//! stored step by step: by the drivers, which make the waits between. A patch that fails has
-//! changed nothing: before its second store, the lock is taken back.
+//! The patch is checked; then its site is acquired and locked in the site table; then the drivers
+//! make its stores, with waits between them. A patch that fails before its second store removes its
+//! lock, so it has changed nothing.
 
 use iced_x86::{Decoder, DecoderOptions};
 
@@ -15,30 +15,30 @@ use crate::stepwise::Stepwise;
 use crate::text::{self, TextRef};
 use crate::{Bytes, Error, FetchModel, FetchWindow, MAX_PATCH, Patch};
 
-/// A patch that was checked, and how far it has come.
+/// A patch that has been checked, and its progress.
 #[derive(Debug)]
 pub(crate) struct InFlightPatch {
     /// The first instruction that changes.
     place: TextRef,
-    /// The whole patch.
+    /// The entire patch: its address and old bytes.
     whole: (TextRef, Bytes),
     change: Option<Change>,
     window: FetchWindow,
     protocol: Protocol,
-    /// How many steps are made.
+    /// The number of steps made.
     made: usize,
-    /// The site, while it is this patch's alone.
+    /// The site, while this patch owns it.
     owned: Option<OwnedSite>,
 }
 
 impl InFlightPatch {
-    /// Checks a patch. Changes nothing, but that the text becomes writable.
+    /// Checks a patch. Writes nothing to the text, but creates its writable alias.
     ///
     /// # Errors
-    /// Whatever is wrong with it.
+    /// Those of [`crate::patch`].
     ///
     /// # Safety
-    /// The obligations of [`crate::patch`], which hold until the way's end.
+    /// The obligations of [`crate::patch`], until the patch is finished or dropped.
     pub(crate) unsafe fn check(patch: &Patch<'_>) -> Result<Self, Error> {
         let Patch { address, expected, replacement } = *patch;
         let bytes = (Bytes::new(expected), Bytes::new(replacement));
@@ -65,14 +65,14 @@ impl InFlightPatch {
         if protocol.needs_site() && change.is_some_and(|change| change.several) {
             return Err(Error::SeveralInstructions { address: address + offset });
         }
-        // The bytes that the caller has not named are in the page or the mapping of the others:
-        // `read_code` found them there.
-        let first = place.behind(offset);
+        // The bytes that the caller has not given are in the same page or mapping as the others:
+        // `read_code` has read them there.
+        let first = place.at_offset(offset);
         fault::reached(first.address(), Point::Checked);
         Ok(Self { place: first, whole: (place, old), change, window, protocol, made: 0, owned: None })
     }
 
-    /// Where the first instruction that changes starts.
+    /// The address of the first instruction that changes.
     pub(crate) fn address(&self) -> usize {
         self.place.address()
     }
@@ -81,7 +81,8 @@ impl InFlightPatch {
         self.protocol.waits()
     }
 
-    /// Promises that the text stays mapped until the way's end: see [`TextRef::staying_mapped`].
+    /// Marks the text as staying mapped until the patch is finished or dropped: see
+    /// [`TextRef::staying_mapped`].
     ///
     /// # Safety
     /// As [`TextRef::staying_mapped`].
@@ -90,17 +91,17 @@ impl InFlightPatch {
         self.place = unsafe { self.place.staying_mapped() };
     }
 
-    /// Acquires the site, if the protocol needs it, and locks it in the table if INT3 will stand
-    /// there.
+    /// Acquires the site, if the protocol needs it, and locks it in the table if INT3 will be
+    /// stored there.
     ///
     /// # Errors
-    /// [`Error::Contended`], or a way that [`InFlightPatch::check`] can fail too: another patch may
+    /// [`Error::Contended`], or an error of [`InFlightPatch::check`], because another patch may
     /// have been finished since.
     pub(crate) fn acquire(&mut self) -> Result<(), Error> {
         let Some(change) = self.change.filter(|_| self.protocol.needs_site() && self.owned.is_none()) else {
             return Ok(());
         };
-        let mut owned = OwnedSite::take(self.address())?;
+        let mut owned = OwnedSite::acquire(self.address())?;
         // SAFETY: obligation 1 of `check`.
         unsafe { check_old(&self.place, &change.old, change.named)? };
         if self.uses_int3() {
@@ -111,20 +112,20 @@ impl InFlightPatch {
             if !code[..readable].starts_with(instruction) {
                 return Err(Error::Contended { address: self.address() });
             }
-            // It would be taken for our own, and be overwritten with it.
+            // It could not be distinguished from our INT3, and would be overwritten.
             if self.place.has_breakpoint() {
                 return Err(Error::ForeignBreakpoint { address: self.address() });
             }
             owned.lock(copies::copy_of(&change.original)?, &change.old);
         }
         self.owned = Some(owned);
-        fault::reached(self.address(), Point::Taken);
+        fault::reached(self.address(), Point::Acquired);
         Ok(())
     }
 
-    /// Explains the `error` of a store over `old` at `offset`, as [`check_old`] does. Only where an
-    /// instruction starts, an INT3 or another patch can be in the way: the rest of a site is stored
-    /// by its owner alone.
+    /// Replaces the `error` of a store over `old` at `offset` by that of [`check_old`]. An INT3 or
+    /// another patch can conflict only at the start of an instruction: the remaining bytes of a
+    /// site are stored by its owner only.
     ///
     /// # Safety
     /// Obligation 1 of [`InFlightPatch::check`].
@@ -134,8 +135,8 @@ impl InFlightPatch {
                 let named = self.change.map_or(0, |change| change.named).min(old.len());
                 // SAFETY: the caller's obligation.
                 let found = unsafe { check_old(&self.place, old, named) }.err();
-                // Expected bytes that are back again were another patch's; or a debugger's
-                // breakpoint is in the text alone.
+                // If the bytes are the expected ones again, another patch had changed them, or a
+                // debugger's breakpoint is in the text but not in the alias.
                 let address = self.address();
                 found.unwrap_or(if seen[0] == INT3 && old[0] != INT3 {
                     Error::ForeignBreakpoint { address }
@@ -151,12 +152,12 @@ impl InFlightPatch {
         self.made == self.protocol.steps().len()
     }
 
-    /// Puts the first byte back, if it is all that was stored, and releases the site; but never
-    /// while INT3 stands there.
-    fn take_lock_back(&mut self) {
+    /// Restores the first byte, if only the INT3 has been stored, and releases the site. If the
+    /// INT3 is still there, the site stays locked.
+    fn remove_lock(&mut self) {
         let stored = self.protocol.stored(self.made);
         if let (Stored::Lock, Some(Step::Store { old, new, .. })) = (stored, self.protocol.steps().first()) {
-            // SAFETY: as in `store`. A refusal shows in what is read next.
+            // SAFETY: as in `store`. If this fails, the INT3 is found below.
             let _ = unsafe { self.place.compare_exchange(self.window, 0, new, old) };
         }
         // SAFETY: obligation 1 of `check`.
@@ -166,15 +167,15 @@ impl InFlightPatch {
         self.owned = None;
     }
 
-    /// Keeps the site, if it is this patch's, from every other patch for good.
+    /// Prevents any other patch from acquiring the site, if this patch owns it.
     fn abandon_site(&mut self) {
         if let Some(owned) = self.owned.take() {
             owned.abandon();
         }
     }
 
-    /// Whether something else was mapped there since the patch was checked, so that its stores
-    /// reach nobody.
+    /// Whether something else has been mapped there since the patch was checked, so that its stores
+    /// had no effect.
     ///
     /// # Safety
     /// The text must be mapped.
@@ -189,31 +190,31 @@ impl InFlightPatch {
         self.whole.0.forget_text();
     }
 
-    /// Whether the stores of all these reach the text that is executed, which may have been
-    /// unmapped.
-    pub(crate) fn are_there<'a>(ways: impl Iterator<Item = &'a Self>) -> bool {
-        let places: Vec<_> = ways.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
-        text::are_there(&places)
+    /// Whether the stores of all these patches are in the text that is executed, which may have
+    /// been unmapped.
+    pub(crate) fn are_current<'a>(patches: impl Iterator<Item = &'a Self>) -> bool {
+        let places: Vec<_> = patches.map(|Self { whole: (place, old), .. }| (*place, old.len())).collect();
+        text::are_current(&places)
     }
 }
 
 impl Stepwise for InFlightPatch {
     type Error = Error;
 
-    /// At the end, the site is given back.
+    /// Releases the site after the last step.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] and its relatives when a store finds other bytes; the lock is taken
-    /// back.
+    /// [`Error::Mismatch`], [`Error::Contended`] or [`Error::ForeignBreakpoint`] if a store finds
+    /// other bytes; the lock is removed.
     fn store(&mut self) -> Result<(), Error> {
         while let Some(Step::Store { offset, old, new }) = self.protocol.steps().get(self.made) {
-            // SAFETY: obligations 1 and 2 of `check`; the protocol keeps each store inside a
-            // window, and mixtures behind INT3.
+            // SAFETY: obligations 1 and 2 of `check`; each store of the protocol is inside a
+            // window, and mixtures are never executed, because they start with INT3.
             let stored = unsafe { self.place.compare_exchange(self.window, *offset, old, new) };
             if let Err(error) = stored {
                 // SAFETY: obligation 1 of `check`.
                 let error = unsafe { self.explain(*offset, old, error) };
-                self.take_lock_back();
+                self.remove_lock();
                 return Err(error);
             }
             self.made += 1;
@@ -235,12 +236,13 @@ impl Stepwise for InFlightPatch {
         fault::reached(self.address(), Point::Made(self.made));
     }
 
-    /// Where only the wait after the last store is missing, the patch stands, and its site is kept
-    /// from every other patch.
+    /// If only the wait after the last store is missing, the patch is complete, but no other patch
+    /// can acquire its site.
     ///
     /// # Errors
-    /// The refusal, else. If the back part was not stored yet, the site is as it was. After that
-    /// there is no way back, nor on: the site stays locked, and its threads go on in the copy.
+    /// Otherwise, the refusal. If the back part has not been stored, the site is restored. If it
+    /// has, the patch can be neither completed nor rolled back safely: the site stays locked, and
+    /// threads that execute the INT3 continue in the copy.
     fn give_up(&mut self, refusal: Error) -> Result<(), Error> {
         assert!(self.is_waiting());
         match self.protocol.stored(self.made) {
@@ -250,7 +252,7 @@ impl Stepwise for InFlightPatch {
                 Ok(())
             }
             Stored::Nothing | Stored::Lock | Stored::LockAndBack => {
-                self.take_lock_back();
+                self.remove_lock();
                 Err(refusal)
             }
         }
@@ -263,15 +265,16 @@ impl Stepwise for InFlightPatch {
 
 impl Drop for InFlightPatch {
     fn drop(&mut self) {
-        // A patch that nobody finishes stays locked: its threads go on in the copy. A forked child
-        // that drops what its parent has begun comes this way too.
+        // The site of an unfinished patch stays locked: threads that execute the INT3 continue in
+        // the copy. This is also the case if a forked child drops a patch that its parent has
+        // begun.
         if !self.is_finished() && self.protocol.stored(self.made) != Stored::Nothing {
             self.abandon_site();
         }
     }
 }
 
-/// The place again, after something else was mapped there.
+/// Resolves the place again, after something else was mapped there.
 ///
 /// # Safety
 /// Obligation 1 of [`crate::patch`].
@@ -281,13 +284,13 @@ unsafe fn renew(place: &TextRef, length: usize) -> Result<TextRef, Error> {
     unsafe { TextRef::resolve(place.address(), length) }
 }
 
-/// Reads the code that begins with `old` at `place`, and gives how much of it is known: never past
-/// a page which may be the last.
+/// Reads the code that begins with `old` at `place`, and returns its length: at most up to the end
+/// of the page, if the next one is not text.
 fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     let address = place.address();
     let wanted = old.len() - 1 + MAX_INSTRUCTION;
     let in_page = 4096 - (address & 4095);
-    // SAFETY: obligation 1 of `check`: nobody changes the mapping meanwhile.
+    // SAFETY: obligation 1 of `check`: the mapping does not change meanwhile.
     let further = || unsafe { TextRef::resolve(address, wanted) };
     let (text, readable) = match in_page < wanted {
         true => further().map_or((*place, in_page.max(old.len())), |text| (text, wanted)),
@@ -296,22 +299,23 @@ fn read_code(place: &TextRef, old: &Bytes, code: &mut [u8; MAX_CODE]) -> usize {
     code[..old.len()].copy_from_slice(old);
     for start in (old.len()..readable).step_by(MAX_PATCH) {
         let end = readable.min(start + MAX_PATCH);
-        // SAFETY: in the same page as the first byte, which is text, or found to be text itself.
+        // SAFETY: in the same page as the first byte, which is text, or resolved as text by
+        // `further`.
         code[start..end].copy_from_slice(&unsafe { text.read(start, end - start) });
     }
     readable
 }
 
-/// Compares the bytes at `place`, where an instruction starts, with `old`, whose first `named`
-/// bytes the caller expects; the rest stood there when the patch was checked.
+/// Compares the bytes at `place`, where an instruction starts, with `old`. The first `named` bytes
+/// were given by the caller; the others were read when the patch was checked.
 ///
 /// # Errors
-/// [`Error::Mismatch`] of the named bytes. [`Error::Contended`] for an INT3 of another patch, or
-/// when only the rest differs: somebody has changed another part of the instruction since.
-/// [`Error::ForeignBreakpoint`].
+/// [`Error::Mismatch`] if bytes differ that the caller has given. [`Error::Contended`] for an INT3
+/// of another patch, or if only other bytes differ: another patch has changed this part of the
+/// instruction since. [`Error::ForeignBreakpoint`].
 ///
 /// # Safety
-/// As many bytes of text must be mapped there.
+/// The bytes must be mapped.
 unsafe fn check_old(place: &TextRef, old: &Bytes, named: usize) -> Result<(), Error> {
     // SAFETY: the caller's obligation.
     let found = unsafe { place.read(0, old.len()) };
@@ -332,8 +336,8 @@ unsafe fn check_old(place: &TextRef, old: &Bytes, named: usize) -> Result<(), Er
     Err(Error::Mismatch { address: place.address(), expected: named(old), found: named(&found) })
 }
 
-/// Whether an instruction starts at `offset` of this code: elsewhere, a byte that looks like INT3
-/// is an operand.
+/// Whether an instruction starts at `offset` of this code. If not, a byte with the value of INT3 is
+/// part of an operand.
 fn starts_instruction(code: &Bytes, offset: usize) -> bool {
     let mut start = 0;
     while start < offset {
@@ -351,14 +355,14 @@ mod tests {
     use super::*;
     use crate::near::NearBlock;
 
-    /// `mov eax, imm32`, its patch by the opcode and two bytes alone, and one by its last two bytes
-    /// alone.
+    /// `mov eax, imm32`; then with another opcode and first byte of the operand, with other last
+    /// two bytes, and with both changes.
     const OLD: [u8; 5] = [0xb8, 1, 2, 3, 4];
     const FRONT: [u8; 5] = [0xb9, 9, 2, 3, 4];
     const BACK: [u8; 5] = [0xb8, 1, 2, 8, 7];
     const BOTH: [u8; 5] = [0xb9, 9, 2, 8, 7];
 
-    /// The code at `offset` of a line of its own, whose other bytes are NOPs.
+    /// The code at `offset` of a cache line whose other bytes are NOPs.
     fn text(offset: usize, code: &[u8]) -> usize {
         let anchor = text as *const () as usize;
         let mut block = NearBlock::allocate(&(anchor..anchor), 128, 0).unwrap();
@@ -368,25 +372,25 @@ mod tests {
     }
 
     fn check(address: usize, expected: &[u8], replacement: &[u8]) -> Result<InFlightPatch, Error> {
-        // SAFETY: text of the test, which nobody executes.
+        // SAFETY: text of the test, which is not executed.
         unsafe { InFlightPatch::check(&Patch { address, expected, replacement }) }
     }
 
-    /// The stores of a patch, and whether it waits between or after them.
-    fn steps(way: &InFlightPatch) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
+    /// The stores of a patch: offset, old and new bytes.
+    fn steps(patch: &InFlightPatch) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
         let store = |step: &Step| match step {
             Step::Store { offset, old, new } => Some((*offset, old.to_vec(), new.to_vec())),
             Step::Wait => None,
         };
-        way.protocol.steps().iter().filter_map(store).collect()
+        patch.protocol.steps().iter().filter_map(store).collect()
     }
 
     fn read(address: usize, length: usize) -> Vec<u8> {
-        // SAFETY: text of the test, of which nothing is stored meanwhile.
+        // SAFETY: text of the test, which is not written meanwhile.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), length) }.to_vec()
     }
 
-    /// A cache line is a boundary of every window, whichever is in force here.
+    /// The end of a cache line is a boundary of every fetch window, whichever is in force.
     #[test]
     fn a_patch_of_the_front_of_a_straddler_owns_the_site_and_waits() {
         let site = text(61, &OLD);
@@ -396,7 +400,7 @@ mod tests {
         front.acquire().unwrap();
         front.store().unwrap();
         assert!(front.is_waiting());
-        // Whoever patches another part has to wait for the end of this one.
+        // A patch of another part must wait for the end of this one.
         let mut back = check(site, &FRONT, &BOTH).unwrap();
         assert_eq!(steps(&back), [(3, OLD[3..].to_vec(), BACK[3..].to_vec())]);
         assert!(matches!(back.acquire(), Err(Error::Contended { address }) if address == site));
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_a_part_inside_a_window_compares_the_whole_instruction() {
+    fn a_patch_of_a_part_inside_a_window_compares_the_entire_instruction() {
         let site = text(8, &OLD);
         let mut front = check(site, &OLD[..2], &FRONT[..2]).unwrap();
         assert_eq!(steps(&front), [(0, OLD.to_vec(), FRONT.to_vec())]);
@@ -418,16 +422,15 @@ mod tests {
         back.acquire().unwrap();
         back.store().unwrap();
         assert!(back.is_finished());
-        // The bytes that the caller has named stand there all the same: not a mismatch.
+        // The bytes that the caller has given are unchanged: not a mismatch.
         front.acquire().unwrap();
         assert!(matches!(front.store(), Err(Error::Contended { address }) if address == site));
         assert_eq!(read(site, 5), BACK);
     }
 
-    /// Between the check and the moment in which the site is acquired, another patch comes and
-    /// goes.
+    /// Another patch is made between the check and the acquisition of the site.
     #[test]
-    fn what_another_patch_has_made_of_the_site_since_the_check_is_noticed() {
+    fn changes_by_another_patch_since_the_check_are_detected() {
         for (late, expected) in [
             (&FRONT, "Mismatch"),
             (&BACK, "Mismatch"),
@@ -446,7 +449,7 @@ mod tests {
             // SAFETY: as above.
             unsafe { crate::patch(site, late, &OLD) }.unwrap();
         }
-        // In a part that the patch has not named.
+        // In a part that the caller has not given.
         let site = text(61, &OLD);
         let mut early = check(site, &OLD[..3], &FRONT[..3]).unwrap();
         // SAFETY: as in `check`.
@@ -455,9 +458,9 @@ mod tests {
         assert_eq!(read(site, 5), BACK);
     }
 
-    /// `mov rax, imm64`, to be run out of line as a whole.
+    /// `mov rax, imm64`, whose copy contains all ten bytes.
     #[test]
-    fn bytes_after_the_eighth_that_somebody_else_has_written_are_noticed() {
+    fn foreign_changes_after_the_eighth_byte_are_detected() {
         let old = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
         let site = text(61, &old);
         let mut early = check(site, &old[..8], &[0x48, 0xb9, 1, 2, 3, 9, 5, 6]).unwrap();
@@ -482,12 +485,12 @@ mod tests {
             let refused = check(text(offset, &old), &old, &new);
             assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{offset}: {refused:?}");
         }
-        // The second one reaches into the next window with a byte that is not named and does not
-        // change.
+        // The last byte of the second instruction, which is not given and does not change, is in
+        // the next window.
         let site = text(60, &[0xb0, 1, 0x83, 0xc3, 5]);
         let refused = check(site, &[0xb0, 1, 0x83, 0xc3], &[0xb0, 3, 0x83, 0xeb]);
         assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{refused:?}");
-        // Nor is it enough that only one of the two windows changes.
+        // Refused even if bytes change in one window only.
         let site = text(61, &[0x50, 0x83, 0xc3, 5]);
         let refused = check(site, &[0x50, 0x83, 0xc3], &[0x51, 0x83, 0xeb]);
         assert!(matches!(refused, Err(Error::SeveralInstructions { .. })), "{refused:?}");

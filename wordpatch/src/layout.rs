@@ -1,29 +1,29 @@
-//! Narrows a patch down to the instructions that it changes, and checks that threads can be
-//! anywhere in the old bytes and go on in the new ones.
+//! Reduces a patch to the instructions that it changes, and checks that a thread at any instruction
+//! of the old code can continue in the new code.
 //!
 //! The new bytes must be *layout equivalent* to the old ones (paper, section 4): the same set of
 //! addresses starts an instruction.
 //!
 //! # One instruction
-//! A patch of one instruction is widened to the whole instruction, whatever part of it the caller
-//! names: fetch combines all of its bytes, so the split of the *instruction* decides whether one
-//! store is enough, and patches of different parts of it must exclude each other. Only the bytes
-//! after the eighth are left out. They never change: every patch starts at the start of an
-//! instruction and has at most eight bytes.
+//! A patch of part of an instruction is extended to the entire instruction: fetch combines all of
+//! its bytes, so the split of the *instruction* determines whether one store is sufficient, and
+//! patches of different parts of it must exclude each other. Bytes after the eighth are left out.
+//! They never change, because every patch starts at the start of an instruction and has at most
+//! eight bytes.
 //!
 //! # Several instructions
-//! A patch of several instructions is as good as a sequence of patches of each (the paper's
-//! footnote 1), if it is one store: a thread between two of them runs old ones first and new ones
-//! then, never the reverse (AMD APM volume 2, section 7.6.1). The store compares all of them, from
-//! the start of the first one that changes to the end of the last one, so these must be at most
+//! A patch of several instructions is equivalent to a sequence of patches of each (the paper's
+//! footnote 1) if it is one store: a thread between two of them executes old ones and then new
+//! ones, never the reverse (AMD APM volume 2, section 7.6.1). The store compares all bytes from the
+//! start of the first instruction that changes to the end of the last one, so these must be at most
 //! eight bytes in one fetch window.
 //!
 //! ```text
 //! 90 90 90 90 90   →  0f 1f 44 00 00    refused: a thread after the first NOP would run from the middle of the new one
-//! 0f 1f 44 00 00   →  90 90 90 90 90    refused as well; safe as one store, but nobody could go back
-//! b0 01 b3 02 c3   →  b0 03 b3 04 c3    two instructions: one store, or not at all
-//! b0 01 b3 02 c3   →  b0 01 b3 04 c3    one instruction: the patch is narrowed down to `b3 02`
-//! b8 01 .. .. ..   →  b8 09 .. .. ..    two bytes named: the patch is widened to the five of the instruction
+//! 0f 1f 44 00 00   →  90 90 90 90 90    refused too: safe as one store, but it could not be undone
+//! b0 01 b3 02 c3   →  b0 03 b3 04 c3    two instructions: one store, or an error
+//! b0 01 b3 02 c3   →  b0 01 b3 04 c3    one instruction: the patch is reduced to `b3 02`
+//! b8 01 .. .. ..   →  b8 09 .. .. ..    part of an instruction: the patch is extended to its five bytes
 //! ```
 
 use iced_x86::{Decoder, DecoderOptions};
@@ -31,33 +31,33 @@ use iced_x86::{Decoder, DecoderOptions};
 use crate::copies::{MAX_INSTRUCTION, Original};
 use crate::{Bytes, Error, MAX_PATCH};
 
-/// The most bytes that the instructions of one patch can have.
+/// The maximum length of the instructions of one patch, in bytes.
 pub(crate) const MAX_CODE: usize = MAX_PATCH - 1 + MAX_INSTRUCTION;
 
-/// What a patch changes.
+/// The instructions that a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Where the first instruction that changes starts, counted from the patch.
+    /// The offset of the first instruction that changes, from the start of the patch.
     pub(crate) offset: usize,
-    /// From there to the end of the last instruction that changes, or to the eighth byte of a
-    /// single longer one.
+    /// The old bytes from there to the end of the last instruction that changes, or to the eighth
+    /// byte of a single longer one.
     pub(crate) old: Bytes,
     pub(crate) new: Bytes,
-    /// How many of these bytes the caller has named. The rest stands in the text and does not
-    /// change.
+    /// The number of these bytes that the caller has given. The remaining ones were read from the
+    /// text and do not change.
     pub(crate) named: usize,
-    /// The old instruction there.
+    /// The first instruction that changes, before the patch.
     pub(crate) original: Original,
-    /// Whether instructions after the first one change too.
+    /// Whether other instructions change, too.
     pub(crate) several: bool,
 }
 
-/// Checks a patch of `old` to `new` at `address`, where `code` stands, which begins with `old`. No
-/// change when both are equal.
+/// Checks a patch from `old` to `new` at `address`. `code` are the bytes at this address, which
+/// start with `old`. Returns `None` if `old` and `new` are equal.
 ///
 /// # Errors
-/// [`Error::Undecodable`], [`Error::LayoutChanged`]; [`Error::SeveralInstructions`] when more than
-/// one changes and they have more than eight bytes.
+/// [`Error::Undecodable`], [`Error::LayoutChanged`]; [`Error::SeveralInstructions`] if more than
+/// one changes and together they have more than eight bytes.
 pub(crate) fn change(address: usize, code: &[u8], old: &Bytes, new: &Bytes) -> Result<Option<Change>, Error> {
     let mut replaced = [0; MAX_CODE];
     replaced[..code.len()].copy_from_slice(code);
@@ -117,7 +117,7 @@ mod tests {
         change(AT, code, &old, &Bytes::new(new).unwrap())
     }
 
-    /// The offset, the old and new bytes of what the patch is made into, and whether it is several
+    /// Compares the offset, the old and new bytes of the change, and whether it is several
     /// instructions.
     #[track_caller]
     fn check(code: &[u8], new: &[u8], expected: Option<(usize, &[u8], &[u8], bool)>) {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_comes_down_to_the_instructions_that_change() {
+    fn a_patch_is_reduced_to_the_instructions_that_change() {
         let mov_mov_ret = [0xb0, 1, 0xb3, 2, 0xc3];
         check(&mov_mov_ret, &mov_mov_ret, None);
         check(&mov_mov_ret, &[0xb0, 9], Some((0, &[0xb0, 1], &[0xb0, 9], false)));
@@ -149,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_a_part_is_widened_to_the_whole_instruction() {
+    fn a_patch_of_a_part_is_extended_to_the_entire_instruction() {
         let mov_eax = [0xb8, 1, 2, 3, 4];
         let named = |code: &[u8], new: &[u8]| narrowed(code, new).unwrap().unwrap().named;
         check(&mov_eax, &[0xb8, 9], Some((0, &mov_eax, &[0xb8, 9, 2, 3, 4], false)));
         assert_eq!(named(&mov_eax, &[0xb8, 9]), 2);
-        // Also where the patch begins in the instruction before.
+        // Also if the patch starts at the previous instruction.
         let nop_mov = [0x90, 0xb8, 1, 2, 3, 4];
         check(&nop_mov, &[0x90, 0xb8, 9], Some((1, &mov_eax, &[0xb8, 9, 2, 3, 4], false)));
         assert_eq!(named(&nop_mov, &[0x90, 0xb8, 9]), 2);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn several_instructions_are_one_store_of_all_their_bytes() {
-        // push rax; mov rax, imm32 (seven bytes): eight bytes, of which four are named.
+        // push rax; mov rax, imm32 (seven bytes): eight bytes, of which four are given.
         let eight = [0x50, 0x48, 0xc7, 0xc0, 1, 2, 3, 4];
         check(
             &eight,
@@ -176,7 +176,7 @@ mod tests {
         // One byte more.
         let nine = [0xb0, 0, 0x48, 0xc7, 0xc0, 1, 2, 3, 4];
         refused(&nine, &[0xb1, 0, 0x48, 0xc7, 0xc1], "SeveralInstructions { address: 4096 }");
-        // The second one alone.
+        // Only the second one.
         check(
             &nine,
             &[0xb0, 0, 0x48, 0xc7, 0xc1],

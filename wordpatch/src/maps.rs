@@ -1,5 +1,5 @@
-//! What is mapped in this process, as the kernel tells it: `/proc/thread-self/maps`. `/proc/self`
-//! means the main thread, which knows of nothing any more once it has ended, while others live on.
+//! The mappings of this process, read from `/proc/thread-self/maps`. `/proc/self` is that of the
+//! main thread, which is empty after this thread has ended, even if others are still running.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ pub(crate) struct FileId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<usize>,
-    /// Where in its file it starts.
+    /// The offset of its start in the file.
     pub(crate) offset: usize,
     /// None for anonymous memory.
     pub(crate) file: Option<FileId>,
@@ -31,7 +31,7 @@ pub(crate) struct Mapping {
 
 /// A file of this process in `/proc`.
 pub(crate) fn open(name: &str) -> io::Result<File> {
-    // Kernels before 3.17 have only the second.
+    // Kernels before 3.17 have only `/proc/self`.
     File::open(format!("/proc/thread-self/{name}")).or_else(|_| File::open(format!("/proc/self/{name}")))
 }
 
@@ -48,13 +48,13 @@ pub(crate) fn mappings() -> io::Result<Vec<Mapping>> {
     Ok(table()?.lines().filter_map(mapping).collect())
 }
 
-/// The mapping that holds this address.
+/// The mapping that contains this address.
 pub(crate) fn mapping_at(address: usize) -> Option<Mapping> {
     mappings().ok()?.into_iter().find(|mapping| mapping.range.contains(&address))
 }
 
-/// The files that are mapped at these addresses. Allocates nothing: a signal handler may ask. None
-/// where the kernel does not tell.
+/// The files that are mapped at these addresses; `None` if the mappings cannot be read.
+/// Async-signal-safe: does not allocate.
 pub(crate) fn files_at<const N: usize>(addresses: [usize; N]) -> Option<[Option<FileId>; N]> {
     let mut files = [None; N];
     read_lines(open_quietly()?, |line| {
@@ -67,13 +67,13 @@ pub(crate) fn files_at<const N: usize>(addresses: [usize; N]) -> Option<[Option<
     Some(files)
 }
 
-/// [`open`]`("maps")` without allocation.
+/// As [`open`]`("maps")`, without allocation.
 fn open_quietly() -> Option<File> {
     File::open("/proc/thread-self/maps").or_else(|_| File::open("/proc/self/maps")).ok()
 }
 
-/// Calls `act` with each line, without its end; of a line that is longer than the buffer, with its
-/// beginning.
+/// Calls `act` with each line, without the line break. A line that is longer than the buffer is
+/// truncated.
 fn read_lines(mut from: impl Read, mut act: impl FnMut(&[u8])) -> io::Result<()> {
     let mut buffer = [0; LINES];
     let (mut filled, mut is_rest) = (0, false);
@@ -108,7 +108,7 @@ fn read_lines(mut from: impl Read, mut act: impl FnMut(&[u8])) -> io::Result<()>
 /// Length of the buffer of [`read_lines`]: small enough for the stack of a signal handler.
 const LINES: usize = if cfg!(test) { 96 } else { 1024 };
 
-/// A line: `start-end rwxp offset device inode path`.
+/// Parses a line: `start-end rwxp offset device inode path`.
 fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -122,7 +122,7 @@ fn mapping(line: &str) -> Option<Mapping> {
     Some(Mapping {
         range: number(start)?..number(end)?,
         offset,
-        // Memory of no file has the inode 0, wherever it is.
+        // Anonymous memory has the inode 0.
         file: (inode != 0).then_some(file),
         is_ours: fields.next().and_then(|path| path.strip_prefix("/memfd:")) == MEMORY_FILE.to_str().ok(),
         readable: readable == b'r',
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(mapping_at(0), None);
     }
 
-    /// Gives a few bytes at a time.
+    /// Returns a few bytes at a time.
     struct Slowly<'a>(&'a [u8], usize);
 
     impl Read for Slowly<'_> {

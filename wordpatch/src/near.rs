@@ -1,6 +1,6 @@
 //! Memory within reach of a 32-bit displacement: for code that patched text jumps to.
 //!
-//! A block is written once and then sealed read-execute; its data pages, if asked for, stay
+//! A block is written once and then sealed read-execute; its data pages, if requested, stay
 //! read-write. No page is ever both writable and executable. Blocks are never freed: a thread may
 //! be inside one at any time.
 
@@ -17,31 +17,31 @@ use crate::protocol::INT3;
 
 const PAGE: usize = 4096;
 
-/// Kernels before 4.17 take a fixed address as a hint; the result is checked, so both are safe.
+/// Kernels before 4.17 treat the address as a hint. The result is checked, so this is safe, too.
 const FIXED: MapFlags = MapFlags::MAP_FIXED_NOREPLACE;
 
-/// How far a rel32 reaches, less a margin for the longest instruction and for the block itself.
+/// The reach of a rel32, less a margin for the longest instruction and for the block itself.
 const REACH: usize = (1 << 31) - (1 << 20);
 
-/// The lowest address worth trying: below lies what the kernel reserves (vm.mmap_min_addr).
+/// The lowest address that can be mapped (vm.mmap_min_addr).
 const LOWEST: usize = 1 << 16;
 
-/// Where addresses of programs end.
+/// The end of the user address space.
 const HIGHEST: usize = 1 << 47;
 
-/// A block near some text, not yet sealed.
+/// A block near some text, which is not sealed yet.
 #[derive(Debug)]
 pub struct NearBlock {
     start: NonNull<u8>,
     code: usize,
 }
 
-/// A sealed block: `code` is read-execute, `data` read-write and zeroed at first.
+/// A sealed block: `code` is read-execute, `data` is read-write and initially zero.
 #[derive(Clone, Copy, Debug)]
 pub struct SealedBlock {
-    /// Where the code starts.
+    /// The address of the code.
     pub code: usize,
-    /// Where the data starts: the first page behind the code.
+    /// The address of the data: the first page after the code.
     pub data: usize,
 }
 
@@ -63,9 +63,9 @@ fn gaps() -> Result<Vec<Range<usize>>, Error> {
     Ok(free)
 }
 
-/// Places for `length` bytes in `gap` within `reach`, best first. A place below the text is taken
-/// as near as possible; one above it as far away as possible, since the heap grows upwards from the
-/// end of an executable. A page is left free on either side.
+/// The highest address for `length` bytes in `gap` within `reach`, with a free page on either side.
+/// Below the text, this is the nearest address; above it, the farthest, because the heap grows
+/// upwards from the end of an executable.
 fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<usize> {
     let start = gap.start.max(reach.start).checked_add(PAGE)?;
     let end = gap.end.min(reach.end).checked_sub(length + PAGE)?;
@@ -73,13 +73,13 @@ fn place_in(gap: &Range<usize>, reach: &Range<usize>, length: usize) -> Option<u
     (place >= start).then_some(place)
 }
 
-/// What every byte of the text can reach, and is reached from.
+/// The addresses that every byte of the text can reach, and from which it can be reached.
 fn reach_of(text: &Range<usize>) -> Range<usize> {
     text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
 }
 
-/// Maps `length` bytes at `place`, read-write. None when something is mapped there, or the kernel
-/// reserves the range.
+/// Maps `length` bytes at `place`, read-write. Returns `None` if something is mapped there, or the
+/// kernel reserves the range.
 fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error> {
     let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
         return Ok(None);
@@ -89,7 +89,7 @@ fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error
     match unsafe { mmap_anonymous(Some(address), size, protection, MapFlags::MAP_PRIVATE | FIXED) } {
         Ok(start) if start.as_ptr() as usize == place => Ok(Some(start.cast())),
         Ok(elsewhere) => {
-            // SAFETY: the mapping is ours and nobody knows it.
+            // SAFETY: the mapping is ours and not in use yet.
             let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
             Ok(None)
         }
@@ -98,7 +98,7 @@ fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error
     }
 }
 
-/// Maps whole pages, read-write, within reach of every address in `text` and the reverse.
+/// Maps pages, read-write, within reach of every address in `text` and vice versa.
 ///
 /// # Errors
 /// [`Error::OutOfReach`], [`Error::MemoryMap`].
@@ -108,7 +108,7 @@ pub(crate) fn map_near(text: &Range<usize>, length: usize) -> Result<NonNull<u8>
     let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
     for gap in below.iter().rev().chain(above.iter().rev()) {
         let Some(place) = place_in(gap, &reach, length) else { continue };
-        // Another thread may have mapped something there meanwhile: the next gap.
+        // If another thread has mapped something there meanwhile, the next gap is tried.
         if let Some(start) = map_if_free(place, length)? {
             return Ok(start);
         }
@@ -117,8 +117,8 @@ pub(crate) fn map_near(text: &Range<usize>, length: usize) -> Result<NonNull<u8>
 }
 
 impl NearBlock {
-    /// Maps a block with `code` bytes for code and `data` bytes for data, everything within reach
-    /// of every address in `text` and the reverse.
+    /// Maps a block with `code` bytes for code and `data` bytes for data, all within reach of every
+    /// address in `text` and vice versa.
     ///
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
@@ -129,19 +129,19 @@ impl NearBlock {
         Ok(block)
     }
 
-    /// Where the code will be executed.
+    /// The address at which the code will be executed.
     pub fn code_address(&self) -> usize {
         self.start.as_ptr() as usize
     }
 
-    /// Where the data will be.
+    /// The address of the data.
     pub fn data_address(&self) -> usize {
         self.code_address() + self.code
     }
 
-    /// The code, to be written before sealing. Filled with INT3.
+    /// The code, which can be written until the block is sealed. Initially filled with INT3.
     pub fn code_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped read-write until `seal` consumes the block, and nobody else knows it.
+        // SAFETY: mapped read-write until `seal` consumes the block, which is its only owner.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.code) }
     }
 
@@ -152,7 +152,7 @@ impl NearBlock {
     pub fn seal(self) -> Result<SealedBlock, Error> {
         let sealed = SealedBlock { code: self.code_address(), data: self.data_address() };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-        // SAFETY: the pages are ours and nobody executes them yet.
+        // SAFETY: the pages are ours and are not executed yet.
         unsafe { mprotect(self.start.cast(), self.code, protection) }
             .map_err(|errno| Error::ProtectRefused { address: sealed.code, source: errno.into() })?;
         Ok(sealed)
@@ -172,16 +172,16 @@ mod tests {
         check(0x10000..0x12000, 0..0x100000, 0x1000, None);
     }
 
-    /// What happens when another thread has mapped something in a gap since the gaps were listed.
+    /// Another thread may map something in a gap after the gaps were listed.
     #[test]
-    fn a_place_that_is_taken_is_left_alone() {
+    fn an_existing_mapping_is_not_replaced() {
         let mut taken = NearBlock::allocate(&(1 << 40..1 << 40), 1, 0).unwrap();
         taken.code_mut().fill(7);
         assert!(map_if_free(taken.code_address(), PAGE).unwrap().is_none());
         assert!(taken.code_mut().iter().all(|byte| *byte == 7), "the mapping was replaced");
     }
 
-    /// The rel32 of an instruction at either end of the text, to either end of the block.
+    /// Checks the distance between either end of the text and either end of the block.
     #[test]
     fn every_byte_of_a_block_is_in_reach_of_every_byte_of_its_text() {
         let text = (1 << 46)..(1 << 46) + (1 << 30);

@@ -1,21 +1,20 @@
-//! The asynchronous driver of the protocol (paper, Figures 6 and 7): a patch is begun, and
-//! furthered whenever somebody looks whether it can be.
+//! The asynchronous driver of the protocol (paper, Figures 6 and 7): a patch is begun, and advanced
+//! when it is polled.
 //!
 //! ```text
-//! state           in the text            becomes the next one when
-//! FirstWait       cc 11 22 | 33 44       the wait since the lock was stored is over: the back part is stored
-//! SecondWait      cc 11 22 | 44 00       the wait since then is over: the front part is stored
+//! state           text                   next step
+//! FirstWait       cc 11 22 | 33 44       the back part is stored, after a wait since the store of the lock
+//! SecondWait      cc 11 22 | 44 00       the front part is stored, after a wait since the previous step
 //! Finished        0f 1f 44 | 44 00
 //! ```
 //!
-//! Where T_max is known, whether a wait is over is read from the time-stamp counter, and nothing
-//! ever blocks. Under [`WaitPolicy::Membarrier`](crate::WaitPolicy) the step itself makes the
-//! `membarrier`: it blocks for one inter-processor interrupt, never for another patch.
+//! If T_max is known, the time-stamp counter shows whether a wait is over, and polling never
+//! blocks. Under [`WaitPolicy::Membarrier`](crate::WaitPolicy), the step itself calls `membarrier`:
+//! it blocks for one inter-processor interrupt, never for another patch.
 //!
-//! The patches that are not finished are in a table by address, for [`finish_patch`]. A patch that
-//! was begun is finished by whoever comes first: its handle, `finish_patch`, or a
-//! [`Finisher`](crate::Finisher). A step is made under the patch's own lock, and who finds it held
-//! goes away, as in Figure 7.
+//! Unfinished patches are in a table by address, for [`finish_patch`]. A patch can be finished by
+//! its handle, by `finish_patch`, or by a [`Finisher`](crate::Finisher). A step is made under the
+//! patch's own lock; if another thread holds it, polling returns at once, as in Figure 7.
 
 use std::collections::HashMap;
 use std::sync::TryLockError;
@@ -28,63 +27,63 @@ use crate::stepwise::{Stepwise as _, end_wait, store_all};
 use crate::text::fork::Generation;
 use crate::{Error, Patch, serialize};
 
-/// How far a patch has come.
+/// The progress of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// The site is locked; the old instruction stands behind the INT3.
+    /// The site is locked; the INT3 is followed by the rest of the old instruction.
     FirstWait = 0,
-    /// The site is locked; the new back part stands behind the INT3.
+    /// The site is locked; the back part is that of the new instruction.
     SecondWait = 1,
-    /// Nothing is left to be done.
+    /// All steps are made, or the patch has failed.
     Finished = 2,
 }
 
 /// A patch, or a batch, that was begun: see [`start_patch`]. All patches of a batch are in the same
-/// state, but those that need one store only, which are finished from the start.
+/// state, except those that need only one store, which are finished from the start.
 ///
-/// Dropping it finishes it, which blocks for two waits at most; unless it was left to a
+/// Dropping it finishes it, which blocks for at most two waits, unless it was handed over to a
 /// [`Finisher`](crate::Finisher) or [detached](Outstanding::detach).
 #[derive(Debug)]
 pub struct Outstanding {
     shared: Arc<Shared>,
 }
 
-/// What handle, table and finisher share.
+/// The part that is shared by the handle, the table and the finisher.
 #[derive(Debug)]
 pub(crate) struct Shared {
     process: Generation,
-    /// Of every patch, in the order of the batch.
+    /// The addresses of all patches, in the order of the batch.
     addresses: Vec<usize>,
-    /// The [`State`], for whoever does not hold the lock.
+    /// The [`State`], which can be read without the lock.
     state: AtomicU8,
-    /// Whether somebody else will finish it.
+    /// Whether dropping the handle does not finish it.
     is_left: AtomicBool,
-    flight: Mutex<Flight>,
+    progress: Mutex<Progress>,
 }
 
 /// The patches of a batch, under the lock.
 #[derive(Debug)]
-pub(crate) enum Flight {
-    /// Some of them wait.
+pub(crate) enum Progress {
+    /// Some of them must wait.
     Waiting {
         /// Those that are in flight or finished, and the errors of the others.
         patches: Vec<Result<InFlightPatch, Error>>,
-        /// After the last store.
+        /// A time after the last store.
         stored_at: u64,
     },
-    /// Nothing is left to be done.
+    /// All steps are made.
     Finished(Vec<Outcome>),
 }
 
-/// What became of a patch.
+/// The outcome of a patch.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// It is made.
     Made,
-    /// It has failed; nobody was told the error yet.
+    /// It has failed, and the error has not been reported yet.
     Failed(Error),
-    /// It has failed, and the error was reported.
+    /// It has failed, and the error has been reported.
     Reported,
 }
 
@@ -96,27 +95,27 @@ global! {
     static TABLE: Mutex<Table> = Mutex::new(None);
 }
 
-/// The table, kept from every other thread across a fork.
+/// Keeps the table locked during a fork.
 pub(crate) type Hold = MutexGuard<'static, Table>;
 
 pub(crate) fn hold() -> Hold {
     TABLE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Begins what [`patch`](crate::patch) does, and returns after the first store: at the end for a
-/// patch inside one fetch window, else in [`State::FirstWait`]. Threads that execute the
-/// instruction take traps until the patch is finished, so finish it soon. Many may be outstanding,
-/// from any threads.
+/// Starts a [`patch`](crate::patch), and returns after the first store: a patch inside one fetch
+/// window is finished then, other patches are in [`State::FirstWait`]. Threads that execute the
+/// instruction take traps until the patch is finished, so finish it soon. Any number of patches may
+/// be outstanding, started by any threads.
 ///
 /// # Errors
-/// Those of [`patch`](crate::patch). The later steps can fail only where somebody else has written
-/// the locked site, or the kernel takes `membarrier` away.
+/// Those of [`patch`](crate::patch). The later steps can fail only if other code has written to the
+/// locked site, or if the kernel begins to refuse `membarrier`.
 ///
 /// # Safety
 /// 1. The obligations of [`patch`](crate::patch), until the patch is finished.
-/// 2. The text may be unmapped meanwhile, and something else mapped there ([`Error::TextGone`]
-///    tells), unless text access is by mprotect, a debugger has copied the page (see
-///    [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the text
+/// 2. The text may be unmapped meanwhile, and something else mapped there, which is reported as
+///    [`Error::TextGone`]; but not if text access is by mprotect, a debugger has copied the page
+///    (see [`TextAccess::Private`](crate::TextAccess::Private)), or the caller has mapped the text
 ///    writable.
 pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -> Result<Outstanding, Error> {
     // SAFETY: the caller's obligations.
@@ -125,8 +124,8 @@ pub unsafe fn start_patch(address: usize, expected: &[u8], replacement: &[u8]) -
     refused.map(|()| outstanding)
 }
 
-/// Begins what [`patch_all`](crate::patch_all) does, as [`start_patch`]. Patches that are refused
-/// at once are told of at the end, by [`Outstanding::finish_all`].
+/// Starts [`patch_all`](crate::patch_all), as [`start_patch`] does for one patch. The errors of
+/// patches that are refused at once are also returned by [`Outstanding::finish_all`].
 ///
 /// # Safety
 /// The obligations of [`start_patch`], for each.
@@ -138,7 +137,7 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     // SAFETY: as above.
     if unsafe { renew_stale(patches, &mut results) } {
         acquire_all(&mut results);
-        // What waited before waits still.
+        // Patches that had to wait before still have to.
         stored_at = store_all(&mut results).or(stored_at);
     }
     let is_waiting = |result: &Result<InFlightPatch, Error>| result.as_ref().is_ok_and(|it| it.is_waiting());
@@ -148,16 +147,16 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
         .filter(|(_, result)| is_waiting(result))
         .map(|(patch, _)| patch.address)
         .collect();
-    let (state, flight) = match stored_at.filter(|_| !waiting.is_empty()) {
-        Some(stored_at) => (State::FirstWait, Flight::Waiting { patches: results, stored_at }),
-        None => (State::Finished, Flight::finished(results)),
+    let (state, progress) = match stored_at.filter(|_| !waiting.is_empty()) {
+        Some(stored_at) => (State::FirstWait, Progress::Waiting { patches: results, stored_at }),
+        None => (State::Finished, Progress::finished(results)),
     };
     let shared = Arc::new(Shared {
         process: Generation::now(),
         state: AtomicU8::new(state as u8),
         is_left: AtomicBool::new(false),
         addresses: patches.iter().map(|patch| patch.address).collect(),
-        flight: Mutex::new(flight),
+        progress: Mutex::new(progress),
     });
     if !waiting.is_empty() {
         let mut table = hold();
@@ -167,31 +166,31 @@ pub unsafe fn start_patch_all(patches: &[Patch<'_>]) -> Outstanding {
     Outstanding { shared }
 }
 
-/// Tries to further the patch of `address`, whoever has begun it (paper, Figure 7): gives `true`
-/// when none of it is left to be done, also where no patch is outstanding; `false` when its wait is
-/// not over, or another thread is at it. Never blocks where T_max is known; else for a
-/// `membarrier`. A batch is furthered as a whole.
+/// Advances the patch of `address`, regardless of which thread has started it (paper, Figure 7).
+/// Returns `true` if the patch is finished or there is no outstanding patch; `false` if its wait is
+/// not over, or another thread is advancing it. Never blocks if T_max is known, otherwise for a
+/// `membarrier`. All patches of a batch are advanced together.
 ///
 /// # Errors
-/// What [`Outstanding::finish_all`] says of this patch, reported once.
+/// The error that [`Outstanding::finish_all`] would return for this patch. It is reported once.
 pub fn finish_patch(address: usize) -> Result<bool, Error> {
     let Some(shared) = hold().as_ref().and_then(|table| table.get(&address)).map(Arc::clone) else {
         return Ok(true);
     };
-    let mut flight = match shared.try_lock() {
-        Ok(Some(flight)) => flight,
+    let mut progress = match shared.try_lock() {
+        Ok(Some(progress)) => progress,
         Ok(None) => return Ok(false),
         Err(forked) => {
             shared.forget(&[address]);
             return Err(forked);
         }
     };
-    if shared.further(&mut flight) != State::Finished {
+    if shared.advance(&mut progress) != State::Finished {
         return Ok(false);
     }
     let number = shared.addresses.iter().position(|of| *of == address).expect("it is in the table");
-    let reported = flight.report(number);
-    drop(flight);
+    let reported = progress.report(number);
+    drop(progress);
     if reported.is_err() {
         shared.forget(&[address]);
     }
@@ -199,30 +198,30 @@ pub fn finish_patch(address: usize) -> Result<bool, Error> {
 }
 
 impl Outstanding {
-    /// Where the first of its patches is.
+    /// The address of the first patch.
     pub(crate) fn address(&self) -> usize {
         self.shared.addresses.first().copied().unwrap_or(0)
     }
 
-    /// How far it has come. Reads a byte; does not further it.
+    /// The current state. Loads one byte; does not advance the patch.
     pub fn state(&self) -> State {
         self.shared.state()
     }
 
-    /// Furthers it if its wait is over, and says where it is then. Never blocks where T_max is
-    /// known; else for a `membarrier`.
+    /// Advances it if its wait is over, and returns its state. Never blocks if T_max is known,
+    /// otherwise for a `membarrier`.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked child, where it is not this process's patch.
+    /// [`Error::Forked`] in a forked child, if the parent has started the patch.
     pub fn try_finish(&self) -> Result<State, Error> {
         Ok(match self.shared.try_lock()? {
-            Some(mut flight) => self.shared.further(&mut flight),
+            Some(mut progress) => self.shared.advance(&mut progress),
             None => self.state(),
         })
     }
 
-    /// Furthers it until it is finished, but not beyond `deadline`, and says where it is then.
-    /// Gives the processor away between two looks.
+    /// Advances it until it is finished or the `deadline` has passed, and returns its state. Yields
+    /// the processor between two attempts.
     ///
     /// # Errors
     /// As [`Outstanding::try_finish`].
@@ -236,23 +235,23 @@ impl Outstanding {
         }
     }
 
-    /// Finishes it. Blocks for two waits at most.
+    /// Finishes it. Blocks for at most two waits.
     ///
     /// # Errors
-    /// The first of [`Outstanding::finish_all`].
+    /// The first error of [`Outstanding::finish_all`].
     pub fn finish(self) -> Result<(), Error> {
         self.finish_all().into_iter().collect()
     }
 
-    /// Finishes it, and says of each patch, in the order of the batch, what became of it. Blocks
-    /// for two waits at most.
+    /// Finishes it, and returns the result of each patch, in the order of the batch. Blocks for at
+    /// most two waits.
     ///
     /// The errors are those of [`patch`](crate::patch), [`Error::TextGone`], and [`Error::Forked`]
-    /// for the patches that were not finished when this process was forked from the one that began
-    /// them. An error that [`finish_patch`] has reported is left out.
+    /// for patches that the parent process had not finished when it forked. Errors that
+    /// [`finish_patch`] has reported are left out.
     pub fn finish_all(self) -> Vec<Result<(), Error>> {
         if !self.shared.process.is_current() {
-            // The lock may be held for ever by a thread of the parent.
+            // A thread of the parent may have held the lock when it forked.
             return self
                 .shared
                 .addresses
@@ -260,20 +259,21 @@ impl Outstanding {
                 .map(|address| Err(Error::Forked { address: *address }))
                 .collect();
         }
-        let mut flight = self.shared.lock();
-        self.shared.finish(&mut flight);
-        let outcomes = flight.take_outcomes();
-        drop(flight);
+        let mut progress = self.shared.lock();
+        self.shared.finish(&mut progress);
+        let outcomes = progress.take_outcomes();
+        drop(progress);
         self.shared.forget(&self.shared.addresses);
         outcomes.into_iter().filter_map(Outcome::result).collect()
     }
 
-    /// Leaves it to [`finish_patch`]: dropping it does nothing any more.
+    /// Detaches it: the patches can be finished by [`finish_patch`] only, not by dropping the
+    /// handle.
     pub fn detach(self) {
         self.shared.is_left.store(true, Ordering::Relaxed);
     }
 
-    /// Leaves it to a finisher, unless one has it.
+    /// Hands it over to a finisher, unless that was done before or it is detached.
     pub(crate) fn leave_to_finisher(&self) -> Option<Arc<Shared>> {
         let had_been_left = self.shared.is_left.swap(true, Ordering::Relaxed);
         (!had_been_left).then(|| Arc::clone(&self.shared))
@@ -285,9 +285,9 @@ impl Drop for Outstanding {
         if self.shared.is_left.load(Ordering::Relaxed) || !self.shared.process.is_current() {
             return;
         }
-        let mut flight = self.shared.lock();
-        self.shared.finish(&mut flight);
-        drop(flight);
+        let mut progress = self.shared.lock();
+        self.shared.finish(&mut progress);
+        drop(progress);
         self.shared.forget(&self.shared.addresses);
     }
 }
@@ -301,7 +301,7 @@ impl Shared {
         }
     }
 
-    /// Takes addresses out of the table, as far as they are this batch's.
+    /// Removes those of the addresses from the table that belong to this batch.
     fn forget(&self, addresses: &[usize]) {
         let mut table = hold();
         let Some(table) = table.as_mut() else { return };
@@ -312,37 +312,37 @@ impl Shared {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Flight> {
-        self.flight.lock().unwrap_or_else(|e| e.into_inner())
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The lock, unless another thread has it.
-    fn try_lock(&self) -> Result<Option<MutexGuard<'_, Flight>>, Error> {
+    /// Takes the lock, unless another thread has it.
+    fn try_lock(&self) -> Result<Option<MutexGuard<'_, Progress>>, Error> {
         if !self.process.is_current() {
             return Err(Error::Forked { address: self.addresses.first().copied().unwrap_or(0) });
         }
-        match self.flight.try_lock() {
-            Ok(flight) => Ok(Some(flight)),
+        match self.progress.try_lock() {
+            Ok(progress) => Ok(Some(progress)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => Ok(None),
         }
     }
 
     /// Makes the next step if its wait is over.
-    fn further(&self, flight: &mut Flight) -> State {
-        if let Flight::Waiting { stored_at, .. } = flight {
+    fn advance(&self, progress: &mut Progress) -> State {
+        if let Progress::Waiting { stored_at, .. } = progress {
             match serialize::is_visible_since(*stored_at) {
                 Ok(false) => {}
-                Ok(true) => self.step(flight, &Ok(())),
-                Err(refusal) => self.step(flight, &Err(refusal)),
+                Ok(true) => self.step(progress, &Ok(())),
+                Err(refusal) => self.step(progress, &Err(refusal)),
             }
         }
         self.state()
     }
 
-    /// The next stores, after a wait that has ended like this. Does nothing when there are none.
-    pub(crate) fn step(&self, flight: &mut Flight, waited: &Result<(), Error>) {
-        let Flight::Waiting { patches, stored_at } = flight else { return };
+    /// Makes the next stores, given the result of the wait. Does nothing if the batch is finished.
+    pub(crate) fn step(&self, progress: &mut Progress, waited: &Result<(), Error>) {
+        let Progress::Waiting { patches, stored_at } = progress else { return };
         end_wait(patches, waited);
         let state = match store_all(patches) {
             Some(now) => {
@@ -351,46 +351,46 @@ impl Shared {
             }
             None => {
                 let mut patches = std::mem::take(patches);
-                fail_those_gone(&mut patches);
+                fail_unmapped(&mut patches);
                 let numbered = self.addresses.iter().zip(&patches);
                 let done: Vec<usize> =
                     numbered.filter(|(_, result)| result.is_ok()).map(|(address, _)| *address).collect();
                 self.forget(&done);
-                *flight = Flight::finished(patches);
+                *progress = Progress::finished(patches);
                 State::Finished
             }
         };
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Finishes it, with its waits.
-    fn finish(&self, flight: &mut Flight) {
-        while let Flight::Waiting { stored_at, .. } = flight {
+    /// Makes all remaining waits and stores.
+    fn finish(&self, progress: &mut Progress) {
+        while let Progress::Waiting { stored_at, .. } = progress {
             let waited = serialize::wait_since(*stored_at);
-            self.step(flight, &waited);
+            self.step(progress, &waited);
         }
     }
 }
 
-/// Has those patches fail whose text is gone. Those without a wait were finished, and looked at,
-/// when the batch was started.
-fn fail_those_gone(patches: &mut [Result<InFlightPatch, Error>]) {
+/// Makes patches fail whose text has been unmapped. Patches without a wait were finished and
+/// checked when the batch was started.
+fn fail_unmapped(patches: &mut [Result<InFlightPatch, Error>]) {
     let has_waited = |patch: &&InFlightPatch| patch.waits();
-    if InFlightPatch::are_there(patches.iter().flatten().filter(has_waited)) {
+    if InFlightPatch::are_current(patches.iter().flatten().filter(has_waited)) {
         return;
     }
     for result in patches {
         if let Ok(patch) = result
             && patch.waits()
-            && !InFlightPatch::are_there(std::iter::once(&*patch))
+            && !InFlightPatch::are_current(std::iter::once(&*patch))
         {
             *result = Err(Error::TextGone { address: patch.address() });
         }
     }
 }
 
-impl Flight {
-    /// When no patch has to wait any more.
+impl Progress {
+    /// The outcomes, if no patch must wait any more.
     fn finished(patches: Vec<Result<InFlightPatch, Error>>) -> Self {
         let outcome = |result: Result<InFlightPatch, Error>| match result {
             Ok(_) => Outcome::Made,
@@ -399,7 +399,7 @@ impl Flight {
         Self::Finished(patches.into_iter().map(outcome).collect())
     }
 
-    /// When the last store was made, if any patch waits.
+    /// A time after the last store, if any patch waits.
     pub(crate) fn stored_at(&self) -> Option<u64> {
         match self {
             Self::Waiting { stored_at, .. } => Some(*stored_at),
@@ -407,7 +407,7 @@ impl Flight {
         }
     }
 
-    /// The error of a finished patch, the first time that it is asked for.
+    /// Reports the error of a finished patch, once.
     fn report(&mut self, number: usize) -> Result<(), Error> {
         match self {
             Self::Finished(outcomes) => outcomes.get_mut(number).map_or(Ok(()), Outcome::report),
@@ -415,7 +415,7 @@ impl Flight {
         }
     }
 
-    /// What became of each patch, for the last time.
+    /// Removes and returns the outcomes of all patches.
     fn take_outcomes(&mut self) -> Vec<Outcome> {
         match self {
             Self::Finished(outcomes) => std::mem::take(outcomes),
@@ -425,7 +425,7 @@ impl Flight {
 }
 
 impl Outcome {
-    /// The error, if it was not reported yet.
+    /// Reports the error, unless it has been reported.
     fn report(&mut self) -> Result<(), Error> {
         match std::mem::replace(self, Self::Reported) {
             Self::Failed(error) => Err(error),
@@ -436,7 +436,7 @@ impl Outcome {
         }
     }
 
-    /// As the caller gets it; none if it was reported before.
+    /// The result for the caller; `None` if it has been reported.
     fn result(self) -> Option<Result<(), Error>> {
         match self {
             Self::Made => Some(Ok(())),

@@ -1,8 +1,8 @@
-//! Atomics, locks and threads of what is model-checked: std's, or loom's in a build with
-//! `--cfg loom`.
+//! Atomics, locks and threads of the code that is model-checked: those of std, or those of loom in
+//! a build with `--cfg loom`.
 //!
-//! loom runs a test once for each order in which its threads can make their steps, and for each
-//! older value that the memory model lets a load find. The tests are in `interleavings`.
+//! loom runs a test once for each order of the threads' steps, and for each older value that a load
+//! may return in the memory model. The tests are in `interleavings`.
 
 #[cfg(loom)]
 pub(crate) use self::in_loom::*;
@@ -59,13 +59,12 @@ mod in_loom {
         static EVERY_ACCESS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
     }
 
-    /// An atomic each access to which changes another one first, the same for all, without any
-    /// ordering.
+    /// An atomic whose accesses first change another atomic, common to all, with relaxed ordering.
     ///
-    /// loom leaves out orders that make no difference, and goes too far: it misses that a store and
-    /// another thread's load can change places where the storing thread has loaded the value before
-    /// (loom's issues 166 and 392), as in every load and compare-exchange. This way every order
-    /// makes a difference.
+    /// loom skips orders that it considers equivalent, but skips too many: it does not try both
+    /// orders of a store and another thread's load if the storing thread has loaded the value
+    /// before (loom's issues 166 and 392), which is the case in every load followed by a
+    /// compare-exchange. With the common atomic, no two orders are equivalent.
     #[derive(Debug)]
     pub(crate) struct Ordered<A>(A);
 

@@ -3,21 +3,18 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Two processors that this process may use; none, with a line that says so, where there is only
-/// one.
+/// Two processors that this process may use; `None`, with a message, if there is only one.
 pub(crate) fn two() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).expect("the processors of this thread");
     let mut usable = (0..CpuSet::count()).filter(|processor| allowed.is_set(*processor).unwrap_or(false));
     let two = usable.next().zip(usable.next());
     if two.is_none() {
-        eprintln!(
-            "skipped: the process may use one processor only, where no two threads run at the same moment"
-        );
+        eprintln!("skipped: the process may use one processor only, so threads cannot run at the same time");
     }
     two.map(|(first, second)| [first, second])
 }
 
-/// Keeps the calling thread on this processor.
+/// Pins the calling thread to this processor.
 pub(crate) fn pin(processor: usize) {
     let mut set = CpuSet::new();
     set.set(processor).expect("a processor that exists");

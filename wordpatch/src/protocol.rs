@@ -5,7 +5,7 @@
 //!
 //!            front    | back
 //! old        e8 11 22 | 33 44
-//! store      cc 11 22 | 33 44    lock; the whole old front is compared, so one patcher wins
+//! store      cc 11 22 | 33 44    lock; all bytes of the old front are compared, so one patcher succeeds
 //! wait                           partner of the executors' fetch: without it, old front + new back
 //! store      cc 11 22 | 44 00    back
 //! wait                           without it, new front + old back
@@ -109,7 +109,7 @@ enum Kind {
     Locking,
 }
 
-/// How much of a patch has been stored in the text.
+/// The part of a patch that has been stored in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// None of it.
@@ -189,7 +189,7 @@ impl Protocol {
         self.waits()
     }
 
-    /// How much of the patch is in the text after its first `made` steps.
+    /// The part of the patch that is in the text after its first `made` steps.
     pub(crate) fn stored(&self, made: usize) -> Stored {
         let is_store = |step: &&Step| matches!(step, Step::Store { .. });
         match (self.kind, self.steps()[..made].iter().filter(is_store).count()) {

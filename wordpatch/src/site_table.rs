@@ -1,34 +1,34 @@
-//! The table of sites that were ever locked: where the trap handler finds out whose an INT3 is, and
-//! where the thread goes on.
+//! The table of all sites that have been locked. The trap handler looks up whether an INT3 is ours,
+//! and where the thread continues.
 //!
-//! Looked up in signal context, on any thread, at any instruction: atomics on mapped memory only;
-//! no locks, no allocation.
+//! Lookups are made in signal context, on any thread, at any instruction: they use atomics on
+//! mapped memory only, no locks and no allocation.
 //!
-//! # A record
-//! belongs to one address for as long as the process lives. Its state counts, so that a reader sees
-//! whether anything has happened in between:
+//! # Records
+//! A record belongs to one address for the life of the process. Its state contains a counter, so
+//! that a reader notices changes between two loads:
 //!
 //! ```text
-//! free      no INT3 of ours stands there                    → owned    one patch wins the exchange
-//! owned     one patch has the site for itself, no INT3 yet  → locked   copy and old bytes are in the record
-//! locked    INT3 may stand there; threads go on in the copy → free     after the store that takes INT3 away
+//! free      no INT3 of ours is at the site                  → owned    one patch succeeds in the exchange
+//! owned     one patch has acquired the site, no INT3 yet    → locked   copy and old bytes are in the record
+//! locked    INT3 may be there; threads resume in the copy   → free     after the store that replaces INT3
 //! ```
 //!
-//! # Where a record is
-//! The table is a row of segments, each eight times as large as the one before. An address has one
-//! set of [`WAYS`] records in each; its record is in the first that had room when it was first
-//! locked. So nothing ever moves, and a reader looks at one set in each segment that is in use. The
-//! memory for all segments is reserved at once and filled by the kernel as it is touched: nothing
-//! has to be allocated or published when the table grows.
+//! # Layout
+//! The table consists of segments, each eight times as large as the previous one. An address has
+//! one set of [`WAYS`] records in each segment; its record is in the first segment whose set had
+//! room when the site was first locked. So records never move, and a lookup reads one set in each
+//! segment in use. The memory for all segments is reserved at once, and allocated by the kernel on
+//! first access: nothing is allocated or published when the table grows.
 //!
 //! # Fork
-//! A forked child executes its parent's text, and meets the INT3s that its parent stores, until
-//! [`unshare`](crate::text::unshare). So the table is shared with the child, which sees its
-//! parent's records but never writes one; `unshare` gives it an empty table of its own.
+//! Until it calls [`unshare`](crate::text::unshare), a forked child executes its parent's text,
+//! with the INT3s that the parent stores. So the table is shared with the child, which reads its
+//! parent's records but never writes one; `unshare` replaces it by an empty table.
 //!
-//! Rejected: one array searched from the front (a batch of thousands makes every trap slow);
-//! records that are given back (a child could not tell which sites its parent had locked while it
-//! was copying the text).
+//! Rejected: one array with linear search (a batch of thousands makes every trap slow); reuse of
+//! records (a child could not know which sites its parent had locked while it was copying the
+//! text).
 
 use std::io;
 use std::ops::Range;
@@ -39,7 +39,7 @@ use crate::primitive::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ord
 use crate::text::{atfork, fork};
 use crate::{Bytes, Error, MAX_PATCH};
 
-/// Records in a set. Few under test, so that segments fill.
+/// Records in a set. Few in tests, so that segments become full.
 const WAYS: usize = if cfg!(loom) {
     1
 } else if cfg!(test) {
@@ -47,28 +47,30 @@ const WAYS: usize = if cfg!(loom) {
 } else {
     8
 };
-/// Each segment has eight times the sets of the one before; the first has eight. (Twice and two
-/// under loom.)
+/// The first segment has eight sets, and each other one eight times as many as the previous one.
+/// (Under loom: two sets, and twice as many.)
 const GROWTH_BITS: u32 = if cfg!(loom) { 1 } else { 3 };
-/// As many as the address space allows, but not more: 2.4 million sites, 77 MB of addresses.
+/// The largest number of segments to reserve: 2.4 million sites, 77 MB of address space. Fewer if
+/// the kernel refuses that.
 const MAX_SEGMENTS: usize = if cfg!(loom) { 2 } else { 6 };
 
-/// What is known about one site.
+/// The state of one site.
 #[repr(C, align(32))]
 #[derive(Debug)]
 struct Record {
-    /// The address; 0 as long as the record is nobody's.
+    /// The address; 0 if the record is unused.
     site: AtomicUsize,
     /// See [`State`].
     state: AtomicU64,
-    /// Where threads go on while the site is locked.
+    /// Where threads continue while the site is locked.
     copy: AtomicUsize,
-    /// The bytes that were there before, the first in the lowest place.
+    /// The old bytes, the first in the lowest byte.
     old: AtomicU64,
 }
 
-/// A record's state: bits 0..2 the phase, 4..8 the length of the old bytes, 8..12 the most bytes
-/// that a lock ever covered, the rest counts how often the site was owned.
+/// A record's state: bits 0..2 the phase, 4..8 the length of the old bytes, 8..12 the largest
+/// number of bytes that a lock has covered; the remaining bits count how often the site was
+/// acquired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State(u64);
 
@@ -110,15 +112,15 @@ impl State {
 /// The start of the mapped table.
 #[repr(C, align(64))]
 struct Header {
-    /// How many segments hold records.
+    /// The number of segments with records.
     segments: AtomicUsize,
 }
 
 global! {
     static TABLE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
-    /// How many segments the mapping has room for.
+    /// The number of segments that the mapping has room for.
     static RESERVED: AtomicUsize = AtomicUsize::new(0);
-    /// Held while a record is given to a site.
+    /// Held while a record is assigned to a site.
     static APPENDING: Mutex<()> = Mutex::new(());
 }
 
@@ -153,7 +155,7 @@ fn map(segments: usize) -> nix::Result<*mut Header> {
     Ok(table.as_ptr().cast())
 }
 
-/// loom's atomics are more than their values: they have to be made, and go away with the execution.
+/// Under loom, atomics must be constructed, and are dropped at the end of the execution.
 #[cfg(loom)]
 fn map(segments: usize) -> nix::Result<*mut Header> {
     #[repr(C)]
@@ -179,13 +181,13 @@ fn map(segments: usize) -> nix::Result<*mut Header> {
     Ok(std::ptr::from_ref::<Memory>(&MEMORY).cast_mut().cast())
 }
 
-/// Reserves the table, if that was not done before.
+/// Reserves the table, unless it has been reserved before.
 pub(crate) fn reserve() -> Result<(), Error> {
     let _appending = hold();
     reserved().map(drop)
 }
 
-/// The table, reserved now if it was not before. The caller holds `APPENDING`.
+/// The table, which is reserved on first use. The caller holds `APPENDING`.
 fn reserved() -> Result<&'static Header, Error> {
     if let Some(header) = header() {
         return Ok(header);
@@ -197,9 +199,10 @@ fn reserved() -> Result<&'static Header, Error> {
         match map(segments) {
             Ok(table) => {
                 RESERVED.store(segments, Ordering::Relaxed);
-                // Release: the handler's Acquire finds zeroed memory, and how much of it.
+                // Release: pairs with the handler's Acquire, which then finds zeroed memory and its
+                // size.
                 TABLE.store(table, Ordering::Release);
-                // SAFETY: mapped for ever, zeroed, and a `Header` may be all zero.
+                // SAFETY: never unmapped, zeroed, and a `Header` may be all zero.
                 return Ok(unsafe { &*table });
             }
             Err(errno) => refusal = errno,
@@ -209,7 +212,7 @@ fn reserved() -> Result<&'static Header, Error> {
 }
 
 fn header() -> Option<&'static Header> {
-    // SAFETY: null, or mapped for ever by `reserve`.
+    // SAFETY: null, or a mapping by `reserve` that is never unmapped.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
@@ -219,21 +222,21 @@ fn set(header: &'static Header, segment: usize, site: usize) -> &'static [Record
     let number = (hash >> (64 - GROWTH_BITS * (segment as u32 + 1))) as usize;
     let index = first_record(segment) + number * WAYS;
     let records = std::ptr::from_ref(header).wrapping_add(1).cast::<Record>();
-    // SAFETY: `segment` is below RESERVED, for which `map` made room behind the header; all zero is
-    // a valid record, and records change by atomics only.
+    // SAFETY: `segment` is below RESERVED, for which `map` has reserved memory after the header;
+    // all zero is a valid record, and records are changed by atomics only.
     unsafe { std::slice::from_raw_parts(records.add(index), WAYS) }
 }
 
 fn find(site: usize) -> Option<&'static Record> {
     let header = header()?;
-    // A child sees its parent's count; both have the same room.
+    // A child reads its parent's count; the size of the mapping is the same in both.
     let segments = header.segments.load(Ordering::Acquire).min(RESERVED.load(Ordering::Relaxed));
     (0..segments)
         .flat_map(|segment| set(header, segment, site))
         .find(|record| record.site.load(Ordering::Acquire) == site)
 }
 
-/// The site's record, which it is given if it has none.
+/// The site's record; assigns a free one if it has none.
 fn find_or_append(site: usize) -> Result<&'static Record, Error> {
     if let Some(record) = find(site) {
         return Ok(record);
@@ -254,36 +257,36 @@ fn find_or_append(site: usize) -> Result<&'static Record, Error> {
     Err(Error::TableFull)
 }
 
-/// In the place of a record of the model's.
+/// The record of sites whose state is in the model.
 #[cfg(model)]
-static NOBODYS: Record = Record {
+static UNUSED: Record = Record {
     site: AtomicUsize::new(0),
     state: AtomicU64::new(0),
     copy: AtomicUsize::new(0),
     old: AtomicU64::new(0),
 };
 
-/// The right to be the only multi-step patch of a site. Ends when dropped; a lock must have been
-/// taken away by then.
+/// Exclusive ownership of a site by a patch of several steps, until it is dropped. INT3 must not be
+/// at the site any more when it is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnedSite {
     record: &'static Record,
     state: u64,
-    /// The site, if its record is one of the model's.
+    /// The site, if its state is in the model.
     #[cfg(model)]
     modelled: Option<usize>,
 }
 
 impl OwnedSite {
-    /// Takes the site.
+    /// Acquires the site.
     ///
     /// # Errors
-    /// [`Error::Contended`] when another patch has it; [`Error::SharedWithParent`],
+    /// [`Error::Contended`] if another patch owns it; [`Error::SharedWithParent`],
     /// [`Error::TableFull`], [`Error::MemoryMap`].
-    pub(crate) fn take(site: usize) -> Result<Self, Error> {
+    pub(crate) fn acquire(site: usize) -> Result<Self, Error> {
         #[cfg(model)]
-        if let Some(is_free) = wordpatch_model::environment::take(site) {
-            let owned = || Self { record: &NOBODYS, state: 0, modelled: Some(site) };
+        if let Some(is_free) = wordpatch_model::environment::acquire(site) {
+            let owned = || Self { record: &UNUSED, state: 0, modelled: Some(site) };
             return is_free.then(owned).ok_or(Error::Contended { address: site });
         }
         if fork::is_unprepared_child() {
@@ -305,8 +308,8 @@ impl OwnedSite {
         })
     }
 
-    /// To be called before INT3 is stored: threads that meet it go on at `copy`, and `old` is what
-    /// stands there until the patch is over.
+    /// Locks the site, before INT3 is stored there: threads that execute the INT3 continue at
+    /// `copy`. `old` are the bytes of the site until the patch is complete.
     pub(crate) fn lock(&mut self, copy: usize, old: &Bytes) {
         #[cfg(model)]
         if let Some(site) = self.modelled {
@@ -315,20 +318,21 @@ impl OwnedSite {
         }
         let mut word = [0; MAX_PATCH];
         word[..old.len()].copy_from_slice(old);
-        // Release: whoever reads one of them while it still believes in the lock before, and looks
-        // again, sees that the site was taken since; and the copy is filled.
+        // Release: pairs with the Acquire loads of readers. A reader that has loaded the state of
+        // an earlier lock, and loads one of these values, finds a changed state when it loads it
+        // again. Also, the copy is written before its address.
         self.record.copy.store(copy, Ordering::Release);
         self.record.old.store(u64::from_le_bytes(word), Ordering::Release);
         let state = State(self.state);
         let locked = State::new(state.count(), state.reach().max(old.len()), old.len(), Phase::Locked);
         self.state = locked.0;
-        // Release: pairs with the Acquire of whoever sees the site locked, and then reads copy and
-        // old bytes.
+        // Release: pairs with the Acquire load of the state by a reader, which then reads the
+        // copy's address and the old bytes.
         self.record.state.store(locked.0, Ordering::Release);
     }
 
-    /// Leaves the site as it is, for good: no other patch gets it. If it is locked, threads go on
-    /// in the copy.
+    /// Keeps the site in its state for the life of the process: no other patch can acquire it. If
+    /// it is locked, threads that execute the INT3 continue in the copy.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
@@ -345,30 +349,30 @@ impl Drop for OwnedSite {
     }
 }
 
-/// What an INT3 that was met at a site means.
+/// The origin of an INT3 that was executed at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Int3 {
-    /// A patch holds the site; threads go on at `copy`.
+    /// A patch has locked the site; threads continue at `copy`.
     Locked {
-        /// Where the old instruction stands out of line.
+        /// The address of the out-of-line copy of the old instruction.
         copy: usize,
     },
-    /// It is gone: the patch was finished meanwhile.
+    /// It has been replaced: the patch was completed meanwhile.
     Gone,
-    /// Somebody else's breakpoint.
+    /// A breakpoint that is not ours.
     Foreign,
 }
 
-/// Whether the site was ever locked. For the trap handler, as all of the lookup.
+/// Whether the site has ever been locked. Async-signal-safe.
 pub(crate) fn is_known(site: usize) -> bool {
-    // Records of nobody have the address 0.
+    // Unused records have the address 0.
     site != 0 && find(site).is_some()
 }
 
-/// Tells whose the INT3 at `site` is; `is_int3` reads the site.
+/// Determines the origin of an INT3 at `site`; `is_int3` reads the site. Async-signal-safe.
 ///
-/// INT3 stands there only while the record is locked. So an INT3 that is read while the record was
-/// not locked, and has not changed since before, is not ours.
+/// An INT3 of ours is at the site only while the record is locked. So if the record is not locked,
+/// and its state is the same before and after an INT3 is read, then the INT3 is not ours.
 pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     #[cfg(model)]
     if let Some(is_locked) = wordpatch_model::environment::is_locked(site) {
@@ -386,7 +390,7 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
             && State(state).is(Phase::Locked)
         {
             let copy = record.copy.load(Ordering::Acquire);
-            // Another patch may have taken the site before its copy was read.
+            // Another patch may have acquired the site before its copy was read.
             if state_of(record) == state {
                 return Int3::Locked { copy };
             }
@@ -395,8 +399,8 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
         if !is_int3() {
             return Int3::Gone;
         }
-        // Acquire, however the byte was read: the store of an INT3 of ours is behind the one that
-        // locked the record.
+        // Acquire, regardless of how the byte was read: the record is locked before an INT3 of ours
+        // is stored, so the load below sees the lock.
         fence(Ordering::Acquire);
         if find(site).map(state_of) == before {
             return Int3::Foreign;
@@ -404,7 +408,7 @@ pub(crate) fn meaning_of_int3(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     }
 }
 
-/// Sites inside `range` that were ever locked.
+/// The sites inside `range` that have ever been locked.
 fn records(range: &Range<usize>) -> impl Iterator<Item = (usize, &'static Record)> {
     let all = header().into_iter().flat_map(|header| {
         let records = std::ptr::from_ref(header).wrapping_add(1).cast::<Record>();
@@ -417,9 +421,9 @@ fn records(range: &Range<usize>) -> impl Iterator<Item = (usize, &'static Record
         .filter(move |(site, _)| range.contains(site))
 }
 
-/// For each site inside `range` that was ever locked: the bytes that stand there when no patch of
-/// it is under way, or the old ones as long as one is. `read` reads so many bytes at a site; nobody
-/// but the owners of these records may write them.
+/// Calls `each` for all sites inside `range` that have ever been locked, with the bytes of the
+/// site, or the old bytes if it is locked. `read` reads a number of bytes at a site; only the
+/// owners of these records may write them.
 pub(crate) fn settled(
     range: &Range<usize>,
     read: impl Fn(usize, usize) -> Bytes,
@@ -436,11 +440,11 @@ pub(crate) fn settled(
                 let old = record.old.load(Ordering::Acquire).to_le_bytes();
                 bytes[..state.length()].copy_from_slice(&old[..state.length()]);
             }
-            // As in `meaning_of_int3`: what `read` has found of a later lock makes its state
-            // visible.
+            // As in `meaning_of_int3`: if `read` has returned a byte stored under a later lock, the
+            // state of that lock is visible.
             fence(Ordering::Acquire);
             if record.state.load(Ordering::Acquire) == state.0 {
-                each(site, Bytes::new(&bytes).expect("as many as were read"));
+                each(site, Bytes::new(&bytes).expect("the length is unchanged"));
                 break;
             }
         }
@@ -452,7 +456,8 @@ pub(crate) fn has_records() -> bool {
     header().is_some_and(|header| header.segments.load(Ordering::Acquire) > 0)
 }
 
-/// The sites that are locked now, with their old bytes. Nobody may lock or unlock one meanwhile.
+/// The sites that are currently locked, with their old bytes. No site may be locked or unlocked
+/// meanwhile.
 pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     let is_locked = |record: &Record| State(record.state.load(Ordering::Acquire)).is(Phase::Locked);
     let mut locked = Vec::new();
@@ -464,20 +469,20 @@ pub(crate) fn locked() -> Vec<(usize, Bytes)> {
     locked
 }
 
-/// In a forked child: puts an empty table in the place of the one that it shares with its parent.
-/// No INT3 of the parent may stand in the child's text any more.
+/// In a forked child: replaces the table that it shares with its parent by an empty one. The
+/// child's text must not contain an INT3 of the parent any more.
 pub(crate) fn renew_in_child() -> Result<(), Error> {
     let Some(table) = std::ptr::NonNull::new(TABLE.load(Ordering::Acquire)) else { return Ok(()) };
     let length = mapped_length(RESERVED.load(Ordering::Relaxed)).try_into().expect("not empty");
     let address = table.addr();
     // SAFETY: replaces our own mapping by one of the same length, in one step; zeroed records are
-    // valid, and readers find every site without a record.
+    // valid, and readers find no record for any site.
     unsafe { mmap_anonymous(Some(address), length, READ_WRITE, SHARED | MapFlags::MAP_FIXED) }
         .map_err(|errno| Error::MemoryMap { address: address.get(), source: io::Error::from(errno) })?;
     Ok(())
 }
 
-/// The table, kept from every other thread that appends, across a fork.
+/// Prevents other threads from appending to the table during a fork.
 pub(crate) type Hold = MutexGuard<'static, ()>;
 
 pub(crate) fn hold() -> Hold {
@@ -491,25 +496,25 @@ mod tests {
     const OLD: [u8; 3] = [1, 2, 3];
 
     fn locked_site(site: usize) -> OwnedSite {
-        let mut owned = OwnedSite::take(site).unwrap();
+        let mut owned = OwnedSite::acquire(site).unwrap();
         owned.lock(site + 1, &Bytes::new(&OLD).unwrap());
         owned
     }
 
     #[test]
-    fn a_site_is_owned_by_one_and_can_be_had_again() {
+    fn a_site_has_one_owner_and_can_be_acquired_again() {
         let site = 0x1_0000_0001;
-        let first = OwnedSite::take(site).unwrap();
-        assert!(matches!(OwnedSite::take(site), Err(Error::Contended { address }) if address == site));
+        let first = OwnedSite::acquire(site).unwrap();
+        assert!(matches!(OwnedSite::acquire(site), Err(Error::Contended { address }) if address == site));
         drop(first);
-        drop(OwnedSite::take(site).unwrap());
+        drop(OwnedSite::acquire(site).unwrap());
     }
 
     #[test]
     fn an_int3_is_ours_only_while_the_site_is_locked() {
         let site = 0x2_0000_0001;
         assert_eq!(meaning_of_int3(site, || true), Int3::Foreign);
-        let mut owned = OwnedSite::take(site).unwrap();
+        let mut owned = OwnedSite::acquire(site).unwrap();
         assert_eq!(meaning_of_int3(site, || true), Int3::Foreign);
         owned.lock(7, &Bytes::new(&OLD).unwrap());
         assert_eq!(meaning_of_int3(site, || true), Int3::Locked { copy: 7 });
@@ -518,9 +523,9 @@ mod tests {
         assert_eq!(meaning_of_int3(site, || true), Int3::Foreign);
     }
 
-    /// A patch that locks and unlocks between the look at the record and the look at the text.
+    /// A patch locks and unlocks the site between the load of the record and that of the text.
     #[test]
-    fn an_int3_of_a_patch_that_came_in_between_is_not_foreign() {
+    fn an_int3_of_a_patch_made_meanwhile_is_not_foreign() {
         let site = 0x3_0000_0001;
         let reads = std::cell::Cell::new(0);
         let meaning = meaning_of_int3(site, || {
@@ -548,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_is_settled_at_its_old_bytes_while_it_is_locked() {
+    fn the_settled_bytes_of_a_locked_site_are_the_old_ones() {
         let site = 0x6_0000_0001;
         let settle = || {
             let mut found = Vec::new();
@@ -557,7 +562,7 @@ mod tests {
             found
         };
         assert_eq!(settle(), []);
-        let mut owned = OwnedSite::take(site).unwrap();
+        let mut owned = OwnedSite::acquire(site).unwrap();
         owned.lock(7, &Bytes::new(&[1, 2, 3, 4, 5]).unwrap());
         drop(owned);
         assert_eq!(settle(), [(site, vec![9; 5])]);
@@ -565,7 +570,7 @@ mod tests {
         assert_eq!(
             settle(),
             [(site, vec![1, 2, 3, 9, 9])],
-            "what an earlier patch may have changed is looked at too"
+            "bytes that only an earlier patch has covered are read too"
         );
         drop(owned);
     }

@@ -1,11 +1,11 @@
-//! The driver of changes of text that take several stores: patches, and whatever else puts waits
-//! between its stores, many at a time.
+//! The driver of changes of text with several stores and waits between them, such as patches. It
+//! drives any number of changes at a time.
 //!
 //! 1. Each change makes its stores up to its next wait.
 //! 2. One wait for all, from the last of these stores.
-//! 3. On with 1, until none has to wait.
+//! 3. Repeat from 1 until no change must wait.
 //!
-//! A change that fails drops out; the others go on.
+//! A change that fails is removed; the others continue.
 
 use crate::text::atfork;
 use crate::{Error, serialize, tsc};
@@ -13,10 +13,10 @@ use crate::{Error, serialize, tsc};
 /// A change of text in steps: stores, with [waits](crate::wait_for_visibility) between and after
 /// them.
 pub trait Stepwise {
-    /// Why such a change fails.
+    /// The error of a change that fails.
     type Error;
 
-    /// Makes the stores up to the next wait, or up to the end.
+    /// Makes the stores up to the next wait, or all remaining ones.
     ///
     /// # Errors
     /// The change has failed, and is dropped.
@@ -25,24 +25,25 @@ pub trait Stepwise {
     /// Whether a wait comes next.
     fn is_waiting(&self) -> bool;
 
-    /// Takes note that the wait that comes next is over.
+    /// Records that the current wait is over.
     fn end_wait(&mut self);
 
-    /// Takes note that the wait that comes next is refused, by this error. Afterwards the change
-    /// no longer waits.
+    /// Records that the current wait has failed with this error. Afterwards the change no longer
+    /// waits.
     ///
     /// # Errors
-    /// The change has failed, and is dropped. Without an error, it stands as it is.
+    /// The change has failed, and is dropped. Without an error, it is complete.
     fn give_up(&mut self, refusal: Error) -> Result<(), Self::Error>;
 
-    /// Whether it stores INT3 on its way. Then no thread may fork while stores are made.
+    /// Whether it stores INT3 in one of its steps. If so, no thread may fork while it makes stores.
     fn uses_int3(&self) -> bool {
         false
     }
 }
 
-/// Makes all these changes, and pays each wait once for all of them. Those that fail become their
-/// errors. Blocks for as many waits as the change with the most has.
+/// Makes all these changes, with one wait for all of them where several must wait. Changes that
+/// fail are replaced by their errors. Blocks for the number of waits of the change that has the
+/// most.
 ///
 /// Must not be called from a signal handler or a probe function.
 pub fn finish_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) {
@@ -51,7 +52,7 @@ pub fn finish_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) {
     }
 }
 
-/// Step 1. Returns a time after the last of these stores, if any change has to wait now.
+/// Step 1. Returns a time after the last of these stores if any change must wait now.
 pub(crate) fn store_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) -> Option<u64> {
     let mut is_any_waiting = false;
     let _step = changes.iter().flatten().any(S::uses_int3).then(atfork::step);
@@ -66,7 +67,7 @@ pub(crate) fn store_all<S: Stepwise>(changes: &mut [Result<S, S::Error>]) -> Opt
     is_any_waiting.then(tsc::now_after_all)
 }
 
-/// After step 2, which has ended like this.
+/// Records the result of step 2.
 pub(crate) fn end_wait<S: Stepwise>(changes: &mut [Result<S, S::Error>], waited: &Result<(), Error>) {
     let Err(refusal) = waited else {
         changes.iter_mut().flatten().filter(|change| change.is_waiting()).for_each(S::end_wait);

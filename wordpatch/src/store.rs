@@ -257,14 +257,14 @@ mod tests {
         let Some(processors) = crate::processors_in_tests::two() else { return };
         let mut line = Line([0; 64]);
         let start = line.0.as_mut_ptr() as usize;
-        let met = [const { AtomicU64::new(0) }; 2];
+        let meetings = [const { AtomicU64::new(0) }; 2];
         let has_failed = AtomicBool::new(false);
         // One quadword; and eight bytes that cross quadwords, inside the line.
         for (window, sites) in [(FetchWindow::Bytes8, [0, 3]), (FetchWindow::Bytes64, [22, 27])] {
-            met.iter().for_each(|met| met.store(0, Ordering::Relaxed));
+            meetings.iter().for_each(|count| count.store(0, Ordering::Relaxed));
             std::thread::scope(|scope| {
                 for number in 0..2 {
-                    let (met, has_failed) = (&met, &has_failed);
+                    let (meetings, has_failed) = (&meetings, &has_failed);
                     scope.spawn(move || {
                         crate::processors_in_tests::pin(processors[number]);
                         let (own, other) =
@@ -282,10 +282,10 @@ mod tests {
                             let seen = unsafe { other.read_volatile() };
                             if seen != neighbour {
                                 neighbour = seen;
-                                met[number].fetch_add(1, Ordering::Relaxed);
+                                meetings[number].fetch_add(1, Ordering::Relaxed);
                             }
                             let enough = round % 64 == 0
-                                && met.iter().all(|met| met.load(Ordering::Relaxed) >= MEETINGS);
+                                && meetings.iter().all(|count| count.load(Ordering::Relaxed) >= MEETINGS);
                             if enough || has_failed.load(Ordering::Relaxed) {
                                 break;
                             }

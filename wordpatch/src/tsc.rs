@@ -1,4 +1,4 @@
-//! The time-stamp counter, the unit of every cost and of T_max.
+//! The time-stamp counter, whose tick is the unit of costs and of T_max.
 
 #[cfg(not(loom))]
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
@@ -16,8 +16,8 @@ pub fn now() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// The time-stamp counter once every earlier instruction is done: behind a locked store, once all
-/// cores can see the store.
+/// The time-stamp counter, in ticks, after all earlier instructions are complete. After a locked
+/// store, this is after all cores can see the store.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn now_after_all() -> u64 {
@@ -25,13 +25,13 @@ pub fn now_after_all() -> u64 {
     if let Some(now) = wordpatch_model::environment::clock() {
         return now;
     }
-    // SAFETY: LFENCE has no effect but the order; it is part of SSE2, which every x86-64 processor
-    // has.
+    // SAFETY: LFENCE only affects the order of execution; it is part of SSE2, which every x86-64
+    // processor has.
     unsafe { _mm_lfence() };
     now()
 }
 
-/// Time that passes by being looked at, the same in every run.
+/// A deterministic clock, which advances with each read.
 #[cfg(loom)]
 mod in_loom {
     use crate::primitive::{AtomicU64, Ordering, global};
@@ -40,12 +40,12 @@ mod in_loom {
         static TICKS: AtomicU64 = AtomicU64::new(0);
     }
 
-    /// The ticks until now.
+    /// The current time, in ticks.
     pub fn now() -> u64 {
         TICKS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The same: loom makes one step at a time.
+    /// As [`now`]: loom makes one step at a time.
     pub fn now_after_all() -> u64 {
         now()
     }
@@ -60,8 +60,8 @@ mod tests {
         super::now_after_all()
     }
 
-    /// Without the fence, the time of a store may be read before the store is visible: by how much,
-    /// no test can tell on all processors.
+    /// Without the fence, the counter may be read before an earlier store is visible. No test can
+    /// measure this on all processors, so the code is checked.
     #[test]
     fn the_counter_is_read_after_a_fence() {
         let start = now_for_disassembly as *const () as usize;

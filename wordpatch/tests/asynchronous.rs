@@ -18,7 +18,7 @@ use wordpatch::{
 
 const FIRST_BYTE_OF_LOCK: u8 = 0xcc;
 
-/// Not over before the test is.
+/// Longer than the test.
 const FOR_EVER: TMax = TMax(u32::MAX);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ fn start(site: usize, old: u32, new: u32) -> Result<Outstanding, Error> {
 }
 
 #[test]
-fn a_straddler_goes_through_both_waits_of_the_paper() {
+fn a_straddler_has_both_waits_of_the_paper() {
     const T_MAX: u32 = 20_000_000;
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(T_MAX)), WaitPolicy::TMax);
     let site = functions(1, STRADDLING)[0];
@@ -52,17 +52,17 @@ fn a_straddler_goes_through_both_waits_of_the_paper() {
         }
         if state != State::Finished {
             assert_eq!(first_byte(site), FIRST_BYTE_OF_LOCK);
-            assert_eq!(call(site), A, "threads go on in the copy");
+            assert_eq!(call(site), A, "threads continue in the copy");
         }
     }
     assert_eq!(states, [State::FirstWait, State::SecondWait, State::Finished]);
-    assert!(looks > 2, "a look does not wait");
+    assert!(looks > 2, "polling does not wait");
     assert_eq!(call(site), B);
     patch.finish().unwrap();
 }
 
 #[test]
-fn a_look_before_the_wait_is_over_changes_nothing_and_does_not_block() {
+fn a_poll_before_the_wait_is_over_changes_nothing_and_does_not_block() {
     let _model = with_model(FetchWindow::Bytes8, Some(FOR_EVER), WaitPolicy::TMax);
     let site = functions(1, STRADDLING)[0];
     let patch = start(site, A, B).unwrap();
@@ -75,7 +75,7 @@ fn a_look_before_the_wait_is_over_changes_nothing_and_does_not_block() {
     let deadline = Instant::now() + Duration::from_millis(1);
     assert_eq!(patch.wait(deadline).unwrap(), State::FirstWait);
     assert!(Instant::now() >= deadline);
-    // Ends the wait for the drop.
+    // Ends the wait, so that the drop does not block.
     drop(_model);
     let _model = with_window(FetchWindow::Bytes8);
     assert_eq!(patch.wait(Instant::now() + LONG).unwrap(), State::Finished);
@@ -83,7 +83,7 @@ fn a_look_before_the_wait_is_over_changes_nothing_and_does_not_block() {
 }
 
 #[test]
-fn under_the_membarrier_policy_two_looks_finish_a_patch() {
+fn under_the_membarrier_policy_two_polls_finish_a_patch() {
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, STRADDLING)[0];
     let patch = start(site, A, B).unwrap();
@@ -126,7 +126,7 @@ fn an_outstanding_site_refuses_other_patches_until_it_is_finished() {
     let site = functions(1, STRADDLING)[0];
     let outstanding = start(site, A, B).unwrap();
     assert!(matches!(start(site, A, B), Err(Error::Contended { .. })));
-    // SAFETY: nobody else executes the text.
+    // SAFETY: no other thread executes the text.
     assert!(matches!(unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }, Err(Error::Contended { .. })));
     outstanding.finish().unwrap();
     // SAFETY: as above.
@@ -146,18 +146,18 @@ fn dropping_a_handle_finishes_the_patch() {
 }
 
 #[test]
-fn a_batch_tells_of_each_patch_at_the_end() {
+fn a_batch_returns_the_result_of_each_patch() {
     let _model = with_window(FetchWindow::Bytes8);
     let mut sites = functions(3, STRADDLING);
     sites.extend(functions(2, INSIDE));
     let (a, b) = (mov_eax(A), mov_eax(B));
-    // SAFETY: nobody else executes the text.
+    // SAFETY: no other thread executes the text.
     unsafe { patch(sites[1], &a, &mov_eax(7)) }.unwrap();
     // SAFETY: as above.
     let batch = unsafe { start_patch_all(&patches(&sites, &a, &b)) };
     assert_eq!(batch.state(), State::FirstWait);
     assert_eq!(call(sites[3]), B, "a single store is done at once");
-    // Furthered through any of its addresses, as a whole.
+    // The entire batch is advanced through any of its addresses.
     assert!(!finish_patch(sites[2]).unwrap());
     assert!(finish_patch(sites[0]).unwrap());
     assert_eq!(batch.state(), State::Finished);
@@ -196,7 +196,7 @@ fn many_outstanding_patches_from_many_threads_while_executing() {
 }
 
 #[test]
-fn a_finisher_finishes_what_it_was_given_and_all_of_it_before_it_ends() {
+fn a_finisher_finishes_its_patches_and_all_of_them_before_it_ends() {
     for (t_max, wait) in [(None, WaitPolicy::Membarrier), (Some(LONG_T_MAX), WaitPolicy::TMax)] {
         let _model = with_model(FetchWindow::Bytes8, t_max, wait);
         let sites = functions(200, STRADDLING);
@@ -205,7 +205,7 @@ fn a_finisher_finishes_what_it_was_given_and_all_of_it_before_it_ends() {
             let watched = start(sites[0], A, B).unwrap();
             finisher.take_over(&watched).unwrap();
             finisher.take_over(&watched).unwrap();
-            // Nobody but the finisher furthers it.
+            // Only the finisher advances it.
             while watched.state() != State::Finished {
                 std::thread::yield_now();
             }
@@ -221,7 +221,7 @@ fn a_finisher_finishes_what_it_was_given_and_all_of_it_before_it_ends() {
     }
 }
 
-/// `mov eax, A; ret` at the end of a line in pages of their own.
+/// Maps pages with `mov eax, A; ret` at the end of a cache line.
 fn pages_with_a_straddler() -> (std::ptr::NonNull<libc::c_void>, usize) {
     let size = 4096.try_into().unwrap();
     let writable = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -240,20 +240,21 @@ fn text_that_is_unmapped_while_it_is_patched() {
     let _model = with_window(FetchWindow::Bytes8);
     let (page, site) = pages_with_a_straddler();
     let outstanding = start(site, A, B).unwrap();
-    // SAFETY: nobody executes the page any more.
+    // SAFETY: the page is not executed any more.
     unsafe { munmap(page, 4096) }.unwrap();
     assert_eq!(outstanding.try_finish().unwrap(), State::SecondWait);
     assert!(matches!(outstanding.finish(), Err(Error::TextGone { address }) if address == site));
 }
 
-/// Three straddlers in one page; each error is told by address, once, and not again by the handle.
+/// Three straddlers in one page; each error is reported by address, once, and not again by the
+/// handle.
 #[test]
-fn errors_of_a_batch_told_by_address() {
+fn errors_of_a_batch_reported_by_address() {
     let _model = with_window(FetchWindow::Bytes8);
     let (page, first) = pages_with_a_straddler();
     let sites = [first, first + 64, first + 128];
     let form = [mov_eax(A).as_slice(), &[RET]].concat();
-    // SAFETY: nobody executes the page yet, nor after it was unmapped.
+    // SAFETY: the page is not executed before, nor after it was unmapped.
     let batch = unsafe {
         mprotect(page, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).unwrap();
         sites
@@ -280,7 +281,7 @@ fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     let size = 4096.try_into().unwrap();
     let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
     let address = (page.as_ptr() as usize).try_into().unwrap();
-    // SAFETY: nobody executes the page; data stands there from now on.
+    // SAFETY: the page is not executed; it contains data from now on.
     unsafe {
         let data =
             mmap_anonymous(Some(address), size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, fixed).unwrap();
@@ -288,19 +289,20 @@ fn text_that_is_replaced_while_it_is_patched_stays_as_it_is() {
     }
     assert!(!finish_patch(site).unwrap());
     assert!(matches!(finish_patch(site), Err(Error::TextGone { .. })));
-    assert!(finish_patch(site).unwrap(), "it is told once");
+    assert!(finish_patch(site).unwrap(), "it is reported once");
     // SAFETY: mapped above.
     assert!(unsafe { page.cast::<[u8; 4096]>().read() }.iter().all(|byte| *byte == 0x77));
 }
 
-/// The text was replaced by the same bytes before the patch: this shows only after the first store.
-/// A single store is made again; a straddler's end tells, whether it was locked or not.
+/// The text was replaced by the same bytes before the patch, which is detected only after the first
+/// store. A single store is repeated; a straddler reports an error at its end, whether it was
+/// locked or not.
 #[test]
 fn text_that_was_replaced_before_it_is_patched() {
     let _model = with_window(FetchWindow::Bytes8);
     let replaced = |offset| {
         let site = functions(1, offset)[0];
-        // SAFETY: nobody else executes or maps this page.
+        // SAFETY: no other thread executes or maps this page.
         unsafe {
             patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
             map_over(site, &[mov_eax(B).as_slice(), &[RET]].concat());
@@ -318,9 +320,10 @@ fn text_that_was_replaced_before_it_is_patched() {
     }
 }
 
-/// Somebody writes the site although it is locked: the patch says so, and does not make it worse.
+/// Other code writes the site although it is locked: the patch reports it, and does not change
+/// these bytes.
 #[test]
-fn a_locked_site_that_somebody_else_writes() {
+fn a_foreign_store_to_a_locked_site() {
     let _model = with_window(FetchWindow::Bytes8);
     let file = nix::sys::memfd::memfd_create(c"test", nix::sys::memfd::MFdFlags::empty()).unwrap();
     nix::unistd::ftruncate(&file, 4096).unwrap();
@@ -351,8 +354,8 @@ fn a_locked_site_that_somebody_else_writes() {
     write(3, &[0x22]);
     assert_eq!(outstanding.try_finish().unwrap(), State::Finished);
     assert!(matches!(outstanding.finish(), Err(Error::Mismatch { .. })));
-    // The lock is gone, and what the other has written stands.
+    // The lock has been removed, and the foreign bytes are still there.
     assert_eq!(call(site), A & 0xff00_ffff | 0x22_0000 | A & 0xff00_0000);
-    // SAFETY: nobody else executes the text.
+    // SAFETY: no other thread executes the text.
     unsafe { patch(site, &mov_eax(call(site)), &mov_eax(B)) }.unwrap();
 }

@@ -23,7 +23,7 @@ fn thousands_of_straddlers_in_one_batch() {
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(5_000, STRADDLING);
     let (a, b) = (mov_eax(A), mov_eax(B));
-    // SAFETY: nobody executes the text.
+    // SAFETY: the text is not executed.
     unsafe {
         all_done(&patch_all(&patches(&sites, &a, &b)));
         assert!(sites.iter().all(|site| call(*site) == B));
@@ -58,16 +58,16 @@ fn straddlers_and_single_stores_mixed_while_executing() {
     }
 }
 
-/// With a T_max that can be seen on the clock: two waits, whatever the number of sites, and none
-/// without a straddler.
+/// With a T_max that is long enough to measure: two waits, regardless of the number of sites, and
+/// none without a straddler.
 #[test]
-fn each_wait_is_paid_once_for_the_whole_batch() {
+fn all_patches_of_a_batch_share_the_waits() {
     const T_MAX: u32 = 50_000_000;
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(T_MAX)), WaitPolicy::TMax);
     let (a, b) = (mov_eax(A), mov_eax(B));
     let waits = |sites: &[usize]| {
         let start = tsc::now();
-        // SAFETY: nobody executes the text.
+        // SAFETY: the text is not executed.
         all_done(&unsafe { patch_all(&patches(sites, &a, &b)) });
         (tsc::now() - start) / u64::from(T_MAX)
     };
@@ -77,12 +77,12 @@ fn each_wait_is_paid_once_for_the_whole_batch() {
 }
 
 #[test]
-fn a_site_that_fails_leaves_the_others_done_and_itself_untouched() {
+fn a_failing_site_is_unchanged_and_does_not_affect_the_others() {
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, STRADDLING);
     let inside = functions(2, INSIDE);
     let foreign = text(STRADDLING, &[mov_eax(7).as_slice(), &[RET]].concat());
-    // At a window's end, so that it has to be locked: `syscall` cannot be moved.
+    // At a window's end, so that it must be locked: `syscall` cannot be moved.
     let kernel = text(63, &[0x0f, 0x05, RET]);
     let breakpoint = text(STRADDLING, &[0xcc, 0x11, 0x11, 0x11, 0x11, RET]);
     let (a, b) = (mov_eax(A), mov_eax(B));
@@ -104,7 +104,7 @@ fn a_site_that_fails_leaves_the_others_done_and_itself_untouched() {
         Patch { address: inside[1], expected: &a, replacement: &[] },
         to_b(sites[2]),
     ];
-    // SAFETY: nobody executes the text.
+    // SAFETY: the text is not executed.
     let results = unsafe { patch_all(&batch) };
     let names: Vec<String> = results
         .iter()
@@ -142,8 +142,8 @@ fn a_site_that_fails_leaves_the_others_done_and_itself_untouched() {
     }
     // SAFETY: the block is mapped.
     assert_eq!(unsafe { *(kernel as *const [u8; 3]) }, [0x0f, 0x05, RET]);
-    // None is left owned: each can be patched now.
-    // SAFETY: nobody executes the text.
+    // All sites are released: each can be patched now.
+    // SAFETY: the text is not executed.
     unsafe {
         patch(sites[2], &a, &b).unwrap();
         patch(sites[0], &b, &a).unwrap();
@@ -151,8 +151,8 @@ fn a_site_that_fails_leaves_the_others_done_and_itself_untouched() {
     }
 }
 
-/// Each round, every thread wants the same: for each site, one of them gets it. Nobody gets an
-/// error that is not the rivals' doing.
+/// In each round, all threads patch the same sites: one of them succeeds for each site, and the
+/// errors of the others are those of concurrent patches.
 #[test]
 fn rivals_for_the_same_sites_one_succeeds_in_each_round() {
     const THREADS: usize = 3;
@@ -160,7 +160,7 @@ fn rivals_for_the_same_sites_one_succeeds_in_each_round() {
     let _model = with_window(FetchWindow::Bytes8);
     let sites = [functions(8, STRADDLING), functions(2, INSIDE)].concat();
     for site in &sites {
-        // SAFETY: nobody executes the text yet.
+        // SAFETY: the text is not executed yet.
         unsafe { patch(*site, &mov_eax(A), &mov_eax(0)) }.unwrap();
     }
     let round = Barrier::new(THREADS);
@@ -187,7 +187,7 @@ fn rivals_for_the_same_sites_one_succeeds_in_each_round() {
     assert!(sites.iter().all(|site| call(*site) == ROUNDS * 0x0101_0101));
 }
 
-/// Two instructions `mov al, 1; mov bl, 2`, in one window and cut by one between them.
+/// Two instructions `mov al, 1; mov bl, 2`, in one window and with a boundary between them.
 #[test]
 fn several_instructions_change_in_one_store_or_not_at_all() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -196,7 +196,7 @@ fn several_instructions_change_in_one_store_or_not_at_all() {
         // SAFETY: the blocks stay mapped.
         unsafe { *(site as *const [u8; 5]) }
     };
-    // SAFETY: nobody executes the text.
+    // SAFETY: the text is not executed.
     unsafe {
         let inside = text(8, &CODE);
         patch(inside, &CODE, &[0xb0, 3, 0xb3, 4, RET]).unwrap();
@@ -206,11 +206,11 @@ fn several_instructions_change_in_one_store_or_not_at_all() {
         let error = patch(cut, &CODE, &[0xb0, 3, 0xb3, 4, RET]).unwrap_err();
         assert!(matches!(error, Error::SeveralInstructions { address } if address == cut), "{error:?}");
         assert_eq!(bytes(cut), CODE);
-        // Only the second changes, and lies in one window.
+        // Only the second changes; it is in one window.
         patch(cut, &CODE, &[0xb0, 1, 0xb3, 4, RET]).unwrap();
         assert_eq!(bytes(cut), [0xb0, 1, 0xb3, 4, RET]);
 
-        // The second changes and is cut itself: it is locked at its own first byte.
+        // The second changes and crosses the boundary itself: it is locked at its first byte.
         let second_is_cut = text(61, &CODE);
         patch(second_is_cut, &CODE, &[0xb0, 1, 0xb7, 9, RET]).unwrap();
         assert_eq!(bytes(second_is_cut), [0xb0, 1, 0xb7, 9, RET]);

@@ -1,5 +1,5 @@
-//! A calibration file is found by the environment and put in force. One test: the process looks
-//! once.
+//! A calibration file is found by the environment and put in force. One test, because the file is
+//! read once per process.
 
 use wordpatch::calibration::{Calibration, ENVIRONMENT, Evidence, Host, Model, Status, VERSION, status};
 use wordpatch::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};

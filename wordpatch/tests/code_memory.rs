@@ -1,5 +1,5 @@
-//! Generated code: written, executed, patched through the mapping it was written by. (Dropped:
-//! `dropped_code.rs`.)
+//! Generated code: written, executed, and patched through the mapping through which it was written.
+//! (Dropped code: `dropped_code.rs`.)
 
 mod common;
 
@@ -9,7 +9,7 @@ use wordpatch::code_memory::{CodeArena, CodeBuffer};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
 #[test]
-fn a_patch_goes_through_the_mapping_that_the_code_was_written_by() {
+fn a_patch_is_stored_through_the_mapping_for_writing() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(61);
     let site = memory.address() + 61;
@@ -81,8 +81,7 @@ fn a_forked_child_patches_its_own_copy() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(0);
     let site = memory.address();
-    // SAFETY: the site is one instruction; the child does what a child of a process with one thread
-    // at work may do.
+    // SAFETY: the site is one instruction; the child uses nothing that another thread may hold.
     unsafe {
         match libc::fork() {
             0 => {
@@ -102,9 +101,9 @@ fn a_forked_child_patches_its_own_copy() {
     assert_eq!(call(site), A);
 }
 
-/// Room for two GiB was reserved, of which a page is needed.
+/// Two GiB are reserved, of which one page is needed.
 #[test]
-fn address_space_that_is_not_needed_is_given_back() {
+fn unused_address_space_is_released() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(0);
     // SAFETY: the code stays mapped.
@@ -114,7 +113,7 @@ fn address_space_that_is_not_needed_is_given_back() {
 }
 
 #[test]
-fn code_is_added_near_other_code_while_that_runs() {
+fn code_is_added_near_running_code() {
     let _model = with_window(FetchWindow::Bytes8);
     let memory = generate(61);
     let text = memory.pages();

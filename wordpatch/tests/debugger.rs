@@ -1,6 +1,6 @@
-//! A debugger on patched text: breakpoints go in and out, stores show in the pages that it has
-//! copied, and neither undoes the other. A debugger writes as these tests do, through
-//! `/proc/PID/mem`, which forces a page of its own for the process.
+//! A debugger on patched text: it sets and removes breakpoints, stores take effect in the pages
+//! that it has copied, and neither undoes the other. Debuggers write as these tests do, through
+//! `/proc/PID/mem`, which makes the kernel copy the page for the process.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn poke(address: usize, byte: u8) {
     memory.write_all_at(&[byte], address as u64).expect("a debugger can write text");
 }
 
-/// What is executed there.
+/// The bytes that are executed.
 fn shown(address: usize) -> u8 {
     // SAFETY: text of the test, which stays mapped.
     unsafe { (address as *const u8).read_volatile() }
@@ -34,7 +34,7 @@ fn forms() -> [Bytes; 2] {
     [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap())
 }
 
-/// A place in text that stays mapped, and its two forms.
+/// The toggle pair of a site in text that stays mapped.
 fn toggled(site: usize) -> (TextRef, TogglePair) {
     let [a, b] = forms();
     // SAFETY: the tests' text is never unmapped.
@@ -54,7 +54,7 @@ fn assert_nothing_is_writable_and_executable(address: usize) {
 }
 
 #[test]
-fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
+fn stores_take_effect_on_a_page_with_a_breakpoint_and_keep_the_breakpoint() {
     text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, INSIDE);
@@ -70,7 +70,7 @@ fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
     // SAFETY: as in `exchange`.
     unsafe { place.compare_exchange(FetchWindow::Bytes8, 0, &a, &b) }.unwrap();
     assert_eq!(call(sites[0]), B);
-    // SAFETY: the kernel is asked whether the text is there.
+    // SAFETY: the call checks whether the text is mapped.
     unsafe { TextRef::resolve(sites[0], 5).unwrap().compare_exchange(FetchWindow::Bytes8, 0, &b, &a) }
         .unwrap();
     assert_eq!(call(sites[0]), A);
@@ -81,7 +81,7 @@ fn stores_show_on_a_page_with_a_breakpoint_and_leave_the_breakpoint_alone() {
 }
 
 #[test]
-fn patches_of_any_kind_show_on_a_page_with_a_breakpoint() {
+fn patches_of_any_kind_take_effect_on_a_page_with_a_breakpoint() {
     text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     for offset in [INSIDE, STRADDLING] {
@@ -127,8 +127,8 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
             let Err(Error::Mismatch { address, found, .. }) = refused else { panic!("{refused:?}") };
             assert_eq!((address, found[0], shown(site)), (site, INT3, INT3));
         }
-        // The debugger puts back what it has found: the rest of the instruction must still be that
-        // one's.
+        // The debugger restores the byte that it has found: the other bytes of the instruction must
+        // still be those of the same form.
         poke(site, mov_eax(B)[0]);
         assert_eq!(call(site), B);
         // SAFETY: as above.
@@ -138,12 +138,12 @@ fn a_breakpoint_on_the_site_itself_is_refused_and_stays() {
 }
 
 #[test]
-fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
+fn stores_to_text_that_may_be_unmapped_take_effect_after_it_is_settled() {
     text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(4, INSIDE);
     let [a, b] = forms();
-    // SAFETY: also below: the text is mapped all the time, though this is not promised.
+    // SAFETY: also below: the text stays mapped, although `staying_mapped` is not called.
     let place = unsafe { TextRef::resolve(sites[0], 5) }.unwrap();
     let forms = TogglePair::new(&place, FetchWindow::Bytes8, 0, [&a, &b]);
     let page = sites[0] & !(PAGE - 1);
@@ -152,9 +152,9 @@ fn text_that_may_go_away_shows_its_stores_once_it_is_settled() {
     poke(sites[3], INT3);
     assert_eq!(text::copied_pages(&around), [page]);
     exchange(&forms, Form::Second).unwrap();
-    assert_eq!(call(sites[0]), A, "nobody has looked");
+    assert_eq!(call(sites[0]), A, "not settled yet");
     // SAFETY: as above.
-    assert!(!unsafe { place.is_stale(5) }, "a copied page is no other text");
+    assert!(!unsafe { place.is_stale(5) }, "a copied page is the same text");
     // SAFETY: as above.
     unsafe { forms.settle() }.unwrap();
     assert_eq!((call(sites[0]), shown(sites[3])), (B, INT3));
@@ -192,7 +192,7 @@ fn threads_that_toggle_neighbours_on_a_copied_page_lose_nothing() {
     assert_nothing_is_writable_and_executable(sites[0]);
 }
 
-/// Text as the loader maps it: `mov eax, A; ret` every 64 bytes of a file.
+/// Maps a file as the loader does, with `mov eax, A; ret` every 64 bytes.
 fn text_of_a_file() -> (File, usize) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let mut line = [0x90; 64];
@@ -201,7 +201,7 @@ fn text_of_a_file() -> (File, usize) {
     file.write_all(&line.repeat(2 * PAGE / 64)).unwrap();
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     let length = (2 * PAGE).try_into().unwrap();
-    // SAFETY: a new mapping at an address that the kernel chooses. The file stays for as long as
+    // SAFETY: a new mapping at an address that the kernel chooses. The file exists until the end of
     // the test.
     let start = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, file.as_fd(), 0) }.unwrap();
     let (file, _) = file.keep().unwrap();
@@ -209,7 +209,7 @@ fn text_of_a_file() -> (File, usize) {
 }
 
 #[test]
-fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again() {
+fn a_breakpoint_set_before_the_first_patch_stays_and_can_be_removed() {
     text::set_access(TextAccess::Private);
     let _model = with_window(FetchWindow::Bytes8);
     let (_file, start) = text_of_a_file();
@@ -219,7 +219,7 @@ fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again(
     assert_eq!(shown(other), INT3, "the breakpoint was lost");
     // SAFETY: the text is mapped.
     let decoded = unsafe { TextRef::resolve(other, 5).unwrap().read(0, 5) };
-    assert_eq!(*decoded, mov_eax(A), "the breakpoint is taken for code");
+    assert_eq!(*decoded, mov_eax(A), "the breakpoint is decoded as code");
     exchange(&forms, Form::Second).unwrap();
     assert_eq!((call(site), shown(other)), (B, INT3));
     poke(other, mov_eax(A)[0]);
@@ -229,8 +229,8 @@ fn a_breakpoint_that_was_there_before_the_first_patch_stays_and_comes_out_again(
     assert_nothing_is_writable_and_executable(start);
 }
 
-/// A child has the breakpoints of its parent, as after any fork, until its debugger takes them out;
-/// and none that are gone.
+/// A child has the breakpoints of its parent at the time of the fork, until its debugger removes
+/// them, and no earlier ones.
 #[test]
 fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
     text::set_access(TextAccess::Private);
@@ -257,7 +257,7 @@ fn a_forked_child_keeps_the_breakpoints_that_it_was_forked_with() {
     assert_eq!((call(sites[0]), shown(sites[3])), (A, INT3));
 }
 
-/// Its parent takes the INT3 out of the page that both show, not out of the child's copy.
+/// The parent removes the INT3 from the shared page, but not from the child's copy.
 #[test]
 fn a_child_that_is_forked_in_mid_patch_finds_no_int3_in_a_copied_page() {
     text::set_access(TextAccess::Private);

@@ -1,7 +1,7 @@
-//! Generated code is gone when it is dropped.
+//! Generated code is unmapped when it is dropped.
 //!
-//! The only test of its process: any other thread (another test's is enough) may map something
-//! where the code was.
+//! The only test of its process, because any other thread, such as that of another test, may map
+//! something at the address of the code.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn dropped_code_is_unmapped_and_forgotten() {
     drop(memory);
     assert_eq!(mappings(&pages), [""; 0]);
     assert_eq!(mappings(&(view..view + PAGE)), [""; 0]);
-    // SAFETY: nothing is there.
+    // SAFETY: nothing is mapped there.
     let error = unsafe { patch(site, &mov_eax(B), &mov_eax(A)) }.unwrap_err();
     assert!(matches!(error, Error::NotMapped { .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The thread that finishes outstanding patches: how long it waits, and in whose process.
+//! The thread that finishes outstanding patches: its waits, and its process.
 
 mod common;
 
@@ -8,11 +8,12 @@ use common::{A, B, STRADDLING, call, functions, mov_eax, with_model};
 use wordpatch::fault::{Point, set_hook};
 use wordpatch::{FetchWindow, Finisher, State, TMax, WaitPolicy, start_patch, tsc};
 
-/// Some milliseconds: long enough for the second patch to be begun in the first one's first wait.
+/// A few milliseconds: long enough to begin the second patch during the first wait of the first
+/// one.
 const T_MAX: TMax = TMax(20_000_000);
 
 static SITES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// When each site made each of its steps.
+/// The time of each step of each site.
 static MADE: [[AtomicU64; 6]; 2] = [const { [const { AtomicU64::new(0) }; 6] }; 2];
 
 fn note_time(address: usize, point: Point) {
@@ -22,10 +23,10 @@ fn note_time(address: usize, point: Point) {
     }
 }
 
-/// Patches that are handed over at different times are in different waits, and no wait is cut short
-/// for another's sake.
+/// Patches that are handed over at different times are in different waits, none of which may be
+/// shortened.
 #[test]
-fn every_patch_gets_its_whole_waits() {
+fn every_patch_gets_its_full_waits() {
     let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), WaitPolicy::TMax);
     let sites = functions(2, STRADDLING);
     SITES.iter().zip(&sites).for_each(|(place, site)| place.store(*site, Ordering::Relaxed));
@@ -49,8 +50,8 @@ fn every_patch_gets_its_whole_waits() {
     }
 }
 
-/// What the kernel tells about the threads of finishers: those that have their name, and have begun
-/// to run.
+/// The kernel's status of the finishers' threads, which are found by name after they have begun to
+/// run.
 fn finisher_threads() -> Vec<std::path::PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
     tasks
@@ -58,7 +59,7 @@ fn finisher_threads() -> Vec<std::path::PathBuf> {
         .collect()
 }
 
-/// The program's handlers never run on the thread; but it may itself run through a locked site.
+/// The program's handlers never run on the thread, but it may execute a locked site itself.
 #[test]
 fn the_thread_blocks_every_signal_but_the_trap() {
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(30_000)), WaitPolicy::TMax);
@@ -79,7 +80,7 @@ fn the_thread_blocks_every_signal_but_the_trap() {
     drop(finisher);
 }
 
-/// The thread is not there in a child: dropping the finisher must not wait for it.
+/// The thread does not exist in a child, so dropping the finisher must not wait for it.
 #[test]
 fn a_finisher_is_dropped_in_a_child() {
     let _model = with_model(FetchWindow::Bytes8, Some(TMax(30_000)), WaitPolicy::TMax);
@@ -122,7 +123,7 @@ fn a_patch_that_was_taken_over_is_finished_without_its_handle() {
     // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
     let patch = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
     finisher.take_over(&patch).unwrap();
-    // Handing it over twice is handing it over once.
+    // Handing it over a second time has no effect.
     finisher.take_over(&patch).unwrap();
     while patch.state() != State::Finished {
         std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Forks while sites are locked: the child runs on through the copies, and comes to text of its own
-//! in which nothing is half done.
+//! Forks while sites are locked: the child continues in the copies, and its own text contains no
+//! partial patch.
 
 mod common;
 
@@ -12,9 +12,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use wordpatch::text::{is_shared_with_parent, unshare};
 use wordpatch::{Error, FetchWindow, State, finish_patch, patch, patch_all, start_patch, tsc};
 
-/// Ends a forked child with a line on stderr, whatever the state of the test harness.
+/// Ends a forked child with a line on stderr, without using the test harness.
 fn fail(line: &str) -> ! {
-    // SAFETY: both are right in a forked child.
+    // SAFETY: both are async-signal-safe.
     unsafe {
         libc::write(2, line.as_ptr().cast(), line.len());
         libc::write(2, c"\n".as_ptr().cast(), 1);
@@ -28,7 +28,8 @@ fn check(holds: bool, line: &str) {
     }
 }
 
-/// Forks; the child runs `child`, the parent `parent` and then sees that the child has ended well.
+/// Forks; the child runs `child`, the parent runs `parent` and then checks that the child has
+/// succeeded.
 #[track_caller]
 fn fork(child: impl FnOnce(), parent: impl FnOnce()) {
     // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
@@ -51,36 +52,36 @@ fn first_byte(site: usize) -> u8 {
 }
 
 #[test]
-fn a_child_that_is_forked_in_mid_patch_has_the_old_instruction() {
+fn a_child_forked_during_a_patch_has_the_old_instruction() {
     let _model = with_window(FetchWindow::Bytes8);
     for state in [State::FirstWait, State::SecondWait] {
         let site = functions(1, STRADDLING)[0];
         // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
         let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
-        // Once the test has forked, a wait is not over at the first look.
+        // After a fork, a wait is not over at the first poll.
         while outstanding.state() < state {
             outstanding.try_finish().unwrap();
         }
         let ours = &outstanding;
         let child = move || {
-            check(first_byte(site) == 0xcc && call(site) == A, "the child passes through the copy");
+            check(first_byte(site) == 0xcc && call(site) == A, "the child executes the copy");
             check(is_shared_with_parent(), "the text is shared");
             check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is the parent's");
             // SAFETY: as above.
             let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
             check(refused.is_err(), "the parent's text cannot be patched");
             // SAFETY: the child has one thread.
-            check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
-            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
+            check(unsafe { unshare() }.is_ok(), "the child gets its own text");
+            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction is there");
             check(matches!(ours.try_finish(), Err(Error::Forked { .. })), "the patch is still the parent's");
             check(matches!(finish_patch(site), Err(Error::Forked { .. })), "by address too");
-            check(matches!(finish_patch(site), Ok(true)), "it is told once");
+            check(matches!(finish_patch(site), Ok(true)), "it is reported once");
             // SAFETY: as above.
             check(unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok(), "the child patches");
-            check(call(site) == 7, "what the child has patched");
+            check(call(site) == 7, "the child executes its patch");
         };
         fork(child, || ());
-        assert_eq!((first_byte(site), call(site)), (0xcc, A), "the child changes nothing of the parent's");
+        assert_eq!((first_byte(site), call(site)), (0xcc, A), "the child does not change its parent's text");
         assert_eq!(outstanding.wait(Instant::now() + Duration::from_secs(60)).unwrap(), State::Finished);
         assert_eq!(call(site), B);
     }
@@ -99,7 +100,10 @@ fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
             check(finisher.take_over(&handle).is_err(), "the finisher's thread is the parent's");
             drop(finisher);
             let results = handle.finish_all();
-            check(matches!(results[..], [Err(Error::Forked { address })] if address == site), "it is told");
+            check(
+                matches!(results[..], [Err(Error::Forked { address })] if address == site),
+                "it is reported",
+            );
             check(first_byte(site) == 0xcc, "nothing was stored");
         },
         || (),
@@ -110,7 +114,7 @@ fn a_dropped_handle_and_a_finisher_do_nothing_in_a_child() {
     assert_eq!(call(site), B);
 }
 
-/// Ends the patching thread, also when an assertion fails.
+/// Ends the patching thread, even if an assertion fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -119,7 +123,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// The parent goes on patching while its children execute the shared text, and while they copy it.
+/// The parent continues patching while its children execute the shared text, and while they copy
+/// it.
 #[test]
 fn children_of_a_parent_that_keeps_patching() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -146,10 +151,10 @@ fn children_of_a_parent_that_keeps_patching() {
                     check(sites.iter().all(|site| is_whole(call(*site))), "torn in the shared text");
                 }
                 // SAFETY: the child has one thread.
-                check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
+                check(unsafe { unshare() }.is_ok(), "the child gets its own text");
                 for site in &sites {
                     let value = call(*site);
-                    check(first_byte(*site) == a[0] && is_whole(value), "a lock was taken along");
+                    check(first_byte(*site) == a[0] && is_whole(value), "a lock was copied");
                     // SAFETY: as above.
                     let patched = unsafe { patch(*site, &mov_eax(value), &mov_eax(value ^ 1)) };
                     check(patched.is_ok() && call(*site) == value ^ 1, "the child patches");
@@ -167,7 +172,7 @@ fn children_of_a_parent_that_keeps_patching() {
 
 /// Copies that the parent makes after the fork, in pages that the child does not have.
 #[test]
-fn a_child_meets_locks_whose_copies_it_does_not_have() {
+fn a_child_executes_locked_sites_whose_copies_it_does_not_have() {
     const PATCHES: u32 = 9_000;
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, STRADDLING)[0];
@@ -187,24 +192,24 @@ fn a_child_meets_locks_whose_copies_it_does_not_have() {
                 // SAFETY: as above.
                 unsafe { patch(site, &mov_eax(value * 0x1_0001), &mov_eax((value + 1) * 0x1_0001)) }.unwrap();
             }
-            // Two waits each that cover the child too. Without them, it executes a mixture in one
-            // run of ten only.
+            // Two waits each, which include the child. Without them, it executes a mixture in only
+            // one run out of ten.
             assert!(tsc::now() - start >= u64::from(PATCHES) * 2 * 50_000);
         },
     );
 }
 
-/// Text that the caller has mapped writable: the child has its own copy of it from the first, with
+/// Text that the caller has mapped writable: the child has its own copy of it from the start, with
 /// the lock in it.
 #[test]
-fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
+fn text_that_a_child_does_not_share_is_rolled_back_before_fork_returns() {
     let _model = with_window(FetchWindow::Bytes8);
     let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
     // SAFETY: a new mapping.
     let page = unsafe { mmap_anonymous(None, 4096.try_into().unwrap(), all, MapFlags::MAP_PRIVATE) }.unwrap();
     let site = page.as_ptr() as usize + STRADDLING;
     for state in [State::FirstWait, State::SecondWait] {
-        // SAFETY: nobody executes the page yet.
+        // SAFETY: the page is not executed yet.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 [mov_eax(A).as_slice(), &[RET]].concat().as_ptr(),
@@ -214,17 +219,17 @@ fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
         };
         // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
         let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
-        // Once the test has forked, a wait is not over at the first look.
+        // After a fork, a wait is not over at the first poll.
         while outstanding.state() < state {
             outstanding.try_finish().unwrap();
         }
         let child = || {
-            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction stands there");
+            check(first_byte(site) == mov_eax(A)[0] && call(site) == A, "the old instruction is there");
             // SAFETY: as above.
             let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
             check(matches!(refused, Err(Error::SharedWithParent { .. })), "the table is shared");
             // SAFETY: the child has one thread.
-            check(unsafe { unshare() }.is_ok(), "the child gets a table of its own");
+            check(unsafe { unshare() }.is_ok(), "the child gets its own table");
             // SAFETY: as above.
             check(
                 unsafe { patch(site, &mov_eax(A), &mov_eax(7)) }.is_ok() && call(site) == 7,
@@ -237,10 +242,9 @@ fn text_that_a_child_does_not_share_is_put_right_before_fork_returns() {
     }
 }
 
-/// Text that was patched and is gone: what is mapped there since is the child's memory like any
-/// other.
+/// Patched text that was unmapped: a later mapping at its address is ordinary memory of the child.
 #[test]
-fn unshare_leaves_alone_what_was_mapped_over_patched_text() {
+fn unshare_does_not_change_what_was_mapped_over_patched_text() {
     const DATA: u8 = 0x77;
     let _model = with_window(FetchWindow::Bytes8);
     let page = functions(1, 8)[0] & !4095;
@@ -249,7 +253,7 @@ fn unshare_leaves_alone_what_was_mapped_over_patched_text() {
     sites.iter().for_each(|site| unsafe { patch(*site, &mov_eax(A), &mov_eax(B)) }.unwrap());
     let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: the page is the test's own, and nobody executes it any more.
+    // SAFETY: the test owns the page, which is not executed any more.
     let data = unsafe {
         let data =
             mmap_anonymous(Some(page.try_into().unwrap()), 4096.try_into().unwrap(), protection, fixed)
@@ -260,9 +264,9 @@ fn unshare_leaves_alone_what_was_mapped_over_patched_text() {
     };
     let child = || {
         // SAFETY: the child has one thread.
-        check(unsafe { unshare() }.is_ok(), "the child gets text of its own");
+        check(unsafe { unshare() }.is_ok(), "the child gets its own text");
         // SAFETY: mapped above.
-        check(unsafe { data.read() } == [DATA; 4096], "data was overwritten by text that is gone");
+        check(unsafe { data.read() } == [DATA; 4096], "data was overwritten by unmapped text");
         // SAFETY: as above.
         check(unsafe { patch(sites[1], &mov_eax(B), &mov_eax(A)) }.is_ok(), "the child patches");
     };

@@ -12,12 +12,12 @@ use wordpatch::fault::{Point, set_hook};
 use wordpatch::text::{Form, TogglePair, follow_forks, unshare};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef, patch};
 
-/// One test at a time: hook and handlers are global.
+/// Serializes the tests: hook and handlers are global.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What the program's handler does in the next child.
+/// The function that the program's handler calls in the next child.
 static IN_CHILD: AtomicUsize = AtomicUsize::new(0);
-/// 1 if it has succeeded.
+/// 1 if that function has succeeded.
 static RESULT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
@@ -39,7 +39,7 @@ fn register() {
     });
 }
 
-/// Forks, and gives what the child ends with: 0 if `child` holds.
+/// Forks, and returns the child's exit code: 0 if `child` returns true.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child uses nothing that another thread may hold, and ends by `_exit`.
     match unsafe { libc::fork() } {
@@ -79,20 +79,20 @@ fn a_handler_that_runs_before_ours_can_unshare_and_patch() {
     assert_eq!(call(site), B);
 }
 
-/// What one thread does while another is at a certain point of a patch.
+/// The states of a thread that forks while another one is at a certain point of a patch.
 static FORKER: AtomicI32 = AtomicI32::new(0);
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 static FORKED_IN_BETWEEN: AtomicBool = AtomicBool::new(false);
 
-/// In the middle of the stores between two waits: has another thread fork, and goes on when that
-/// has happened or waits for a lock.
+/// Called between stores without a wait between them: makes another thread fork, and returns when
+/// it has forked or waits for a lock.
 fn fork_meanwhile(_: usize, point: Point) {
     if point != Point::Made(1) {
         return;
     }
     set_hook(None);
     std::thread::spawn(|| {
-        // SAFETY: gives a number.
+        // SAFETY: returns a number.
         FORKER.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         assert_eq!(fork(|| true), 0);
         HAS_FORKED.store(true, Ordering::SeqCst);
@@ -127,7 +127,7 @@ fn a_fork_waits_for_the_stores_between_two_waits() {
 }
 
 #[test]
-fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
+fn toggles_are_refused_in_a_child_until_it_has_its_own_text() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, INSIDE)[0];
@@ -150,10 +150,10 @@ fn toggles_are_refused_in_a_child_until_it_has_text_of_its_own() {
     assert_eq!(call(site), A, "the child has patched its parent's text");
 }
 
-/// Something else was mapped over the first of two pages: the child gets the second, from where it
-/// is in the file.
+/// Something else was mapped over the first of two pages: the child gets the second, with the right
+/// offset in the file.
 #[test]
-fn a_child_gets_the_part_of_its_text_that_is_left() {
+fn a_child_gets_the_part_of_its_text_that_is_still_mapped() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(2);

@@ -1,4 +1,4 @@
-//! Batches, outstanding patches and forks where text is made writable for the moment of each store.
+//! Batches, outstanding patches and forks if text is made writable during each store.
 
 mod common;
 
@@ -33,13 +33,13 @@ fn batches_and_outstanding_patches_while_executing() {
 }
 
 #[test]
-fn a_child_that_is_forked_in_mid_patch_has_the_old_instruction() {
+fn a_child_forked_during_a_patch_has_the_old_instruction() {
     set_access(TextAccess::Mprotect);
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, STRADDLING)[0];
     // SAFETY: the site is one instruction, and SIGTRAP is not blocked here; also below.
     let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
-    // Once a test of this process has forked, a wait is not over at the first look.
+    // After a test of this process has forked, a wait is not over at the first poll.
     while outstanding.state() < State::SecondWait {
         outstanding.try_finish().unwrap();
     }
@@ -71,9 +71,9 @@ fn two_forms_are_exchanged_and_nothing_else() {
     check_two_forms(functions(1, INSIDE)[0]);
 }
 
-/// One page is made writable for each store, and read-only after it: by one thread at a time.
+/// One thread at a time makes the page writable for a store and read-only afterwards.
 #[test]
-fn threads_that_patch_one_page_do_not_take_its_access_from_each_other() {
+fn threads_that_patch_one_page_do_not_remove_each_others_access() {
     const ROUNDS: usize = 20_000;
     set_access(TextAccess::Mprotect);
     let _model = with_window(FetchWindow::Bytes8);
@@ -84,7 +84,7 @@ fn threads_that_patch_one_page_do_not_take_its_access_from_each_other() {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
                     let (old, new) = if round % 2 == 0 { (A, B) } else { (B, A) };
-                    // SAFETY: nobody executes the text.
+                    // SAFETY: the text is not executed.
                     unsafe { patch(*site, &mov_eax(old), &mov_eax(new)) }.unwrap();
                 }
             });
@@ -95,7 +95,8 @@ fn threads_that_patch_one_page_do_not_take_its_access_from_each_other() {
     assert!(maps.iter().all(|line| line.contains(" r-x")), "{maps:?}");
 }
 
-/// The thread that holds the access is not there in the child, which must not wait for it.
+/// The thread that has made the page writable does not exist in the child, which must not wait for
+/// it.
 #[test]
 fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
     const FORKS: usize = 40;
@@ -108,11 +109,11 @@ fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
     // SAFETY: the text stays mapped.
     let busy = unsafe { TextRef::resolve(busy, 5) }.unwrap();
     let statuses = std::thread::scope(|scope| {
-        // By the shortest way, so that the page is writable most of the time.
+        // With few other steps, so that the page is writable most of the time.
         scope.spawn(|| {
             while !stop.load(relaxed) {
                 for (old, new) in [(0, 1), (1, 0)] {
-                    // SAFETY: nobody executes this text.
+                    // SAFETY: this text is not executed.
                     unsafe { busy.compare_exchange(FetchWindow::Bytes8, 0, &forms[old], &forms[new]) }
                         .unwrap();
                 }
@@ -143,10 +144,10 @@ fn a_child_that_is_forked_while_a_page_is_writable_can_patch() {
     }
 }
 
-/// Text of a file that may not be written: the kernel refuses the access. The next patch elsewhere
-/// gets it.
+/// Text of a file that may not be written, which the kernel does not make writable. The next patch
+/// of other text must succeed.
 #[test]
-fn a_page_that_cannot_be_made_writable_keeps_nobody_out() {
+fn a_page_that_cannot_be_made_writable_does_not_block_others() {
     set_access(TextAccess::Mprotect);
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, INSIDE)[0];
@@ -164,7 +165,7 @@ fn a_page_that_cannot_be_made_writable_keeps_nobody_out() {
     let sealed =
         unsafe { nix::sys::mman::mmap(None, 4096.try_into().unwrap(), protection, flags, &file, 0) }.unwrap();
     let sealed = sealed.as_ptr() as usize;
-    // SAFETY: nobody executes the texts meanwhile.
+    // SAFETY: the text is not executed s meanwhile.
     unsafe {
         let refused = patch(sealed, &mov_eax(A), &mov_eax(B));
         assert!(matches!(refused, Err(wordpatch::Error::ProtectRefused { .. })), "{refused:?}");

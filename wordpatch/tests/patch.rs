@@ -10,7 +10,7 @@ use nix::sys::mman::{MapFlags, ProtFlags};
 use wordpatch::{Error, FetchWindow, patch};
 
 /// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns
-/// one of the two.
+/// one of the two values.
 fn patch_while_executing(offset: usize, rounds: usize) {
     let mut code = mov_eax(A).to_vec();
     code.push(0xc3);
@@ -35,8 +35,8 @@ fn patch_while_executing(offset: usize, rounds: usize) {
             // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
             unsafe { patch(site, &mov_eax(old), &mov_eax(new)) }.unwrap();
         }
-        // Both states are seen for certain: each is left standing until the other thread has called
-        // it. SAFETY: as above.
+        // Each state is kept until the other thread has called it.
+        // SAFETY: as above.
         unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
         let before = seen_b.load(Ordering::Relaxed);
         while seen_b.load(Ordering::Relaxed) == before {
@@ -72,7 +72,7 @@ fn neighbours_five_bytes_apart_lose_no_update() {
             scope.spawn(move || {
                 for round in 0..100_000 {
                     let (old, new) = if round % 2 == 0 { (a, b) } else { (b, a) };
-                    // SAFETY: nobody executes the text.
+                    // SAFETY: the text is not executed.
                     unsafe { patch(site + 5 * neighbour, &old, &new) }.expect("an update was lost");
                 }
             });
@@ -106,11 +106,11 @@ fn contending_patchers_of_a_straddler_one_succeeds_at_a_time() {
 }
 
 #[test]
-fn what_does_not_stand_there_or_would_move_instructions_is_refused() {
+fn unexpected_bytes_and_changed_layouts_are_refused() {
     let _model = with_window(FetchWindow::Bytes8);
     let site = text(0, &[mov_eax(A).as_slice(), &[0xc3, 0xcc]].concat());
     let check = |address, old: &[u8], new: &[u8], expected: &str| {
-        // SAFETY: nobody executes the text.
+        // SAFETY: the text is not executed.
         let error = unsafe { patch(address, old, new) }.unwrap_err();
         assert!(format!("{error:?}").starts_with(expected), "{error:?}, not {expected}");
         assert_eq!(call(site), A, "a refused patch changed the text");
@@ -130,25 +130,25 @@ fn what_does_not_stand_there_or_would_move_instructions_is_refused() {
 #[test]
 fn an_operand_that_looks_like_int3_is_no_breakpoint() {
     let _model = with_window(FetchWindow::Bytes8);
-    // Two instructions, with the byte in the operand of the first, or in the place of the second.
+    // Two instructions, with the byte in the operand of the first, or as the second.
     for (code, expected) in
         [([0xb0, 0xcc, 0xb3, 2, 0xc3], "Mismatch"), ([0xb0, 1, 0xcc, 2, 0xc3], "ForeignBreakpoint")]
     {
         let site = text(0, &code);
-        // SAFETY: nobody executes the text.
+        // SAFETY: the text is not executed.
         let error = unsafe { patch(site, &[0xb0, 1, 0xb3, 2], &[0xb0, 3, 0xb3, 4]) }.unwrap_err();
         assert!(format!("{error:?}").starts_with(expected), "{error:?}, not {expected}");
     }
 }
 
-/// With other bytes than the last patch has left, and with the same: then it shows only after the
-/// store.
+/// With other bytes than those of the last patch, and with the same bytes: the latter is detected
+/// only after the store.
 #[test]
-fn text_that_was_replaced_at_the_same_address_is_noticed() {
+fn text_that_was_replaced_at_the_same_address_is_detected() {
     let _model = with_window(FetchWindow::Bytes8);
     for (offset, mapped) in [(0, A), (0, B), (61, A), (61, B)] {
         let site = text(offset, &[mov_eax(A).as_slice(), &[RET]].concat());
-        // SAFETY: nobody else executes or maps this page.
+        // SAFETY: no other thread executes or maps this page.
         unsafe {
             patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
             map_over(site, &[mov_eax(mapped).as_slice(), &[RET]].concat());
@@ -194,7 +194,7 @@ fn no_mapping_is_writable_and_executable() {
 #[test]
 fn two_forms_are_exchanged_and_nothing_else() {
     let _model = with_window(FetchWindow::Bytes8);
-    // At every place in a quadword.
+    // At every offset in a quadword.
     for offset in 8..12 {
         let site = text(offset, &[mov_eax(A).as_slice(), &[0xc3]].concat());
         check_two_forms(site);

@@ -1,5 +1,5 @@
-//! Where the kernel refuses `membarrier`. Each scenario runs in a process of its own, under a
-//! seccomp filter.
+//! The kernel refuses `membarrier`. Each scenario runs in a separate process, with a seccomp
+//! filter.
 
 mod common;
 
@@ -12,14 +12,15 @@ use wordpatch::{
     Error, FetchWindow, State, TMax, WaitPolicy, patch, patch_all, serialize_all_cores, start_patch, tsc,
 };
 
-/// From now on, every thread's `membarrier` gives EPERM.
+/// From now on, `membarrier` fails with EPERM in all threads.
 fn refuse_membarrier() {
     refuse_system_call(libc::SYS_membarrier, None);
 }
 
-/// From now on, this system call of every thread gives EPERM; always, or with this first argument.
+/// From now on, this system call fails with EPERM in all threads; always, or with this first
+/// argument.
 fn refuse_system_call(number: libc::c_long, first_argument: Option<libc::c_int>) {
-    /// Where the first argument stands in seccomp_data; the system call's number is its first word.
+    /// The offset of the first argument in seccomp_data; the system call's number is at offset 0.
     const FIRST_ARGUMENT: u32 = 16;
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |offset: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
@@ -36,7 +37,7 @@ fn refuse_system_call(number: libc::c_long, first_argument: Option<libc::c_int>)
     }
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the filter is valid for the call; the process is the test's own.
+    // SAFETY: the filter is valid during the call; the process belongs to the test.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let (mode, all_threads) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
@@ -55,12 +56,12 @@ fn start(site: usize) -> Result<wordpatch::Outstanding, Error> {
 }
 
 #[test]
-fn straddlers_are_refused_untouched_and_single_stores_are_made() {
-    alone("straddlers_are_refused_untouched_and_single_stores_are_made", || {
+fn straddlers_are_refused_unchanged_and_single_stores_are_made() {
+    alone("straddlers_are_refused_unchanged_and_single_stores_are_made", || {
         let _model = with_window(FetchWindow::Bytes8);
         refuse_membarrier();
         let sites = [functions(1, STRADDLING), functions(2, INSIDE)].concat();
-        // SAFETY: nobody executes the text.
+        // SAFETY: the text is not executed.
         let results = unsafe { patch_all(&patches(&sites, &mov_eax(A), &mov_eax(B))) };
         assert!(matches!(results[0], Err(Error::MembarrierRefused { .. })), "{:?}", results[0]);
         assert!(results[1].is_ok() && results[2].is_ok());
@@ -71,15 +72,15 @@ fn straddlers_are_refused_untouched_and_single_stores_are_made() {
 }
 
 #[test]
-fn t_max_takes_its_place_where_it_is_known() {
-    alone("t_max_takes_its_place_where_it_is_known", || {
+fn t_max_replaces_it_if_it_is_known() {
+    alone("t_max_replaces_it_if_it_is_known", || {
         const T_MAX: TMax = TMax(5_000_000);
         refuse_membarrier();
         for wait in [WaitPolicy::Membarrier, WaitPolicy::Both, WaitPolicy::TMax] {
             let _model = with_model(FetchWindow::Bytes8, Some(T_MAX), wait);
             let site = functions(1, STRADDLING)[0];
             let before = tsc::now();
-            // SAFETY: nobody else executes the text.
+            // SAFETY: no other thread executes the text.
             unsafe { patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
             assert!(tsc::now() - before >= 2 * u64::from(T_MAX.0));
             assert_eq!(call(site), B);
@@ -88,8 +89,8 @@ fn t_max_takes_its_place_where_it_is_known() {
 }
 
 #[test]
-fn a_refusal_that_comes_in_the_first_wait_takes_the_lock_back() {
-    alone("a_refusal_that_comes_in_the_first_wait_takes_the_lock_back", || {
+fn a_refusal_in_the_first_wait_removes_the_lock() {
+    alone("a_refusal_in_the_first_wait_removes_the_lock", || {
         let _model = with_window(FetchWindow::Bytes8);
         let site = functions(1, STRADDLING)[0];
         let outstanding = start(site).unwrap();
@@ -100,10 +101,10 @@ fn a_refusal_that_comes_in_the_first_wait_takes_the_lock_back() {
     });
 }
 
-/// There is no way back, nor on: see `Error::MembarrierRefused`.
+/// The patch can be neither completed nor rolled back: see `Error::MembarrierRefused`.
 #[test]
-fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instruction() {
-    alone("a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instruction", || {
+fn a_refusal_in_the_second_wait_leaves_a_site_that_executes_the_old_instruction() {
+    alone("a_refusal_in_the_second_wait_leaves_a_site_that_executes_the_old_instruction", || {
         let _model = with_window(FetchWindow::Bytes8);
         let site = functions(1, STRADDLING)[0];
         let outstanding = start(site).unwrap();
@@ -115,15 +116,16 @@ fn a_refusal_that_comes_in_the_second_wait_leaves_a_site_that_runs_the_old_instr
     });
 }
 
-/// The patch is made, but a patch of the other side could meet its old bytes in a core.
+/// The patch is made, but cores may still have its old bytes when a patch of the other side is
+/// made.
 #[test]
-fn a_refusal_that_comes_in_the_last_wait_keeps_the_site_from_other_patches() {
-    alone("a_refusal_that_comes_in_the_last_wait_keeps_the_site_from_other_patches", || {
+fn a_refusal_in_the_last_wait_prevents_other_patches_of_the_site() {
+    alone("a_refusal_in_the_last_wait_prevents_other_patches_of_the_site", || {
         let _model = with_window(FetchWindow::Bytes8);
         let site = functions(1, STRADDLING)[0];
         let (old, mut front) = (mov_eax(A), mov_eax(A));
         front[0] += 1;
-        // SAFETY: nobody executes the text.
+        // SAFETY: the text is not executed.
         let outstanding = unsafe { start_patch(site, &old, &front) }.unwrap();
         assert_eq!(outstanding.state(), State::FirstWait);
         refuse_membarrier();
@@ -137,7 +139,7 @@ fn a_refusal_that_comes_in_the_last_wait_keeps_the_site_from_other_patches() {
     });
 }
 
-/// Registering for the command is not executing it.
+/// The kernel allows registering for the command, but not executing it.
 #[test]
 fn a_process_that_may_register_but_not_synchronize_is_refused() {
     alone("a_process_that_may_register_but_not_synchronize_is_refused", || {
@@ -149,8 +151,8 @@ fn a_process_that_may_register_but_not_synchronize_is_refused() {
 }
 
 #[test]
-fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
-    alone("a_wait_that_will_be_refused_is_found_before_the_first_store", || {
+fn a_wait_that_will_be_refused_is_detected_before_the_first_store() {
+    alone("a_wait_that_will_be_refused_is_detected_before_the_first_store", || {
         static STORES: AtomicU32 = AtomicU32::new(0);
         let _model = with_window(FetchWindow::Bytes8);
         refuse_membarrier();
@@ -161,7 +163,7 @@ fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
         }));
         let site = functions(1, STRADDLING)[0];
         for _ in 0..2 {
-            // SAFETY: nobody executes the text.
+            // SAFETY: the text is not executed.
             let refused = unsafe { patch(site, &mov_eax(A), &mov_eax(B)) };
             assert!(matches!(refused, Err(Error::MembarrierRefused { .. })), "{refused:?}");
             assert!(start(site).is_err());
@@ -170,11 +172,11 @@ fn a_wait_that_will_be_refused_is_found_before_the_first_store() {
     });
 }
 
-/// Whether text is still there is asked of the kernel by a system call that some filters refuse:
-/// then it counts as there.
+/// A system call checks whether text is still mapped. If a filter refuses it, the text is
+/// considered mapped.
 #[test]
-fn text_that_cannot_be_looked_at_counts_as_there() {
-    alone("text_that_cannot_be_looked_at_counts_as_there", || {
+fn text_that_cannot_be_checked_is_considered_mapped() {
+    alone("text_that_cannot_be_checked_is_considered_mapped", || {
         let _model = with_window(FetchWindow::Bytes8);
         refuse_system_call(libc::SYS_process_vm_readv, None);
         let site = functions(1, STRADDLING)[0];

@@ -1,4 +1,4 @@
-//! SIGTRAP in a program that uses it itself. Each test in a process of its own: handlers and masks
+//! SIGTRAP in a program that uses it itself. Each test runs in a separate process, because handlers
 //! belong to the process.
 
 mod common;
@@ -16,8 +16,7 @@ use wordpatch::{
 
 static FIRST: AtomicU32 = AtomicU32::new(0);
 static SECOND: AtomicU32 = AtomicU32::new(0);
-/// Length of a breakpoint that the second handler steps over, by itself: the thread goes on behind
-/// it anyway.
+/// Length of a breakpoint that the second handler skips: the thread continues after it.
 static LAST_SITE: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn first(_: libc::c_int) {
@@ -42,11 +41,11 @@ fn start(site: usize) -> Outstanding {
     unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap()
 }
 
-/// A locked site is ours, whatever handler was there first; a foreign INT3 and a raised signal are
-/// that handler's.
+/// Traps of a locked site are ours, even if another handler was installed before; a foreign INT3
+/// and a raised signal go to that handler.
 #[test]
-fn handlers_installed_before_and_after_ours_get_what_is_theirs() {
-    alone("handlers_installed_before_and_after_ours_get_what_is_theirs", || {
+fn handlers_installed_before_and_after_ours_get_foreign_traps() {
+    alone("handlers_installed_before_and_after_ours_get_foreign_traps", || {
         let _model = with_window(FetchWindow::Bytes8);
         let sites = functions(2, STRADDLING);
         let breakpoint = text(0, &[0xcc, 0xc3]);
@@ -55,13 +54,13 @@ fn handlers_installed_before_and_after_ours_get_what_is_theirs() {
         install(SigHandler::Handler(first));
         let outstanding = start(sites[0]);
         assert_eq!(call(sites[0]), A);
-        assert_eq!(FIRST.load(Ordering::Relaxed), 0, "a locked site is nobody else's");
+        assert_eq!(FIRST.load(Ordering::Relaxed), 0, "a trap of a locked site went to the program's handler");
         run_breakpoint();
         raise(Signal::SIGTRAP).unwrap();
         assert_eq!(FIRST.load(Ordering::Relaxed), 2);
         outstanding.finish().unwrap();
 
-        // Installed after ours: the next patch notices.
+        // Installed after ours, and covered by the next patch.
         install(SigHandler::SigAction(second));
         let outstanding = start(sites[1]);
         assert_eq!(call(sites[1]), A);
@@ -100,8 +99,8 @@ fn a_thread_that_blocks_the_trap_is_named() {
 }
 
 #[test]
-fn the_finisher_and_threads_made_like_it_can_run_through_a_locked_site() {
-    alone("the_finisher_and_threads_made_like_it_can_run_through_a_locked_site", || {
+fn the_finisher_and_threads_started_like_it_can_execute_a_locked_site() {
+    alone("the_finisher_and_threads_started_like_it_can_execute_a_locked_site", || {
         let _model = with_window(FetchWindow::Bytes8);
         let finisher = Finisher::start().unwrap();
         check_sigtrap_unblocked().unwrap();

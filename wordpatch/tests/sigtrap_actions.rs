@@ -1,5 +1,5 @@
-//! What an action for SIGTRAP means stays what it was once a patch has covered it: flags, mask,
-//! SIG_IGN and SIG_DFL.
+//! An action for SIGTRAP keeps its semantics after a patch has covered it: flags, mask, SIG_IGN and
+//! SIG_DFL.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn calls() -> u32 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Has a patch cover the action, where patches need the trap handler.
+/// Makes a patch that needs the trap handler, and thus covers the action.
 fn cover(action: &libc::sigaction) {
     install(action);
     let _model = with_window(FetchWindow::Bytes8);
@@ -49,14 +49,14 @@ fn the_default_kills_for_a_sent_signal() {
     });
 }
 
-/// The handler below passes nothing on that tells where the kernel's frame is.
+/// The handler below does not pass on the address of the kernel's frame.
 #[test]
 fn the_default_kills_where_the_frame_is_not_known() {
     dies_of(libc::SIGTRAP, "the_default_kills_where_the_frame_is_not_known", || {
         static OLD: common::sigtrap::Saved = common::sigtrap::Saved::new();
         extern "C" fn chaining(signal: libc::c_int) {
             OLD.call(signal);
-            unreachable!("the default action has let a handler go on");
+            unreachable!("the default action has not ended the process");
         }
         cover(&none(libc::SIG_DFL));
         OLD.replace_by(Handler::Short(chaining));
@@ -65,8 +65,8 @@ fn the_default_kills_where_the_frame_is_not_known() {
     });
 }
 
-/// The handler was there before any other and calls itself, through us: nobody is left who could
-/// get the trap.
+/// The handler was installed first and calls itself through our entry: no other handler is left for
+/// the trap.
 #[test]
 fn the_default_kills_at_the_end_of_a_cycle() {
     dies_of(libc::SIGTRAP, "the_default_kills_at_the_end_of_a_cycle", || {
@@ -84,7 +84,7 @@ fn the_default_kills_at_the_end_of_a_cycle() {
     });
 }
 
-/// A handler may change the mask that comes into force when it returns.
+/// A handler may change the mask that is restored when it returns.
 #[test]
 fn the_default_kills_where_a_handler_has_blocked_the_signal() {
     dies_of(libc::SIGTRAP, "the_default_kills_where_a_handler_has_blocked_the_signal", || {
@@ -111,7 +111,7 @@ fn an_ignored_signal_is_ignored_when_it_is_sent() {
     });
 }
 
-/// The kernel lets nobody ignore what an instruction forces.
+/// A signal that is forced by an instruction cannot be ignored.
 #[test]
 fn an_ignored_signal_kills_for_a_breakpoint() {
     dies_of(libc::SIGTRAP, "an_ignored_signal_kills_for_a_breakpoint", || {
@@ -122,8 +122,8 @@ fn an_ignored_signal_kills_for_a_breakpoint() {
     });
 }
 
-/// A core dump shows what the process was doing: it dies at the breakpoint, with the kernel's word
-/// on the signal, and not in the handler.
+/// A core dump shows the cause: the process dies at the breakpoint, with the kernel's information
+/// about the signal, and not in the handler.
 #[test]
 fn the_default_action_is_taken_at_the_breakpoint() {
     alone("the_default_action_is_taken_at_the_breakpoint", || {
@@ -144,7 +144,7 @@ fn the_default_action_is_taken_at_the_breakpoint() {
                 libc::_exit(0)
             }
         }
-        // What the tracer finds at each signal: place and code.
+        // The address and code that the tracer finds at each signal.
         let mut stops = Vec::new();
         loop {
             let mut status = 0;
@@ -164,7 +164,7 @@ fn the_default_action_is_taken_at_the_breakpoint() {
                 libc::ptrace(libc::PTRACE_CONT, child, 0, libc::WSTOPSIG(status));
             }
         }
-        assert_eq!(stops, [(place + 1, 0x80); 2], "the trap, and the death of it");
+        assert_eq!(stops, [(place + 1, 0x80); 2], "the trap, and the fatal signal");
     });
 }
 
@@ -185,7 +185,7 @@ fn a_one_shot_handler_is_called_once() {
 #[test]
 fn the_signals_of_its_mask_are_blocked_in_a_handler() {
     static BLOCKED: AtomicU32 = AtomicU32::new(0);
-    /// Which signals this thread blocks: SIGUSR1, SIGUSR2, SIGTRAP.
+    /// The signals that this thread blocks: SIGUSR1, SIGUSR2, SIGTRAP.
     fn blocked() -> u32 {
         let mask = nix::sys::signal::SigSet::thread_get_mask().unwrap();
         let signals = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGTRAP];
@@ -204,12 +204,12 @@ fn the_signals_of_its_mask_are_blocked_in_a_handler() {
     alone("the_signals_of_its_mask_are_blocked_in_a_handler", || {
         cover(&action(Handler::Short(look), 0, &[libc::SIGUSR1, libc::SIGTRAP]));
         breakpoint();
-        assert_eq!(BLOCKED.load(Ordering::Relaxed), 8 | 1, "SIGTRAP must stay deliverable");
+        assert_eq!(BLOCKED.load(Ordering::Relaxed), 8 | 1, "SIGTRAP must not be blocked");
         assert_eq!(blocked(), 0);
         cover(&action(Handler::Short(look), 0, &[]));
         breakpoint();
         assert_eq!(BLOCKED.load(Ordering::Relaxed), 8);
-        // A handler that is called by another has its own mask as well, and only while it runs.
+        // A handler that is called by another also has its own mask, only while it runs.
         cover(&action(Handler::Short(look), 0, &[libc::SIGUSR1]));
         OLD.set(install(&action(Handler::Long(chaining), 0, &[libc::SIGUSR2])));
         cover(&action(Handler::Long(chaining), 0, &[libc::SIGUSR2]));
@@ -225,7 +225,7 @@ unsafe extern "C" fn call_on(stack: usize, function: usize) -> u32 {
     naked_asm!("push rbx", "mov rbx, rsp", "mov rsp, rdi", "call rsi", "mov rsp, rbx", "pop rbx", "ret")
 }
 
-/// Fills the bottom page of a stack; below is no memory.
+/// A stack of one page, with an inaccessible page below it.
 fn tiny_stack() -> usize {
     let size = 3 * 4096;
     let (none, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -265,8 +265,8 @@ fn status(thread: libc::pid_t, name: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// Sends SIGTRAP to a thread that waits in `read`. Returns what the call gives: 1 if it goes on
-/// until there is something to read, or -1 if it was interrupted.
+/// Sends SIGTRAP to a thread that waits in `read`. Returns the result of `read`: 1 if it was
+/// restarted until there was a byte to read, or -1 if it was interrupted.
 fn interrupted_read() -> isize {
     let mut pipe = [0; 2];
     // SAFETY: two descriptors are written.
@@ -295,7 +295,7 @@ fn interrupted_read() -> isize {
         wait_until(&sleeps);
         // SAFETY: the thread has not ended: it waits for the byte that is written below.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGTRAP) };
-        // The signal is taken, and the call is over, or waits again.
+        // The signal has been handled, and the call has returned or waits again.
         let is_taken =
             || u64::from_str_radix(&status(id, "SigPnd"), 16).unwrap() & 1 << (libc::SIGTRAP - 1) == 0;
         wait_until(&|| done.load(Ordering::Acquire) || is_taken() && sleeps());
@@ -303,7 +303,7 @@ fn interrupted_read() -> isize {
         assert_eq!(unsafe { libc::write(pipe[1], [0u8].as_ptr().cast(), 1) }, 1);
         reader.join().unwrap()
     });
-    // SAFETY: our own descriptors, not used any more.
+    // SAFETY: descriptors of this function, which are not used any more.
     unsafe { (libc::close(pipe[0]), libc::close(pipe[1])) };
     result
 }
@@ -344,7 +344,7 @@ fn the_seventeenth_handler_is_refused_and_kept() {
     });
 }
 
-/// As [`cover`], where the model is in force already.
+/// As [`cover`], if the fetch model is in force already.
 fn cover_again(action: &libc::sigaction) {
     install(action);
     patch_straddler();

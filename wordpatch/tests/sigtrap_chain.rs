@@ -1,5 +1,5 @@
-//! Handlers of the program that call the handler that was there before: each gets each trap once,
-//! however they were installed.
+//! Handlers of the program that call the previous handler: each receives each trap once, regardless
+//! of the order of installation.
 
 mod common;
 
@@ -15,13 +15,13 @@ use common::sigtrap::{
 use common::{A, B, call, with_window};
 use wordpatch::FetchWindow;
 
-/// How often each handler was called.
+/// The number of calls of each handler.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 static SECOND: AtomicU32 = AtomicU32::new(0);
-/// What the first one was given: place and code.
+/// The arguments of the first handler: address and code.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static CODE: AtomicI32 = AtomicI32::new(0);
-/// What the second one has replaced.
+/// The action that the second handler has replaced.
 static OLD: Saved = Saved::new();
 
 extern "C" fn first(_: libc::c_int, info: Info, context: Context) {
@@ -46,8 +46,8 @@ extern "C" fn chaining_short(signal: libc::c_int) {
     OLD.call(signal);
 }
 
-/// Puts itself on top at each trap, unless it is there, with what it finds there as the one to
-/// call.
+/// Installs itself again at each trap, unless it is installed, and calls the action that it has
+/// replaced.
 extern "C" fn topping(signal: libc::c_int, info: Info, context: Context) {
     SECOND.fetch_add(1, Ordering::Relaxed);
     if current() != topping as *const () as usize {
@@ -64,7 +64,7 @@ extern "C" fn topping_short(signal: libc::c_int) {
     OLD.call(signal);
 }
 
-/// Runs the test in a process of its own, where traps are needed for straddlers.
+/// Runs the test in a separate process, in which straddlers need traps.
 #[track_caller]
 fn check(name: &str, scenario: fn()) {
     alone(name, || {
@@ -74,7 +74,7 @@ fn check(name: &str, scenario: fn()) {
     });
 }
 
-/// The calls of both handlers that `act` leads to.
+/// The number of calls of both handlers during `act`.
 fn calls(act: impl FnOnce()) -> (u32, u32) {
     let now = || (FIRST.load(Ordering::Relaxed), SECOND.load(Ordering::Relaxed));
     let before = now();
@@ -82,7 +82,8 @@ fn calls(act: impl FnOnce()) -> (u32, u32) {
     (now().0 - before.0, now().1 - before.1)
 }
 
-/// A breakpoint and a sent signal come to the first handler with what the kernel says about them.
+/// Checks that a breakpoint and a sent signal reach the first handler with the kernel's
+/// information.
 fn check_first_is_given_the_frame() {
     let at = breakpoint();
     assert_eq!((PLACE.load(Ordering::Relaxed), CODE.load(Ordering::Relaxed)), (at, 0x80));
@@ -90,7 +91,7 @@ fn check_first_is_given_the_frame() {
     assert_eq!(CODE.load(Ordering::Relaxed), libc::SI_TKILL);
 }
 
-/// Both handlers get each foreign trap once, and none of ours.
+/// Checks that both handlers receive each foreign trap once, and none of ours.
 fn check_both_get_each_trap() {
     assert_eq!(calls(|| _ = breakpoint()), (1, 1));
     assert_eq!(calls(send), (1, 1));
@@ -127,7 +128,7 @@ fn a_chaining_handler_that_passes_no_pointers_on() {
     });
 }
 
-/// Nobody knows the frame then, and nobody needs it.
+/// The frame is unknown then, and not needed.
 #[test]
 fn handlers_without_pointers_on_both_sides_of_ours() {
     check("handlers_without_pointers_on_both_sides_of_ours", || {
@@ -168,7 +169,7 @@ fn a_handler_without_pointers_that_puts_itself_on_top_again() {
 }
 
 static THIRD: AtomicU32 = AtomicU32::new(0);
-/// What the third one has replaced.
+/// The action that the third handler has replaced.
 static OLD_OF_THIRD: Saved = Saved::new();
 
 extern "C" fn third(signal: libc::c_int, info: Info, context: Context) {
@@ -181,8 +182,8 @@ extern "C" fn second_deeply(signal: libc::c_int, info: Info, context: Context) {
     SECOND.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Both have as the one to call the entry that is bound to themselves. The second cycle is left by
-/// what the first one has recorded.
+/// Both have saved the entry that is bound to themselves. The second cycle is broken by the record
+/// of the first one.
 #[test]
 fn two_handlers_that_were_put_on_top_again() {
     check("two_handlers_that_were_put_on_top_again", || {
@@ -203,7 +204,7 @@ fn two_handlers_that_were_put_on_top_again() {
     });
 }
 
-/// As long as the kernel calls us first, the frame is known to those that come later.
+/// If the kernel calls our entry first, later handlers get the frame.
 #[test]
 fn the_frame_gets_past_a_handler_without_pointers_that_puts_itself_on_top_again() {
     check("the_frame_gets_past_a_handler_without_pointers_that_puts_itself_on_top_again", || {
@@ -228,7 +229,7 @@ fn a_cycle_that_begins_without_pointers() {
         patch_straddler();
         OLD.replace_by(Handler::Short(chaining_short));
         patch_straddler();
-        // On top of the entry that is bound to it.
+        // Over the entry that is bound to it.
         OLD.replace_by(Handler::Short(chaining_short));
         assert_eq!(calls(|| _ = breakpoint()), (1, 1));
     });
@@ -251,8 +252,8 @@ fn an_action_that_is_restored() {
     });
 }
 
-/// signal(3) gives and takes the function only: SIGTRAP is blocked in our handler then, and `info`
-/// is not filled in.
+/// signal(3) saves and restores the function only: then SIGTRAP is blocked in our handler, and the
+/// kernel does not write `info`.
 #[test]
 fn an_action_that_is_restored_without_its_flags() {
     check("an_action_that_is_restored_without_its_flags", || {
@@ -271,9 +272,9 @@ fn an_action_that_is_restored_without_its_flags() {
     });
 }
 
-/// Until the next patch, the program's handler gets the traps of a site that is locked already. It
-/// may pass them on by a tail call, which looks like a call by the kernel, or by a call from deeper
-/// in the stack.
+/// Until the next patch, the program's handler receives the traps of sites that are already locked.
+/// It may pass them on by a tail call, which looks like a call by the kernel, or by a call from
+/// deeper in the stack.
 #[test]
 fn a_locked_site_whose_trap_is_passed_on_to_us() {
     check("a_locked_site_whose_trap_is_passed_on_to_us", || {
@@ -292,8 +293,7 @@ fn a_locked_site_whose_trap_is_passed_on_to_us() {
 static NESTED: AtomicBool = AtomicBool::new(false);
 static SITE: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes traps of all kinds itself before it passes its own on, whose slot must still be right
-/// then.
+/// Causes traps of all kinds before it passes its own on, whose slot must still be valid then.
 extern "C" fn nesting(signal: libc::c_int) {
     SECOND.fetch_add(1, Ordering::Relaxed);
     if !NESTED.swap(true, Ordering::Relaxed) {
@@ -315,14 +315,14 @@ fn traps_inside_of_a_handler() {
         patch_straddler();
         let mut at = 0;
         assert_eq!(calls(|| at = breakpoint()), (3, 3));
-        assert_eq!(PLACE.load(Ordering::Relaxed), at, "the outer one was passed on last");
+        assert_eq!(PLACE.load(Ordering::Relaxed), at, "the outer trap was passed on last");
         outstanding.finish().unwrap();
     });
 }
 
 static ESCAPE: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls `act`; returns when it does, or when a handler calls [`escape`].
+/// Calls `act`; returns when `act` returns, or when a handler calls [`escape`].
 #[unsafe(naked)]
 unsafe extern "C" fn with_escape(act: extern "C" fn()) {
     naked_asm!(
@@ -342,7 +342,7 @@ unsafe extern "C" fn with_escape(act: extern "C" fn()) {
     )
 }
 
-/// What longjmp(3) is: no handler on the stack returns.
+/// As longjmp(3): the handlers on the stack do not return.
 #[unsafe(naked)]
 unsafe extern "C" fn escape() {
     naked_asm!(
@@ -360,13 +360,13 @@ unsafe extern "C" fn escape() {
 
 extern "C" fn escaping(_: libc::c_int, _: Info, _: Context) {
     FIRST.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: called below `with_escape` only, by frames that have nothing to drop.
+    // SAFETY: called only inside `with_escape`, by frames that have nothing to drop.
     unsafe { escape() };
 }
 
 static DEPTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Passes the trap on from so much deeper in the stack.
+/// Passes the trap on from `depth` bytes deeper in the stack.
 #[inline(never)]
 fn pass_on_from(depth: usize, signal: libc::c_int, info: Info, context: Context) {
     let room = std::hint::black_box([0u8; 256]);
@@ -386,8 +386,8 @@ extern "C" fn short_chaining_deeply(signal: libc::c_int) {
     chaining_deeply(signal, std::ptr::null_mut(), std::ptr::null_mut());
 }
 
-/// A thread whose last trap was left by a non-local exit: what is known about that one must not be
-/// taken for the next one's, wherever on the stack it comes.
+/// A thread whose last trap ended by a non-local exit: the state of that trap must not be used for
+/// the next one, at whatever stack depth it occurs.
 #[test]
 fn handlers_that_do_not_return() {
     check("handlers_that_do_not_return", || {
@@ -407,7 +407,7 @@ fn handlers_that_do_not_return() {
         for _ in 0..3 {
             assert_eq!(calls(trap_and_escape), (1, 0));
         }
-        // On top of ours, and then below it.
+        // Installed after ours, and then before it.
         OLD.replace_by(Handler::Long(chaining_deeply));
         for _ in 0..10 {
             assert_eq!(calls(trap_and_escape), (1, 1));
@@ -421,7 +421,7 @@ fn handlers_that_do_not_return() {
         for _ in 0..10 {
             assert_eq!(calls(trap_and_escape), (1, 1));
         }
-        // Far more threads than there is room for deliveries that have not ended.
+        // Far more threads than slots for deliveries that have not ended.
         for _ in 0..500 {
             std::thread::scope(|scope| {
                 scope.spawn(|| assert_eq!(calls(trap_and_escape), (1, 1)));
@@ -435,8 +435,8 @@ fn handlers_that_do_not_return() {
     });
 }
 
-/// Handlers that are installed while other threads patch: the last one is called, and each trap
-/// once.
+/// Handlers that are installed while other threads patch: the last one is called, once for each
+/// trap.
 #[test]
 fn concurrent_patches_while_handlers_are_installed() {
     check("concurrent_patches_while_handlers_are_installed", || {

@@ -16,8 +16,8 @@ extern "C" fn count(_: libc::c_int) {
     SEEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often to look whether the signal has arrived. It may never do, because the kernel merges it
-/// with one that is pending, and not soon, because the thread may have no processor.
+/// The number of checks whether the signal has arrived. It may never arrive, because the kernel
+/// merges it with a pending one, and it may arrive late, because the thread may not be running.
 const LOOKS: usize = 2_000;
 
 /// Sends the signal, and waits until the handler has seen it: signals that are sent faster than the
@@ -34,8 +34,8 @@ fn send(thread: libc::pid_t) {
     }
 }
 
-/// Runs `act` with the id of a thread that calls the site, which gives A or B, in a process of its
-/// own. The program handles SIGTRAP.
+/// Runs `act` in a separate process, with the id of a thread that calls the site, which returns A
+/// or B. The program handles SIGTRAP.
 #[track_caller]
 fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
     alone(name, || {
@@ -67,8 +67,8 @@ fn while_called(name: &str, act: impl FnOnce(usize, libc::pid_t)) {
 /// The kernel keeps one pending SIGTRAP for a thread. If it has been sent one when it executes
 /// INT3, the trap is dropped.
 #[test]
-fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
-    while_called("a_sent_signal_that_swallows_the_trap_of_a_locked_site", |site, thread| {
+fn a_sent_signal_that_absorbs_the_trap_of_a_locked_site() {
+    while_called("a_sent_signal_that_absorbs_the_trap_of_a_locked_site", |site, thread| {
         // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
         let outstanding = unsafe { start_patch(site, &mov_eax(A), &mov_eax(B)) }.unwrap();
         (0..10_000).for_each(|_| send(thread));
@@ -76,10 +76,10 @@ fn a_sent_signal_that_swallows_the_trap_of_a_locked_site() {
     });
 }
 
-/// As above; the patch may be over before the thread comes to the handler.
+/// As above; the patch may be complete before the thread enters the handler.
 #[test]
-fn a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished() {
-    while_called("a_sent_signal_that_swallows_a_trap_while_the_patch_is_finished", |site, thread| {
+fn a_sent_signal_that_absorbs_a_trap_while_the_patch_is_finished() {
+    while_called("a_sent_signal_that_absorbs_a_trap_while_the_patch_is_finished", |site, thread| {
         let (mut old, mut new) = (A, B);
         for _ in 0..2_001 {
             // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! A patcher that is stopped at each step of the protocol stops nobody.
+//! A patcher that is stopped at any step of the protocol does not block other threads.
 
 mod common;
 
@@ -9,10 +9,10 @@ use common::{A, B, STRADDLING, call, functions, mov_eax, patches, while_executin
 use wordpatch::fault::{Point, set_hook};
 use wordpatch::{Error, FetchWindow, TMax, WaitPolicy, patch, patch_all, tsc};
 
-/// Every point that a straddler comes to.
+/// All points of the patch of a straddler.
 const POINTS: [Point; 8] = [
     Point::Checked,
-    Point::Taken,
+    Point::Acquired,
     Point::Made(1),
     Point::Made(2),
     Point::Made(3),
@@ -21,18 +21,18 @@ const POINTS: [Point; 8] = [
     Point::Released,
 ];
 
-/// Where the hook stops the patcher of this site, until told to go on.
+/// The site and point at which the hook stops the patcher until it is released.
 static STOP_AT: Mutex<Option<(usize, Point)>> = Mutex::new(None);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static GO_ON: AtomicBool = AtomicBool::new(false);
-/// What the patching thread itself got from the site.
+/// The result of a call of the site by the patching thread.
 static SEEN_BY_PATCHER: AtomicU32 = AtomicU32::new(0);
 
 fn stop(site: usize, point: Point) {
     if *STOP_AT.lock().unwrap_or_else(|e| e.into_inner()) != Some((site, point)) {
         return;
     }
-    // As a signal handler on this thread would.
+    // As in a signal handler on this thread.
     SEEN_BY_PATCHER.store(call(site), Ordering::Relaxed);
     IS_STOPPED.store(true, Ordering::SeqCst);
     while !GO_ON.load(Ordering::SeqCst) {
@@ -40,7 +40,7 @@ fn stop(site: usize, point: Point) {
     }
 }
 
-/// Lets the patcher go on, also when an assertion fails.
+/// Releases the patcher, even if an assertion fails.
 struct GoOn;
 
 impl Drop for GoOn {
@@ -49,7 +49,7 @@ impl Drop for GoOn {
     }
 }
 
-/// Has a thread make patches that stop at `site` and `point`, and `meanwhile` run while it is
+/// Makes patches on a thread that stops at `site` and `point`, and runs `meanwhile` while it is
 /// stopped.
 fn stopped_at(site: usize, point: Point, work: impl FnOnce() + Send, meanwhile: impl FnOnce()) {
     *STOP_AT.lock().unwrap() = Some((site, point));
@@ -68,7 +68,7 @@ fn stopped_at(site: usize, point: Point, work: impl FnOnce() + Send, meanwhile: 
 }
 
 #[test]
-fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() {
+fn executors_and_other_patchers_continue_at_whichever_step_the_patcher_is_stopped() {
     const CALLS: u64 = 2_000;
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(2, STRADDLING);
@@ -81,7 +81,7 @@ fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() 
             };
             stopped_at(site, point, work, || {
                 executor.wait_for_calls(CALLS);
-                let old_stands = matches!(point, Point::Checked | Point::Taken | Point::Made(1..=4));
+                let old_stands = matches!(point, Point::Checked | Point::Acquired | Point::Made(1..=4));
                 let expected = if old_stands { A } else { B };
                 assert_eq!(call(site), expected, "{point:?}");
                 assert_eq!(
@@ -94,7 +94,7 @@ fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() 
                     patch(other, &mov_eax(A), &mov_eax(B)).unwrap();
                     patch(other, &mov_eax(B), &mov_eax(A)).unwrap();
                 }
-                if matches!(point, Point::Taken | Point::Made(1..=4)) {
+                if matches!(point, Point::Acquired | Point::Made(1..=4)) {
                     // SAFETY: as above.
                     let rival = unsafe { patch(site, &mov_eax(A), &mov_eax(7)) };
                     assert!(matches!(rival, Err(Error::Contended { .. })), "{point:?}: {rival:?}");
@@ -108,7 +108,7 @@ fn executors_and_other_patchers_go_on_whatever_step_the_patcher_is_stopped_at() 
 }
 
 #[test]
-fn executors_of_a_batch_go_on_while_one_of_its_sites_is_stopped() {
+fn executors_of_a_batch_continue_while_one_of_its_sites_is_stopped() {
     let _model = with_window(FetchWindow::Bytes8);
     let sites = functions(40, STRADDLING);
     for point in POINTS {
@@ -129,16 +129,16 @@ fn executors_of_a_batch_go_on_while_one_of_its_sites_is_stopped() {
 const T_MAX: u32 = 20_000_000;
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes as long as a wait, before the last of the first stores.
+/// Delays the last of the first stores by the duration of a wait.
 fn dawdle(site: usize, point: Point) {
-    if site == LAST.load(Ordering::Relaxed) && point == Point::Taken {
-        // All sites are taken before the first store; this is the last of them.
+    if site == LAST.load(Ordering::Relaxed) && point == Point::Acquired {
+        // All sites are acquired before the first store; this is the last of them.
         LAST.store(0, Ordering::Relaxed);
-        set_hook(Some(dawdle_between_stores));
+        set_hook(Some(delay_between_stores));
     }
 }
 
-fn dawdle_between_stores(_: usize, point: Point) {
+fn delay_between_stores(_: usize, point: Point) {
     if point == Point::Made(1) {
         set_hook(None);
         let start = tsc::now();
@@ -155,7 +155,7 @@ fn t_max_counts_from_the_last_store_of_a_batch() {
     LAST.store(sites[1], Ordering::Relaxed);
     set_hook(Some(dawdle));
     let start = tsc::now();
-    // SAFETY: nobody executes the text.
+    // SAFETY: the text is not executed.
     let results = unsafe { patch_all(&patches(&sites, &mov_eax(A), &mov_eax(B))) };
     assert!(results.iter().all(Result::is_ok));
     assert!(tsc::now() - start >= 3 * u64::from(T_MAX), "the first wait began before the last store");
@@ -165,12 +165,12 @@ static DOOMED: AtomicUsize = AtomicUsize::new(0);
 
 fn die_locked(site: usize, point: Point) {
     if site == DOOMED.load(Ordering::Relaxed) && point == Point::Made(1) {
-        panic!("the patcher dies in mid-patch, as the test wants");
+        panic!("the patcher dies during the patch, as intended");
     }
 }
 
 #[test]
-fn a_patcher_that_dies_in_mid_patch_leaves_a_site_that_still_runs_the_old_instruction() {
+fn a_patcher_that_dies_during_a_patch_leaves_a_site_that_executes_the_old_instruction() {
     let _model = with_window(FetchWindow::Bytes8);
     let site = functions(1, STRADDLING)[0];
     DOOMED.store(site, Ordering::Relaxed);

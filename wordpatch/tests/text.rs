@@ -1,5 +1,4 @@
-//! The list of texts that were made writable: what stays known, what is forgotten, what is given
-//! back.
+//! The list of texts that were made writable: which are kept, forgotten, and released.
 
 mod common;
 
@@ -12,19 +11,19 @@ use nix::sys::mman::munmap;
 use wordpatch::text::{self, Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchWindow, TextAccess, TextRef, patch, patch_all};
 
-/// Where the text at the address is written.
+/// The writable view of the text at an address.
 fn view(address: usize) -> usize {
     // SAFETY: the tests' text stays mapped during the call.
     unsafe { TextRef::resolve(address, 5) }.unwrap().writable_view().unwrap() as usize
 }
 
 fn unmap(address: usize, pages: usize) {
-    // SAFETY: pages of the test's own that nobody executes any more.
+    // SAFETY: pages that the test owns, which are not executed any more.
     unsafe { munmap(NonNull::new(address as *mut libc::c_void).unwrap(), pages * PAGE) }.unwrap();
 }
 
 #[test]
-fn text_next_to_what_is_forgotten_stays_known() {
+fn text_next_to_a_forgotten_range_is_kept() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(2);
     let before = view(start);
@@ -39,7 +38,7 @@ fn text_next_to_what_is_forgotten_stays_known() {
 }
 
 #[test]
-fn text_of_which_a_byte_is_forgotten_is_forgotten() {
+fn text_that_overlaps_a_forgotten_range_is_forgotten() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(2);
     for range in [start - PAGE..start + 1, start + 2 * PAGE - 1..start + 3 * PAGE, start + 7..start + 8] {
@@ -50,19 +49,19 @@ fn text_of_which_a_byte_is_forgotten_is_forgotten() {
 }
 
 #[test]
-fn what_is_released_gives_its_memory_back_and_is_harmless_to_use() {
+fn released_text_frees_its_memory_and_can_still_be_used() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(2);
     let site = start + PAGE;
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
-    // SAFETY: the text is mapped, then unmapped as a whole; places in it may be used all the same.
+    // SAFETY: the text is mapped, then unmapped completely; places in it may still be used.
     unsafe {
         patch(site, &mov_eax(A), &mov_eax(B)).unwrap();
         let place = TextRef::resolve(site, 5).unwrap();
         assert_eq!(place.read(0, 5), b);
         unmap(start, 2);
         text::release(&(site..site + 1));
-        assert_eq!(*place.read(0, 5), [0; 5], "the memory was not given back");
+        assert_eq!(*place.read(0, 5), [0; 5], "the memory was not freed");
         let stored = place.compare_exchange(FetchWindow::Bytes8, 0, &b, &a);
         assert!(matches!(stored, Err(Error::Mismatch { .. })), "{stored:?}");
     }
@@ -82,8 +81,9 @@ fn text_that_ends_before_the_patch_does_is_refused() {
     );
 }
 
-/// A store between the reads of text and view is no other mapping. The thread that toggles is not
-/// slowed down by anything, and the comparisons go on until they have found enough changes.
+/// A store between the reads of text and view must not be mistaken for another mapping. The thread
+/// that toggles runs at full speed, and the comparisons continue until they have found enough
+/// changes.
 #[test]
 fn text_that_is_toggled_is_not_stale() {
     const CHANGES: usize = 50_000;
@@ -125,7 +125,7 @@ fn text_that_is_toggled_is_not_stale() {
         stop.store(true, Ordering::Relaxed);
         is_stale
     });
-    assert!(!is_stale, "a store was taken for another mapping");
+    assert!(!is_stale, "a store was mistaken for another mapping");
 }
 
 #[test]
@@ -159,12 +159,12 @@ fn the_bytes_that_unshare_would_copy_are_those_of_copied_text() {
     assert_eq!(text::copied_bytes(), before);
 }
 
-/// Text that was replaced by text which differs in a single byte.
+/// Text that was replaced by text with one different byte.
 #[test]
 fn text_that_differs_in_its_last_byte_is_stale() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(1);
-    // SAFETY: the page is the test's own, and stays mapped.
+    // SAFETY: the test owns the page, which stays mapped.
     let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
     let is_stale = || {
         // SAFETY: as above.
@@ -173,7 +173,7 @@ fn text_that_differs_in_its_last_byte_is_stale() {
     assert!(!is_stale());
     let again = common::generated::map_pages(start, 1);
     assert!(!is_stale(), "the same bytes");
-    // SAFETY: mapped writable, and nobody executes it.
+    // SAFETY: mapped writable, and not executed.
     unsafe { again.add(4).write(B as u8) };
     assert!(is_stale());
 }
@@ -182,20 +182,20 @@ fn text_that_differs_in_its_last_byte_is_stale() {
 #[should_panic(expected = "left == right")]
 fn forms_of_different_lengths_are_refused() {
     let start = pages(1);
-    // SAFETY: the page is the test's own, and stays mapped.
+    // SAFETY: the test owns the page, which stays mapped.
     let place = unsafe { TextRef::resolve(start, 5) }.unwrap();
     let [long, short] = [5, 4].map(|length| Bytes::new(&mov_eax(A)[..length]).unwrap());
     TogglePair::new(&place, FetchWindow::Bytes8, 0, [&long, &short]);
 }
 
-/// A library that is unloaded and loaded again at the same place, a hundred times: places of the
-/// first time are good each time, and neither mappings nor addresses pile up.
+/// A library is unloaded and loaded again at the same address, a hundred times: places that were
+/// resolved the first time stay valid, and neither mappings nor addresses accumulate.
 #[test]
-fn text_that_comes_back_is_written_through_the_view_that_it_had() {
+fn text_that_is_loaded_again_is_written_through_its_previous_view() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(2);
     let [a, b] = [A, B].map(|value| Bytes::new(&mov_eax(value)).unwrap());
-    // SAFETY: also below: the text is mapped whenever it is executed, and nobody else knows it.
+    // SAFETY: also below: the text is mapped whenever it is executed, and no other thread uses it.
     let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
     let mut views = std::collections::BTreeSet::new();
     for _ in 0..100 {
@@ -206,7 +206,7 @@ fn text_that_comes_back_is_written_through_the_view_that_it_had() {
         // SAFETY: as above.
         unsafe { text::release(&(start..start + 2 * PAGE)) };
         // SAFETY: as above.
-        assert_eq!(*unsafe { first.read(0, 5) }, [0; 5], "the memory was not given back");
+        assert_eq!(*unsafe { first.read(0, 5) }, [0; 5], "the memory was not freed");
         // SAFETY: the addresses are the test's own.
         unsafe { common::generated::map_over(start, &[&mov_eax(A)[..], &[common::RET]].concat()) };
         // SAFETY: as above.
@@ -219,18 +219,18 @@ fn text_that_comes_back_is_written_through_the_view_that_it_had() {
         assert!(unsafe { text::revive(&first) });
         assert!(mappings(&(view..view + PAGE)).is_empty(), "the second view is still there");
         // SAFETY: as above.
-        assert!(!unsafe { text::revive(&first) }, "nothing was released since");
+        assert!(!unsafe { text::revive(&first) }, "nothing has been released since");
     }
-    // Another test may map something where the last one was.
-    assert!(views.len() < 50, "addresses pile up: {}", views.len());
+    // Another test may map something at the previous address.
+    assert!(views.len() < 50, "addresses accumulate: {}", views.len());
 }
 
-/// Its places are in use: they would write to nowhere.
+/// Its places are in use, and would write to the wrong view.
 #[test]
 fn text_in_which_others_have_resolved_places_is_not_revived() {
     let _model = with_window(FetchWindow::Bytes8);
     let start = pages(1);
-    // SAFETY: also below: the text is mapped whenever it is used, and nobody else knows it.
+    // SAFETY: also below: the text is mapped whenever it is used, and no other thread uses it.
     let first = text::preparing(|| unsafe { TextRef::resolve(start, 5) }).unwrap();
     unmap(start, 1);
     // SAFETY: as above.
@@ -263,11 +263,11 @@ fn views_of(text: usize) -> usize {
 
 const WITH_A_VIEW: [TextAccess; 2] = [TextAccess::Alias, TextAccess::Private];
 
-/// A library that is loaded again where it was, and nobody has said that it was unloaded: the first
-/// patches go to the view of the text that is gone. Each finds the new text, and none of them the
-/// view that another has just made for it.
+/// A library is loaded again at its address without a notification that it was unloaded: the first
+/// patches go to the view of the old text. Each must find the new text, even if another thread has
+/// just created a view of it.
 #[test]
-fn every_patch_of_text_that_was_mapped_anew_shows() {
+fn every_patch_of_text_that_was_mapped_again_takes_effect() {
     let _model = with_window(FetchWindow::Bytes8);
     let mut line = [0x90; 64];
     line[..5].copy_from_slice(&mov_eax(A));
@@ -277,7 +277,7 @@ fn every_patch_of_text_that_was_mapped_anew_shows() {
         let start = pages(1);
         let sites: Vec<usize> = (0..5).map(|number| start + 64 * number).collect();
         for _ in 0..3 {
-            // SAFETY: the page is the test's own.
+            // SAFETY: the test owns the page.
             unsafe { common::generated::map_over(start, &line.repeat(sites.len())) };
             for [old, new] in [[A, B], [B, A]] {
                 let [before, after] = [mov_eax(old), mov_eax(new)];
@@ -292,7 +292,8 @@ fn every_patch_of_text_that_was_mapped_anew_shows() {
     }
 }
 
-/// Forgotten too early, or twice: the places of both times write the same text.
+/// Text that is forgotten too early, or twice: places resolved before and after write the same
+/// text.
 #[test]
 fn text_that_is_forgotten_while_it_is_mapped_keeps_its_earlier_view() {
     let _model = with_window(FetchWindow::Bytes8);
@@ -302,7 +303,7 @@ fn text_that_is_forgotten_while_it_is_mapped_keeps_its_earlier_view() {
         let start = pages(2);
         let site = start + PAGE;
         let resolve = || {
-            // SAFETY: the pages are the test's own, and stay mapped.
+            // SAFETY: the test owns the pages, which stay mapped.
             unsafe { TextRef::resolve(site, 5) }.unwrap()
         };
         let early = resolve();

@@ -13,7 +13,7 @@ pub struct Estimate {
     pub value: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end; `None` if the report only says "at least `low`".
+    /// The upper end; `None` if the report has a lower limit only.
     pub high: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Estimate {
         self.high == Some(self.low)
     }
 
-    /// Whether the interval overlaps `truth`, which has a range of its own.
+    /// Whether the interval overlaps the range of `truth`.
     pub fn covers(&self, truth: Range) -> bool {
         // The report rounds.
         let slack = 0.5_f64.min(1e-3 * truth.high.abs());

@@ -43,7 +43,7 @@ pub struct Calls {
     pub estimated: Share,
     /// Rows that claim to be exact, and are not.
     pub exact_wrong: usize,
-    /// Rows that only say "at least", and those that are right.
+    /// Rows with a lower limit only, and those that are correct.
     pub at_least: Share,
     /// Rows with an interval that are off by a factor of more than 2.
     pub off: usize,

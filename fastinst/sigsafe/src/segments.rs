@@ -59,8 +59,8 @@ impl<T, const SEGMENT: usize, const SEGMENTS: usize> Segments<T, SEGMENT, SEGMEN
             return None;
         }
         let segment = self.segments[index / SEGMENT].load(Ordering::Relaxed);
-        // SAFETY: below the length, the segment is allocated and the element initialized, for as long
-        // as the table exists.
+        // SAFETY: below the length, the segment is allocated and the element initialized, for as
+        // long as the table exists.
         Some(unsafe { (*segment.add(index % SEGMENT)).assume_init_ref() })
     }
 

@@ -3,8 +3,8 @@
 //!
 //! It has two levels: a root for all blocks, whose pages are allocated by the kernel when they are
 //! first written, and leaves. A leaf that has become empty is reused for other blocks. Leaves are
-//! never freed, so reading one late does no harm: for a block that is not in use, the result may be
-//! that of another block, and the caller verifies it. For a block in use, the result is right.
+//! never freed, so a late read is safe: for a block that is not in use, the result may be that of
+//! another block, and the caller verifies it. For a block in use, the result is right.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ const ROOT: usize = (BLOCKS.end as usize).div_ceil(LEAF);
 /// Entries are the number of a slot plus one; 0 for none.
 struct Leaf {
     entries: [AtomicU32; LEAF],
-    /// How many entries are not 0. Changed under the lock of the index's owner.
+    /// The number of entries that are not 0. Changed under the lock of the index's owner.
     used: AtomicU32,
 }
 
@@ -124,6 +124,6 @@ mod tests {
                 INDEX.remove(&mut free, old);
             }
         }
-        assert_eq!(INDEX.leaves(), 2, "three blocks lie in two leaves at most");
+        assert_eq!(INDEX.leaves(), 2, "three blocks are in at most two leaves");
     }
 }

@@ -15,7 +15,7 @@
 //!    call with a retired id finds other ids, or none, and returns an error.
 //! 3. Retiring a group clears the ids in the slot first, then reads the number of calls. Both sides
 //!    store before they load, and these operations have one order for all threads: either the
-//!    retiring thread sees the call, or the call sees that the ids are gone.
+//!    retiring thread sees the call, or the call sees that the ids are retired.
 //! 4. If there is a call in progress, the object is kept until the next group is made or dropped.
 //!    Dropping a group never waits: a call may have been made by a signal handler, or by a thread
 //!    that is stopped.
@@ -84,7 +84,8 @@ use index::{FreeLeaves, Index};
 /// [announced](Group::announce) are passed to them.
 ///
 /// The object is dropped with its group, or, if a call is in progress, when the next group is made
-/// or dropped. A child that was forked while another thread was in a call may keep it for ever.
+/// or dropped. A child that was forked while another thread was in a call may keep it for the life
+/// of the process.
 pub trait Sites: Send + Sync {
     /// Makes the site call `function` whenever it is executed, with the probe's id and two
     /// arguments that the provider documents.
@@ -283,7 +284,7 @@ pub struct ReservedIds {
 }
 
 impl ReservedIds {
-    /// Allocates `count` consecutive ids, in whole blocks of 64.
+    /// Allocates `count` consecutive ids, in complete blocks of 64.
     ///
     /// # Errors
     /// [`Error::TooManyProbes`]: there are not enough consecutive free ids, or too many groups.

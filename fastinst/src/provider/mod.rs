@@ -1,7 +1,8 @@
 //! Providers: the sources of probes.
 //!
-//! A provider knows where sites are, what they look like and when they fire. Ids, callbacks and the
-//! functions that switch a probe are the same for all providers. There are two kinds of probes:
+//! A provider determines where sites are, what they look like and when they fire. Ids, callbacks
+//! and the functions that switch a probe are the same for all providers. There are two kinds of
+//! probes:
 //!
 //! * Permanent probes, which exist as long as the process; if their library is unloaded, they work
 //!   again when it is loaded again. They are in a table of fastinst; [`cyg_profile`] makes them.
@@ -92,8 +93,8 @@ pub fn register(provider: &'static dyn Provider) -> Result<(), Error> {
     PROVIDERS.push_with(|_| provider).map(drop).ok_or(Error::TooManyProviders { limit })
 }
 
-/// Has every registered provider search for sites, and blocks until all have done so. May be called
-/// again, for sites that have appeared since.
+/// Makes all registered providers search for sites, and blocks until they have finished. May be
+/// called again, for sites that have appeared since.
 ///
 /// # Errors
 /// [`Error::CalledFromCallback`]. Objects that cannot be read are skipped, and listed by [`notes`].

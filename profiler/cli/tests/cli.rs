@@ -329,7 +329,7 @@ fn a_report_is_printed_again() {
     );
     assert!(report(&["--callers", "step"]).contains("\nmain    50.0k ±5%  100ms ±10%   100%\n"));
     assert!(report(&["--callees", "main"]).contains("\nstep    50.0k ±5%  100ms ±10%"));
-    assert!(report(&["--callees", "step"]).ends_with("no call was seen\n"));
+    assert!(report(&["--callees", "step"]).ends_with("no call was observed\n"));
     assert!(report(&["--tree"]).contains("  5.0%    100ms"), "{}", report(&["--tree"]));
     // Normalised JSON does not change.
     let normal = report(&["--json"]);

@@ -111,7 +111,7 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
     };
     let mut text = format!("{ends} {}: {calls} calls, {total} in all\n", name_of(&key));
     if arcs.is_empty() {
-        text.push_str("no call was seen\n");
+        text.push_str("no call was observed\n");
         return text;
     }
     text.push_str("share is of this time; ±, >= and <= are 95% intervals\n\n");
@@ -197,7 +197,7 @@ Tree::insert  >=100          -           -
         check(
             "leaf",
             Direction::Callers,
-            "callers of leaf: 3.00M ±3% calls, 30.0ms ±100% in all\nno call was seen\n",
+            "callers of leaf: 3.00M ±3% calls, 30.0ms ±100% in all\nno call was observed\n",
         );
     }
 

@@ -93,7 +93,7 @@ pub struct FunctionReport {
     pub location: Option<String>,
     /// Timed calls. May be 0 for a function that was called.
     pub samples: u64,
-    /// How often it was called.
+    /// The number of its calls.
     #[serde(serialize_with = "json::whole")]
     pub calls: Estimate,
     /// Time spent in its calls, callees included, in nanoseconds. Nested calls of the same function

@@ -15,7 +15,7 @@
 //!    instead.
 //! 4. The roots are nodes that are called from code without probes, with that share of their time,
 //!    and those that nothing calls, with all of it. Below a node that is shown with a share of its
-//!    time, every arc has the same share of its own.
+//!    time, every arc has the same share.
 //! 5. Nodes with less than 0.5 % of the time of all roots are omitted: the tree stays small even if
 //!    there are many paths.
 
@@ -25,7 +25,7 @@ use std::fmt::Write;
 use super::text::{View, shortened};
 use super::{Arc, Caller, FunctionRef, Report, names, units};
 
-/// The smallest share of the whole that is shown.
+/// The smallest share of the total that is shown.
 const SMALLEST: f64 = 0.005;
 /// Maximum number of levels of indentation.
 const DEEPEST: usize = 40;
@@ -365,7 +365,7 @@ mod tests {
         };
         let chain: Vec<Arc> = (1..names.len()).map(|to| arc(to - 1, to)).collect();
         // Two arcs from each of two functions to both of the next: two to the power of fifty paths.
-        // The two roots' times are halved on every level, and are 0.8 % of the whole on the
+        // The two roots' times are halved on every level, and are 0.8 % of the total on the
         // seventh: 2 * (1 + 2 + ... + 64) lines.
         let ladder = (0..50).flat_map(|level| {
             let (from, to) = (2 * level, 2 * level + 2);

@@ -50,7 +50,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB"])
 }
 
-/// What is known of an estimate, in a few characters.
+/// An estimate with its uncertainty, in a few characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Certainty {
     /// A value without error.

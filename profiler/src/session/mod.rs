@@ -1,8 +1,8 @@
 //! A profiling session: from the start of a process to its report.
 //!
-//! Probes are assigned to functions as they are discovered (`probes.rs`), observed in the
-//! ticks of the service thread (`schedule.rs`), and reported (`write.rs`) when the process
-//! ends (`finish.rs`). A forked child starts a session of its own.
+//! Probes are assigned to functions as they are discovered (`probes.rs`), observed in the ticks of
+//! the service thread (`schedule.rs`), and reported (`write.rs`) when the process ends
+//! (`finish.rs`). A forked child starts its own session.
 
 mod finish;
 mod probes;

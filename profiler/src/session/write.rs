@@ -1,4 +1,4 @@
-//! The report of a session: everything measured so far, written as the options say.
+//! The report of a session: everything measured so far, in the format and place of the options.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -65,7 +65,8 @@ impl Session {
         }
     }
 
-    /// Writes the report as the options say. If that fails, it is written to another file.
+    /// Writes the report in the format and place of the options. If that fails, it is written to
+    /// another file.
     pub(super) fn write(&mut self) {
         if fastinst::probe_count() == 0 {
             self.write_why_there_is_none();

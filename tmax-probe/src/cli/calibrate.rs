@@ -46,7 +46,7 @@ pub(super) struct Calibrate {
     #[arg(long, value_name = "FILE.svg|png", value_parser = plot_path)]
     plot: Option<PathBuf>,
 
-    /// Write the calibration to FILE instead of the usual place
+    /// Write the calibration to FILE instead of the default path
     #[arg(long, value_name = "FILE", conflicts_with = "no_save")]
     calibration: Option<PathBuf>,
 
@@ -157,7 +157,7 @@ fn measure(depth: Depth, restart: bool) -> Result<Results, Failure> {
     Ok(Results::new(trials?, Some(costs::measure(ticks_per_us)?)))
 }
 
-/// The long run, with a journal.
+/// Runs the full grid, with a journal.
 fn full(
     machine: &mut ThisMachine,
     restart: bool,
@@ -165,7 +165,7 @@ fn full(
 ) -> Result<Vec<tmax_probe::trial::Trial>, Failure> {
     let path = journal_path().ok_or(Failure {
         code: code::FAILED,
-        message: "no place for the journal: set HOME or XDG_STATE_HOME".into(),
+        message: "no folder for the journal: set HOME or XDG_STATE_HOME".into(),
     })?;
     if restart {
         let _ = std::fs::remove_file(&path);
@@ -173,7 +173,7 @@ fn full(
     let made_by = concat!("tmax-probe ", env!("CARGO_PKG_VERSION"));
     let mut journal = Journal::open(&path, made_by, machine)?;
     if journal.kept() > 0 {
-        say(&format!("going on after {} trials, kept in {}", journal.kept(), path.display()));
+        say(&format!("resuming after {} trials, stored in {}", journal.kept(), path.display()));
     }
     match survey(&mut journal, Depth::Full, progress) {
         Ok(trials) => {
@@ -182,13 +182,13 @@ fn full(
         }
         Err(Error::Interrupted) => Err(Failure {
             code: code::INTERRUPTED,
-            message: format!("interrupted; `tmax-probe --full` goes on from {}", path.display()),
+            message: format!("interrupted; `tmax-probe --full` resumes from {}", path.display()),
         }),
         Err(error) => Err(error.into()),
     }
 }
 
-/// In the XDG state directory.
+/// The path of the journal, in the XDG state directory.
 fn journal_path() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
@@ -240,13 +240,22 @@ fn simulate_many(arguments: &Calibrate, depth: Depth, machines: u64) -> Result<u
     Ok(if unsafe_calibrations > 0 { code::CHECK_FAILED } else { 0 })
 }
 
-/// What to do with the calibration file.
+/// Whether the results of a run agree with the existing calibration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agreement {
+    /// They do not contradict the file, or there is none.
+    Consistent,
+    /// They contain a tear that contradicts the file.
+    Refuted,
+}
+
+/// The change of the calibration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// The new calibration is written.
     Write,
     /// The file is kept: it has more information than this run.
-    Stay,
+    Keep,
     /// The file is removed: it was refuted, and there is no replacement.
     Remove,
     /// There is nothing to write.
@@ -256,20 +265,24 @@ enum Action {
 impl Action {
     /// The action for a valid file with the model `before`, if there is one, and a run that found
     /// `found`.
-    fn choose(before: Option<&Model>, refuted: bool, found: Option<&Model>) -> Self {
+    fn choose(before: Option<&Model>, agreement: Agreement, found: Option<&Model>) -> Self {
         // A run without a result for a parameter has less information than one with a result, but a
         // larger window is new information.
-        let knows_more = |before: &Model, found: &Model| {
+        let has_more_information = |before: &Model, found: &Model| {
             before.window_bytes > found.window_bytes
                 || (before.window_bytes == found.window_bytes
                     && before.t_max_ticks.is_some()
                     && found.t_max_ticks.is_none())
         };
         match (before, found) {
-            (Some(_), None) if refuted => Self::Remove,
-            (Some(before), Some(found)) if !refuted && knows_more(before, found) => Self::Stay,
+            (Some(_), None) if agreement == Agreement::Refuted => Self::Remove,
+            (Some(before), Some(found))
+                if agreement == Agreement::Consistent && has_more_information(before, found) =>
+            {
+                Self::Keep
+            }
             (_, Some(_)) => Self::Write,
-            (Some(_), None) => Self::Stay,
+            (Some(_), None) => Self::Keep,
             (None, None) => Self::Nothing,
         }
     }
@@ -289,15 +302,17 @@ fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     };
     let before = Calibration::read(&path).ok().filter(|before| before.check_host(&results.host).is_ok());
     let before = before.map(|before| before.model);
-    let refuted = before.is_some_and(|before| is_refuted(&before, results));
+    let agreement = before.map_or(Agreement::Consistent, |before| Agreement::of(&before, results));
     let place = path.display();
-    match Action::choose(before.as_ref(), refuted, found.as_ref().map(|found| &found.model)) {
+    match Action::choose(before.as_ref(), agreement, found.as_ref().map(|found| &found.model)) {
         Action::Write => {
             let found = found.expect("there is one to write");
             found.write(&path).map_err(|error| cannot_write(&path, &error))?;
             say(&format!("calibration written to {place}"));
         }
-        Action::Stay => say(&format!("the calibration in {place} knows more, was not refuted, and stays")),
+        Action::Keep => {
+            say(&format!("the calibration in {place} has more information, was not refuted, and is kept"))
+        }
         Action::Remove => {
             std::fs::remove_file(&path).map_err(|source| Error::File { path: path.clone(), source })?;
             say(&format!(
@@ -311,15 +326,19 @@ fn keep(arguments: &Calibrate, results: &Results) -> Result<u8, Failure> {
     Ok(end)
 }
 
-/// Whether the results contain a tear that contradicts this model.
-fn is_refuted(model: &Model, results: &Results) -> bool {
-    let t_max_tore = model.t_max_ticks.is_some_and(|t_max| results.tears.from_wait(t_max).torn_trials > 0);
-    results.tears.refutes(model.window_bytes as u32) || t_max_tore
+impl Agreement {
+    /// Compares the results with this model.
+    fn of(model: &Model, results: &Results) -> Self {
+        let t_max_tore =
+            model.t_max_ticks.is_some_and(|t_max| results.tears.from_wait(t_max).torn_trials > 0);
+        let is_refuted = results.tears.refutes(model.window_bytes as u32) || t_max_tore;
+        if is_refuted { Self::Refuted } else { Self::Consistent }
+    }
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     let message = format!(
-        "the calibration could not be written to {}: {error}; name another place by --calibration FILE and {}",
+        "the calibration could not be written to {}: {error}; choose another path by --calibration FILE and {}",
         path.display(),
         calibration::ENVIRONMENT
     );
@@ -333,26 +352,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_stays_if_it_knows_more_and_goes_if_it_is_refuted() {
+    fn a_file_is_kept_if_it_has_more_information_and_removed_if_it_is_refuted() {
+        use Agreement::{Consistent, Refuted};
         let model = |window_bytes, t_max_ticks: Option<u32>| {
             let wait = if t_max_ticks.is_some() { WaitPolicy::TMax } else { WaitPolicy::Membarrier };
             Some(Model { window_bytes, t_max_ticks, wait })
         };
-        let check = |before: Option<Model>, refuted, found: Option<Model>, expected| {
-            assert_eq!(Action::choose(before.as_ref(), refuted, found.as_ref()), expected);
+        let check = |before: Option<Model>, agreement, found: Option<Model>, expected| {
+            assert_eq!(Action::choose(before.as_ref(), agreement, found.as_ref()), expected);
         };
-        check(None, false, None, Action::Nothing);
-        check(None, false, model(32, None), Action::Write);
+        check(None, Consistent, None, Action::Nothing);
+        check(None, Consistent, model(32, None), Action::Write);
         // The same results again, a shorter T_max, a larger window.
-        check(model(32, Some(900)), false, model(32, Some(800)), Action::Write);
-        check(model(8, Some(900)), false, model(32, None), Action::Write);
+        check(model(32, Some(900)), Consistent, model(32, Some(800)), Action::Write);
+        check(model(8, Some(900)), Consistent, model(32, None), Action::Write);
         // A quick run, or one on a busy machine.
-        check(model(32, Some(900)), false, model(32, None), Action::Stay);
-        check(model(32, None), false, model(8, Some(900)), Action::Stay);
-        check(model(32, None), false, None, Action::Stay);
+        check(model(32, Some(900)), Consistent, model(32, None), Action::Keep);
+        check(model(32, None), Consistent, model(8, Some(900)), Action::Keep);
+        check(model(32, None), Consistent, None, Action::Keep);
         // A tear that contradicts the file.
-        check(model(64, None), true, model(32, None), Action::Write);
-        check(model(64, Some(900)), true, None, Action::Remove);
-        check(model(64, Some(900)), true, model(8, Some(2_000)), Action::Write);
+        check(model(64, None), Refuted, model(32, None), Action::Write);
+        check(model(64, Some(900)), Refuted, None, Action::Remove);
+        check(model(64, Some(900)), Refuted, model(8, Some(2_000)), Action::Write);
     }
 }

@@ -27,7 +27,7 @@ Examples:
   tmax-probe report run.json                   the report of an earlier run";
 
 const AFTER: &str = "\
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: no calibration follows, or the check was blind; 4 a check failed; \
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not known: no calibration results, or the check could not detect tears; 4 a check failed; \
 130 interrupted.
 
 The calibration is written to, and read by wordpatch from, the first of: $FASTINST_CALIBRATION (none: use no calibration),

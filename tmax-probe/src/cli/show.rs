@@ -26,9 +26,9 @@ pub(super) fn run(arguments: &Show) -> Result<u8, Failure> {
         Status::Absent => {
             let places: Vec<_> = candidates().iter().map(|path| path.display().to_string()).collect();
             let looked = if places.is_empty() {
-                "the environment says that none is to be used".to_owned()
+                "disabled by the environment".to_owned()
             } else {
-                format!("nothing at {}; run tmax-probe", places.join(" nor at "))
+                format!("there is no file at {}; run tmax-probe", places.join(" or at "))
             };
             say(&format!("no calibration: {looked}"));
             Ok(code::FAILED)
@@ -46,17 +46,18 @@ fn text(path: &str, calibration: &Calibration) -> String {
     let percent = |share: f64| share * 100.0;
     let window = if evidence.torn_at_border_at_least > 0.0 {
         format!(
-            "of {} trials inside it none tore, {:.2} % at most; {:.1} % or more tear at its border ({level} %)",
+            "of {} trials inside it none tore, at most {:.2} % tear; at its boundary, {:.1} % or more tear ({level} %)",
             evidence.trials_inside_window,
             percent(evidence.torn_inside_at_most),
             percent(evidence.torn_at_border_at_least)
         )
     } else {
-        "the vendors' promise; the run could not tell more".to_owned()
+        "the vendors' guarantee; the run did not support a larger one".to_owned()
     };
     let t_max = model.t_max_ticks.map_or("unknown".into(), |ticks| {
         format!(
-            "{ticks} ticks: {} times the smallest clean wait of {}; of {} trials from there on none tore, {:.2} % at most",
+            "{ticks} ticks: {} times the smallest clean wait of {}; of {} trials with this wait or a longer one none tore, at \
+             most {:.2} % tear",
             evidence.safety_factor,
             evidence.clean_wait_ticks,
             evidence.trials_at_clean_waits,

@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Verify) -> Result<u8, Failure> {
         Verdict::Holds => 0,
         Verdict::Blind => {
             say(
-                "nothing tore that must not, but nothing tore at the window's border either: the check was blind",
+                "no trial tore that must not, but none tore at the window's boundary either: the check could not detect tears",
             );
             code::UNDECIDED
         }
@@ -111,8 +111,8 @@ fn run_watch(
             if let Some(path) = path {
                 let aside = set_aside(path)?;
                 say(&format!(
-                    "the calibration does NOT hold here and is now {}: new processes use the vendors' guarantees; restart those \
-                     that run, and run tmax-probe",
+                    "the calibration does NOT hold here and is now {}: new processes use the vendors' guarantees; restart \
+             running ones, and run tmax-probe",
                     aside.display()
                 ));
             }
@@ -157,7 +157,7 @@ fn text(seen: &Verification) -> String {
     };
     let t_max = seen.t_max_ticks.map_or("unknown".to_owned(), |ticks| format!("{ticks} ticks"));
     let mut text = format!("checked                    window {} bytes, T_max {t_max}\n", seen.window_bytes);
-    text += &line("control, at the border", &seen.control);
+    text += &line("control, at the boundary", &seen.control);
     for at in &seen.inside {
         let place = match at.class {
             4 => "inside a quadword".to_owned(),

@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(seen.window, WindowVerdict::Known { bytes: window });
             let TMaxVerdict::Known { t_max: found, .. } = seen.t_max else { panic!("{:?}", seen.t_max) };
             assert!((t_max..=4 * t_max).contains(&found), "{found} for {t_max}");
-            assert_eq!(seen.from_wait(t_max).torn_trials, 0, "the simulation keeps its promise");
+            assert_eq!(seen.from_wait(t_max).torn_trials, 0, "the simulated T_max is respected");
         }
     }
 

@@ -86,13 +86,9 @@ fn by_one_store(trial: &Trial) -> bool {
 
 /// Mixtures and calls by one store at boundaries for which `at` holds.
 fn count(trials: &[Trial], at: impl Fn(u32) -> bool) -> (Count, Count) {
-    let of_kind = |is_call| {
-        let wanted = |trial: &&Trial| {
-            by_one_store(trial) && at(trial.spec.boundary) && (trial.spec.kernel == Kernel::Call) == is_call
-        };
-        Count::of(trials.iter().filter(wanted))
-    };
-    (of_kind(false), of_kind(true))
+    let stores = trials.iter().filter(|trial| by_one_store(trial) && at(trial.spec.boundary));
+    let (calls, mixtures): (Vec<_>, Vec<_>) = stores.partition(|trial| trial.spec.kernel == Kernel::Call);
+    (Count::of(mixtures), Count::of(calls))
 }
 
 /// By class, in ascending order.

@@ -1,4 +1,4 @@
-//! A trial in a process of its own.
+//! A trial in a separate process.
 //!
 //! The child is this program with a hidden subcommand. It has new pages, a new loop and new
 //! threads, so that trials are as independent of each other as possible, and it may crash: a
@@ -77,14 +77,14 @@ pub(super) fn run_in_child(program: &Path, spec: &Spec, model: Option<Model>) ->
         (Some(trial), _) => Ok(trial),
         (None, Some(libc::SIGINT)) => Err(Error::Interrupted),
         (None, Some(libc::SIGALRM)) => Err(Error::Starved { seconds: limit_of(spec).as_secs() }),
-        // It crashed: it has toggled at least once, whatever it has printed.
+        // It crashed: it has toggled at least once, regardless of its output.
         (None, Some(_)) if spec.kernel == Kernel::Call => {
             let (toggles, milliseconds) = (toggles.max(1), start.elapsed().as_millis() as u32);
             Ok(Trial { toggles, executions: toggles, tears: 1, milliseconds, ..Trial::nothing(spec) })
         }
         (None, _) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().last().unwrap_or("it said nothing");
+            let said = said.lines().last().unwrap_or("it printed nothing");
             Err(child_error(std::io::Error::other(format!("it ended with {}: {said}", output.status))))
         }
     }

@@ -52,7 +52,7 @@ pub(super) struct Code {
     /// The site's forms.
     pub(super) old: [u8; LENGTH as usize],
     pub(super) new: [u8; LENGTH as usize],
-    /// The form that stands in for INT3: only the first byte matters.
+    /// The form in place of INT3: only the first byte matters.
     pub(super) lock: u8,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A trial writes an executor's loop around the site (`code`) into its own pages (`text`), starts
 //! the executors, all on the same code, toggles once all of them run (`patcher`), and adds up the
-//! counts of the executors. Each trial has a process of its own (`child`).
+//! counts of the executors. Each trial runs in a separate process (`child`).
 
 pub mod child;
 mod code;

@@ -6,7 +6,7 @@
 //! ```text
 //! one store        [ .. f f f|b b .. ]           inside the cache line if the site is, else across
 //! protocol         [ . . . . . F f f|            front: the aligned eight bytes before the boundary
-//!                                   |b b . . . . . . ]   back: the aligned eight bytes behind it
+//!                                   |b b . . . . . . ]   back: the aligned eight bytes after it
 //! ```
 
 use std::arch::asm;

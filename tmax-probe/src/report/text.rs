@@ -15,7 +15,7 @@ use crate::trial::{CACHE_LINE, class};
 /// Width of the longest bar.
 const BAR: usize = 40;
 
-/// The whole report.
+/// The complete report.
 pub fn render(results: &Results) -> String {
     let mut text = String::new();
     write(&mut text, results).expect("a string takes all");
@@ -83,20 +83,20 @@ fn window(out: &mut String, tears: &Findings) -> fmt::Result {
         ),
         WindowVerdict::NoControl => writeln!(
             out,
-            "not known: tears were seen across cache lines only, so nothing shows that a tear inside a line would have been seen; \
-             the vendors' 8 bytes stay in force"
+            "not known: there were tears across cache lines only, so tears inside a line might not have been \
+             detected; the vendors' 8 bytes stay in force"
         ),
         WindowVerdict::TooWeak { control, control_at_least, class, class_at_most } => writeln!(
             out,
-            "not known: {} of trials or more tear at {control} bytes, but up to {} may at {class}, which is not well below. Try \
-             again on a quieter machine, or without --quick; until then the vendors' 8 bytes stay in force",
+            "not known: {} of trials or more tear at {control} bytes, but up to {} may tear at {class}, which is not significantly less. \
+             Try again on a quieter machine, or without --quick; until then the vendors' 8 bytes stay in force",
             percent(control_at_least),
             percent(class_at_most)
         ),
         WindowVerdict::NothingIsSafe => writeln!(
             out,
-            "none: code tore inside an aligned quadword, where AMD promises that it does not and no Intel was ever seen to; do not \
-             patch running code on this machine"
+            "none: code tore inside an aligned quadword, where AMD guarantees that it does not and where no Intel was ever \
+             observed to; do not patch running code on this machine"
         ),
     }
 }
@@ -114,17 +114,17 @@ fn t_max(out: &mut String, tears: &Findings) -> fmt::Result {
         ),
         TMaxVerdict::FewTears { torn_trials, .. } => writeln!(
             out,
-            "not known: {torn_trials} trials tore, and {MIN_TORN_TRIALS} are needed to say where tears end; waits stay with membarrier"
+            "not known: {torn_trials} trials tore, and {MIN_TORN_TRIALS} are needed to find where tears end; waits use membarrier"
         ),
         TMaxVerdict::TooWeak { clean, share_below, at_most } => writeln!(
             out,
-            "not known: none tore at waits of {clean} and more, but up to {} may, which is not well below the {} just below; waits \
-             stay with membarrier",
+            "not known: none tore at waits of {clean} and more, but up to {} may tear, which is not significantly less than the {} at \
+             shorter waits; waits use membarrier",
             percent(at_most),
             percent(share_below)
         ),
         TMaxVerdict::NoBound => {
-            writeln!(out, "not known: the longest waits tore too; waits stay with membarrier")
+            writeln!(out, "not known: trials with the longest waits tore too; waits use membarrier")
         }
         TMaxVerdict::NotTried => writeln!(out, "not tried"),
     }
@@ -140,7 +140,7 @@ fn advice(out: &mut String, advice: &Advice, costs: &Costs) -> fmt::Result {
         (WaitPolicy::TMax, Some(ticks)) => format!(", against {ticks} by membarrier"),
         (_, Some(ticks)) => format!(", against {ticks} by T_max"),
     };
-    writeln!(out, "wait           by {name}: {} ticks in the worse situation{other}", advice.wait_ticks)?;
+    writeln!(out, "wait           by {name}: {} ticks in the worst case{other}", advice.wait_ticks)?;
     writeln!(
         out,
         "batch          two waits cost as much as the stores of {} sites ({} ticks each)",
@@ -240,7 +240,7 @@ fn waits(out: &mut String, tears: &Findings) -> fmt::Result {
 
 fn costs(out: &mut String, costs: &Costs) -> fmt::Result {
     let mut line = |ticks: u64, what: &str| writeln!(out, "  {ticks:>8}  {what}");
-    line(costs.store, "store of a patch, code nobody runs")?;
+    line(costs.store, "store of a patch, code not executed")?;
     line(costs.alias_store, "the same through a second mapping")?;
     line(costs.mprotect_pair, "mprotect to writable and back")?;
     line(costs.int3_round_trip, "INT3 through a SIGTRAP handler and back")?;

@@ -1,28 +1,29 @@
-//! What the proofs of the exploration rest on, in one list.
+//! The assumptions on which the results of the exploration depend.
 //!
-//! Each can be [dropped](crate::Scenario::without) from a scenario, and there is a test that shows
-//! what breaks then (`each_assumption_is_needed` in `wordpatch/src/exploration/assumptions.rs`, and
-//! in `callpatch/src/exploration.rs` for the one that only callpatch makes).
+//! Each can be [dropped](crate::Scenario::without) from a scenario, and a test shows a
+//! counterexample without it (`each_assumption_is_needed` in
+//! `wordpatch/src/exploration/assumptions.rs`, and in `callpatch/src/exploration.rs` for the one
+//! that only callpatch makes).
 
-/// Where an assumption comes from.
+/// The basis of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// A manual promises it.
+    /// A manual guarantees it.
     Architectural,
-    /// `tmax-probe` tries to refute it on the machine at hand; the vendors' promise is used until
-    /// it has.
+    /// `tmax-probe` tests it on the machine in use; without a calibration, the vendors' guarantees
+    /// are used instead.
     Measured,
-    /// Nobody promises it, and nothing here measures it.
+    /// It is neither guaranteed nor measured.
     Assumed,
-    /// The library's documentation demands it of its caller.
+    /// It is an obligation of the library's caller.
     Caller,
 }
 
 /// One assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assumption {
-    /// A store inside a fetch window is fetched whole or not at all.
-    StoresAreWhole,
+    /// Instruction fetch never sees part of a store inside a fetch window.
+    StoresAreAtomic,
     /// After a wait, no core executes bytes that were replaced before it began.
     WaitsEndStaleness,
     /// After a fixed time, no core executes bytes that were replaced before it.
@@ -31,15 +32,15 @@ pub enum Assumption {
     WaitsReachEveryCore,
     /// Stores of one processor become visible in program order.
     StoresKeepOrder,
-    /// Fetch gives only bytes that once stood in memory.
-    FetchedBytesStoodThere,
+    /// Instruction fetch returns only bytes that have been in memory.
+    FetchedBytesWereStored,
     /// The return from a signal handler serializes the core.
     HandlerReturnSerializes,
-    /// No thread enters an instruction in its middle.
-    NobodyEntersTheMiddle,
+    /// No thread jumps into the middle of an instruction.
+    NoJumpIntoInstruction,
     /// Only the library writes the text.
-    NobodyElseWrites,
-    /// A thread that meets INT3 can take the signal.
+    NoForeignStores,
+    /// A thread that executes INT3 does not block the signal.
     SigtrapIsDelivered,
 }
 
@@ -47,7 +48,7 @@ impl Assumption {
     /// Every assumption, its status, and its source or reason.
     pub const ALL: [(Self, Status, &str); 10] = [
         (
-            Self::StoresAreWhole,
+            Self::StoresAreAtomic,
             Status::Measured,
             "aligned quadwords: architectural on AMD (APM volume 2, section 7.6.1), assumed on Intel; larger windows: calibration",
         ),
@@ -60,13 +61,12 @@ impl Assumption {
         (
             Self::StalenessIsBounded,
             Status::Assumed,
-            "50,000 ticks, or T_max where it is known; relied on where membarrier is refused in the middle of callpatch::retarget",
+            "50,000 ticks, or T_max if it is known; needed if membarrier is refused in the middle of callpatch::retarget",
         ),
         (
             Self::WaitsReachEveryCore,
             Status::Assumed,
-            "membarrier reaches all threads of the process, not forked children that share its text: for these a bound of \
-             50,000 ticks, or T_max where it is known",
+            "membarrier reaches all threads of the process, not forked children that share its text: for these a bound of 50,000 ticks, or T_max if it is known",
         ),
         (
             Self::StoresKeepOrder,
@@ -74,9 +74,9 @@ impl Assumption {
             "x86-TSO: SDM volume 3, memory ordering; APM volume 2, section 7.2. Locked stores are ordered with all others",
         ),
         (
-            Self::FetchedBytesStoodThere,
+            Self::FetchedBytesWereStored,
             Status::Assumed,
-            "the paper's second assumption; no manual says so of code that is modified while it is executed",
+            "the paper's second assumption; no manual states it for code that is modified while it is executed",
         ),
         (
             Self::HandlerReturnSerializes,
@@ -85,11 +85,15 @@ impl Assumption {
              the kernel returns from signals by IRET or ERETU",
         ),
         (
-            Self::NobodyEntersTheMiddle,
+            Self::NoJumpIntoInstruction,
             Status::Caller,
             "obligation 3 of patch, obligation 3 of CallSite::decode",
         ),
-        (Self::NobodyElseWrites, Status::Caller, "obligation 1 of patch and of CallSite::decode"),
-        (Self::SigtrapIsDelivered, Status::Caller, "obligation 3 of patch; check_sigtrap_unblocked looks"),
+        (Self::NoForeignStores, Status::Caller, "obligation 1 of patch and of CallSite::decode"),
+        (
+            Self::SigtrapIsDelivered,
+            Status::Caller,
+            "obligation 3 of patch; check_sigtrap_unblocked checks it",
+        ),
     ];
 }

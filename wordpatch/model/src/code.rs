@@ -1,9 +1,9 @@
-//! A few bytes of code as a value that can be copied, compared and hashed without allocating.
+//! Bytes of code as a value that can be copied, compared and hashed without allocation.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// The longest x86 instruction, in bytes.
+/// The maximum length of an x86 instruction, in bytes.
 pub const MAX_CODE: usize = 15;
 
 /// Up to [`MAX_CODE`] bytes.
@@ -14,10 +14,10 @@ pub struct Code {
 }
 
 impl Code {
-    /// These bytes.
+    /// Copies these bytes.
     ///
     /// # Panics
-    /// When there are more than [`MAX_CODE`].
+    /// If there are more than [`MAX_CODE`].
     pub fn new(slice: &[u8]) -> Self {
         let mut bytes = [0; MAX_CODE];
         bytes[..slice.len()].copy_from_slice(slice);
@@ -29,7 +29,7 @@ impl Code {
         Self::new(&[0; MAX_CODE][..length])
     }
 
-    /// These bytes and then those of `rest`.
+    /// These bytes, followed by those of `rest`.
     pub(crate) fn followed_by(&self, rest: &[u8]) -> Self {
         Self::new(&[self, rest].concat())
     }

@@ -1,10 +1,10 @@
-//! Cores one by one, to check what [`crate::memory`] says: that one set of versions stands for all
-//! cores.
+//! Individual cores, to check the claim of [`crate::memory`] that one set of versions represents
+//! all cores.
 //!
-//! Each executor has a core of its own, which reads windows, keeps versions of them, elides reads,
-//! executes or abandons what it has fetched, and forgets. It keeps any number of versions of each
-//! window, and an elided read may use any of them. This has many more states; tests compare the
-//! verdicts.
+//! Each executor has its own core, which reads windows, keeps versions of them, elides reads,
+//! executes or abandons the bytes that it has fetched, and forgets versions. It keeps any number of
+//! versions of each window, and an elided read may return any of them. This has many more states;
+//! tests compare the verdicts.
 
 use crate::code::Code;
 use crate::executor::{INT3, Position};
@@ -12,18 +12,18 @@ use crate::explore::Transitions;
 use crate::memory::{Memory, parts};
 use crate::scenario::{Scenario, State, Violation};
 
-/// What a core has of the bytes of one window.
+/// The versions of the bytes of one window that a core has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Fetched {
     address: usize,
     length: usize,
-    /// Versions, each with the waits, one bit each, that it holds up. In order of their bytes.
+    /// Versions in the order of their bytes, each with a bit set of the waits that it delays.
     kept: Vec<(Code, u64)>,
-    /// The version that the next instruction is made of.
+    /// The version that will be part of the next instruction.
     in_flight: Option<(Code, u64)>,
 }
 
-/// What a core has of its site's bytes.
+/// The versions of its site's bytes that a core has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Core(Vec<Fetched>);
 
@@ -41,12 +41,12 @@ impl Core {
         }
     }
 
-    /// A wait begins, which has this mark.
+    /// Marks the versions that are outdated when a wait begins.
     pub(crate) fn mark(&mut self, memory: &Memory, mark: u64) {
         self.each(memory, |is_now, marks| if is_now { *marks &= !mark } else { *marks |= mark });
     }
 
-    /// Nobody waits for these any more.
+    /// Removes the marks of waits that have ended.
     pub(crate) fn clear(&mut self, memory: &Memory, of: u64) {
         self.each(memory, |_, marks| *marks &= !of);
     }
@@ -57,7 +57,7 @@ impl Core {
         all.into_iter().any(|(_, marks)| marks & mark != 0)
     }
 
-    /// A version that does not stand in memory.
+    /// A version that differs from memory.
     pub(crate) fn outdated(&self, memory: &Memory) -> Option<Code> {
         self.0.iter().find_map(|Fetched { address, length, kept, .. }| {
             let now = memory.read(*address, *length);
@@ -66,7 +66,7 @@ impl Core {
     }
 }
 
-/// Adds what the core of executor `me` can do wherever the thread is.
+/// Adds the transitions of the core of executor `me` that do not depend on the thread's position.
 pub(crate) fn forget(state: &State, me: usize, out: &mut Transitions<State, Violation>) {
     for (part, fetched) in state.cores[me].0.iter().enumerate() {
         for (number, (bytes, _)) in fetched.kept.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn forget(state: &State, me: usize, out: &mut Transitions<State, Viol
     }
 }
 
-/// Adds what executor `me` can do at its site.
+/// Adds the transitions of executor `me` at its site.
 pub(crate) fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<State, Violation>) {
     let site = &scenario.sites[scenario.executors[me]];
     for (part, Fetched { address, length, kept, in_flight }) in state.cores[me].0.iter().enumerate() {

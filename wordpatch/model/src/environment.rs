@@ -1,15 +1,15 @@
-//! What the library under exploration calls instead of the machine: reads and stores of text, the
-//! table of sites, waits.
+//! The functions that the library under exploration calls in place of the machine: reads and stores
+//! of text, the site table, waits.
 //!
 //! A driver is a deterministic function of the answers to its [operations](Operation). So it needs
-//! no coroutine: to find out what it does after some answers, it is run from its beginning in a
-//! *replay*, which gives it these answers again, and is unwound at the first operation that has
-//! none. Each function here returns `None` on a thread that replays nothing; the library then does
-//! what it always does.
+//! no coroutine: to find its next operation after some answers, it is run from its beginning in a
+//! *replay*, which gives it these answers again, and is unwound at the first operation without an
+//! answer. Each function here returns `None` on a thread without a replay; the library then uses
+//! the machine.
 //!
-//! While the driver is unwound, its guards are dropped and may ask for more. These operations never
-//! happened: they get answers that end whatever asks for them (nothing matches, every wait is
-//! refused), and leave no trace.
+//! While the driver is unwound, its guards are dropped and may request further operations. These
+//! are not part of the execution: their answers make the guards end (nothing matches, every wait is
+//! refused), and they are not recorded.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,31 +20,31 @@ use std::rc::Rc;
 
 use crate::code::Code;
 
-/// What a driver asks for. The text it sees is that of `memory.rs`.
+/// An operation that a driver requests. The text is that of `memory.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read bytes of text.
     Read {
         /// The first byte.
         address: usize,
-        /// How many.
+        /// The number of bytes.
         length: usize,
     },
-    /// Replace `old` by `new`, if `old` stands there, in one locked store.
+    /// Compare bytes with `old` and replace them by `new` if they are equal, in one locked store.
     Exchange {
         /// The first byte.
         address: usize,
-        /// What must stand there.
+        /// The expected bytes.
         old: Code,
-        /// What is to stand there.
+        /// The new bytes.
         new: Code,
     },
     /// Acquire the record of a site in the table.
-    Take {
+    Acquire {
         /// The site's address.
         site: usize,
     },
-    /// Note in the record that INT3 may stand at the site.
+    /// Record that INT3 may be at the site.
     Lock {
         /// The site's address.
         site: usize,
@@ -58,22 +58,21 @@ pub enum Operation {
         /// The site's address.
         site: usize,
     },
-    /// Look whether the record says that INT3 may stand there.
+    /// Read from the record whether INT3 may be at the site.
     IsLocked {
         /// The site's address.
         site: usize,
     },
-    /// Read the clock after all earlier stores: a wait may count from here.
+    /// Read the clock after all earlier stores, to start a wait.
     Clock,
-    /// Ask whether no core executes bytes that were replaced before the clock was read.
+    /// Poll whether no core executes bytes that were replaced before the clock was read.
     IsVisible {
-        /// What the clock gave.
+        /// The time that was read.
         since: u64,
     },
-    /// Wait for as long as staleness is assumed to last at most, counted from when the clock was
-    /// read. Cannot be refused.
+    /// Wait for the assumed bound on staleness, since the clock was read. Cannot be refused.
     WaitForBound {
-        /// What the clock gave.
+        /// The time that was read.
         since: u64,
     },
 }
@@ -85,19 +84,19 @@ pub enum Answer {
     Yes,
     /// Not done, or no.
     No,
-    /// These bytes stand there.
+    /// The bytes found.
     Found(Code),
-    /// The kernel does not allow it.
+    /// The kernel refuses it.
     Refused,
 }
 
 impl Operation {
-    /// The answer to an operation that never happens.
+    /// The answer to an operation during unwinding.
     fn inert(&self) -> Answer {
         match self {
             Self::Read { length, .. } => Answer::Found(Code::zeros(*length)),
             Self::Exchange { old, .. } => Answer::Found(Code::zeros(old.len())),
-            Self::Take { .. } => Answer::No,
+            Self::Acquire { .. } => Answer::No,
             Self::Lock { .. }
             | Self::Release { .. }
             | Self::IsLocked { .. }
@@ -108,18 +107,18 @@ impl Operation {
     }
 }
 
-/// How far a driver gets with the answers that are known.
+/// The state of a driver after the known answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Reached {
-    /// It asks for this.
+    /// It requests an operation.
     Asks {
         operation: Operation,
-        /// Whether it keeps forks from happening now.
+        /// Whether it currently excludes forks.
         in_step: bool,
-        /// Whether it did not at some moment since its last operation.
+        /// Whether it has not excluded forks at some time since its last operation.
         forkable: bool,
     },
-    /// It has returned, and says of each change whether it was made.
+    /// It has returned whether each change was made.
     Returned(Rc<[bool]>),
     /// It has panicked.
     Panicked(Rc<str>),
@@ -131,7 +130,7 @@ struct Replay {
     next: usize,
     /// The first operation without an answer. Once there is one, the driver is being unwound.
     pending: Option<Operation>,
-    /// How many steps it is in that exclude forks.
+    /// The number of nested steps that exclude forks.
     steps: usize,
     forkable: bool,
     clock: u64,
@@ -139,15 +138,15 @@ struct Replay {
 
 thread_local! {
     static REPLAY: RefCell<Option<Replay>> = const { RefCell::new(None) };
-    /// How many replays this thread has begun.
+    /// The number of replays that this thread has started.
     static REPLAYS: Cell<u64> = const { Cell::new(0) };
-    /// The fetch window that the library assumes; 0 when it is not for the model to say.
+    /// The fetch window that the library assumes; 0 if the model does not set it.
     static WINDOW: Cell<usize> = const { Cell::new(0) };
-    /// Instructions that were copied out of line. A copy is known by its number here.
+    /// Instructions that were copied out of line. A copy is identified by its index.
     static COPIES: RefCell<Vec<Code>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a driver is unwound with.
+/// The payload with which a driver is unwound.
 struct Suspended;
 
 /// Runs `driver` with these answers, in a library that assumes this fetch window.
@@ -160,10 +159,10 @@ pub(crate) fn replay(
     let replay = Replay { answered, next: 0, pending: None, steps: 0, forkable: true, clock: 0 };
     assert!(REPLAY.replace(Some(replay)).is_none(), "a replay inside a replay");
     let result = with_window(window, || catch_unwind(AssertUnwindSafe(driver)));
-    let replay = REPLAY.take().expect("a replay is under way");
+    let replay = REPLAY.take().expect("the replay that was set above");
     match (result, replay.pending) {
         (Err(payload), Some(operation)) if payload.is::<Suspended>() => {
-            // `steps` is as it was when the driver was suspended.
+            // `steps` has not changed since the driver was suspended.
             Reached::Asks { operation, in_step: replay.steps > 0, forkable: replay.forkable }
         }
         (Ok(made), None) => {
@@ -188,7 +187,7 @@ pub fn with_window<R>(window: usize, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The fetch window that the library has to assume on this thread.
+/// The fetch window that the library must assume on this thread.
 pub fn window() -> Option<usize> {
     Some(WINDOW.get()).filter(|window| *window != 0)
 }
@@ -218,7 +217,7 @@ fn ask(operation: Operation) -> Option<Answer> {
     }
 }
 
-/// The bytes that stand there.
+/// Reads bytes.
 pub fn read(address: usize, length: usize) -> Option<Code> {
     match ask(Operation::Read { address, length })? {
         Answer::Found(found) => Some(found),
@@ -226,7 +225,7 @@ pub fn read(address: usize, length: usize) -> Option<Code> {
     }
 }
 
-/// Replaces `old` by `new`, or gives what stands there.
+/// Replaces `old` by `new`, or returns the bytes found.
 pub fn exchange(address: usize, old: &[u8], new: &[u8]) -> Option<Result<(), Code>> {
     match ask(Operation::Exchange { address, old: Code::new(old), new: Code::new(new) })? {
         Answer::Found(found) => Some(Err(found)),
@@ -234,13 +233,13 @@ pub fn exchange(address: usize, old: &[u8], new: &[u8]) -> Option<Result<(), Cod
     }
 }
 
-/// Acquires a site's record; gives whether it was free.
-pub fn take(site: usize) -> Option<bool> {
-    Some(ask(Operation::Take { site })? == Answer::Yes)
+/// Acquires a site's record; returns whether it was free.
+pub fn acquire(site: usize) -> Option<bool> {
+    Some(ask(Operation::Acquire { site })? == Answer::Yes)
 }
 
-/// Notes in the record that INT3 may stand there instead of `old`, and that threads go on in `copy`
-/// (of [`copy_of`]).
+/// Records that INT3 may replace `old` at the site, and that threads continue in `copy` (of
+/// [`copy_of`]).
 pub fn lock(site: usize, copy: usize, old: &[u8]) -> Option<()> {
     let copy = COPIES.with_borrow(|copies| copies.get(copy).copied())?;
     ask(Operation::Lock { site, old: Code::new(old), copy }).map(drop)
@@ -251,12 +250,12 @@ pub fn release(site: usize) -> Option<()> {
     ask(Operation::Release { site }).map(drop)
 }
 
-/// Whether the record says that INT3 may stand there.
+/// Whether the record is locked: INT3 may be at the site.
 pub fn is_locked(site: usize) -> Option<bool> {
     Some(ask(Operation::IsLocked { site })? == Answer::Yes)
 }
 
-/// What stands for the out-of-line copy of this instruction.
+/// The index of the out-of-line copy of this instruction.
 pub fn copy_of(instruction: &[u8]) -> Option<usize> {
     if REPLAY.with_borrow(Option::is_none) {
         return None;
@@ -293,17 +292,17 @@ pub fn is_visible(since: u64) -> Option<Result<bool, Refused>> {
     })
 }
 
-/// Waits for as long as staleness is assumed to last at most after this time.
+/// Waits for the assumed bound on staleness after this time.
 pub fn wait_for_bound(since: u64) -> Option<()> {
     ask(Operation::WaitForBound { since }).map(drop)
 }
 
-/// Says that forks are excluded from now on. Gives whether that was noted.
+/// Excludes forks from now on. Returns whether a driver is being replayed.
 pub fn step_begins() -> bool {
     change_steps(1)
 }
 
-/// Says that forks are not excluded any more.
+/// Ends the exclusion of forks. Returns whether a driver is being replayed.
 pub fn step_ends() -> bool {
     change_steps(-1)
 }
@@ -324,7 +323,7 @@ pub struct PerReplay<T: 'static> {
 }
 
 impl<T> PerReplay<T> {
-    /// A static that begins as what `make` gives.
+    /// A static whose initial value is that of `make`.
     pub const fn new(make: fn() -> T) -> Self {
         Self { make }
     }
@@ -333,8 +332,8 @@ impl<T> PerReplay<T> {
 impl<T: 'static> Deref for PerReplay<T> {
     type Target = T;
 
-    /// Values are never freed: who has a guard of one may keep it beyond the replay. There are few,
-    /// and replays are short.
+    /// Values are never freed, because guards of them may outlive the replay. There are few of
+    /// them, and replays are short.
     fn deref(&self) -> &T {
         type Values = HashMap<usize, (u64, &'static dyn Any)>;
         thread_local! {

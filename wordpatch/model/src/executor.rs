@@ -1,15 +1,15 @@
-//! A thread that executes the instruction of one site again and again.
+//! A thread that executes the instruction of one site repeatedly.
 //!
 //! At the site, it executes any combination of the versions that a core may still have of the
-//! windows which the instruction touches: see [`crate::memory`].
+//! windows of the instruction: see [`crate::memory`].
 //!
 //! # The trap
-//! A thread that runs INT3 does what the trap handler does, one access of the site table at a time.
-//! It looks at the site's record, and goes on in the copy if the site is locked; else it reads the
-//! site's byte, and runs the site again if that is no INT3; else it looks at the record again, and
-//! takes the INT3 for somebody else's if nothing has changed. The copy runs whenever the thread
-//! gets to it, which no wait of a patcher bounds. (The library's own handler and table are run in
-//! every order of their memory accesses by its `interleavings`.)
+//! A thread that executes INT3 makes the steps of the trap handler, one access of the site table at
+//! a time. It reads the site's record, and continues in the copy if the site is locked. Otherwise
+//! it reads the site's byte, and executes the site again if that is not INT3. Otherwise it reads
+//! the record again, and considers the INT3 foreign if the record has not changed. The copy is
+//! executed at any later time, which no wait of a patcher bounds. (The `interleavings` of wordpatch
+//! run the actual handler and table in every order of their memory accesses.)
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -20,23 +20,23 @@ use crate::scenario::{Scenario, State, Violation};
 /// The one-byte breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
 
-/// Where the thread is.
+/// The position of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Position {
     /// At the site.
     Fetching,
     /// INT3 was executed.
     Trapped,
-    /// The site's record was not locked; `changed` if it is another now.
+    /// The site's record was not locked; `changed` if it has changed since.
     NotLocked { changed: bool },
-    /// Then an INT3 was read there.
+    /// After that, an INT3 was read at the site.
     StillInt3 { changed: bool },
-    /// Going on in the out-of-line copy of this instruction.
+    /// In the out-of-line copy of this instruction.
     OutOfLine(Code),
 }
 
 impl Position {
-    /// A record changes: whoever looks at it again will see that.
+    /// Records that the site's record has changed, which the thread sees when it reads it again.
     pub(crate) fn notice(&mut self) {
         if let Self::NotLocked { changed } | Self::StillInt3 { changed } = self {
             *changed = true;
@@ -44,19 +44,19 @@ impl Position {
     }
 }
 
-/// What a trapped thread does.
+/// The handler of trapped threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// As the library's.
+    /// The library's.
     OutOfLine,
-    /// As the paper has it: "these threads will go into a signal handler and spin until the patch
-    /// has been completely applied".
+    /// The paper's: "these threads will go into a signal handler and spin until the patch has been
+    /// completely applied".
     Spin,
-    /// As the library's, but an INT3 whose site is not locked is taken for somebody else's at once.
+    /// The library's, but an INT3 at a site that is not locked is considered foreign at once.
     Hasty,
 }
 
-/// Adds what executor `me` can do.
+/// Adds the transitions of executor `me`.
 pub(crate) fn transitions(
     scenario: &Scenario,
     state: &State,
@@ -96,9 +96,9 @@ fn fetch(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<St
         } else if !std::mem::replace(&mut executes, true) {
             out.push_arrival(me, text, Ok(state.clone()));
         }
-        if scenario.dropped == Some(Assumption::NobodyEntersTheMiddle) {
+        if scenario.dropped == Some(Assumption::NoJumpIntoInstruction) {
             for entry in 1..bytes.len() {
-                // Whoever branches there means the end of the old instruction.
+                // A branch there expects the tail of the old instruction.
                 let tail = Code::new(&bytes[entry..]);
                 if tail[..] != site.initial[entry..] {
                     let text = format_args!("executor {me} enters the middle and executes {tail}");
@@ -142,12 +142,12 @@ fn trap(scenario: &Scenario, state: &State, me: usize, out: &mut Transitions<Sta
         Position::StillInt3 { changed } => {
             let again = changed && scenario.handler != Handler::Hasty;
             let next = if again { at(Position::Trapped) } else { Err(Violation::ForeignTrap) };
-            let text = format_args!("executor {me} in the handler looks at the record again");
+            let text = format_args!("executor {me} in the handler reads the record again");
             out.push_by(me, text, next);
         }
         Position::OutOfLine(bytes) => {
             if scenario.dropped == Some(Assumption::HandlerReturnSerializes) {
-                // What stood at the copy's place before, which this core has fetched.
+                // The core may have fetched earlier contents of the copy's memory.
                 let before = Code::new(&vec![INT3; bytes.len()]);
                 let text = format_args!("executor {me} executes what stood at the copy's place: {before}");
                 out.push_by(me, text, Err(Violation::Mixture(before)));

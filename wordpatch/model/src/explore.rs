@@ -1,15 +1,14 @@
-//! Visits every state that a model can reach, breadth first, and tells the shortest way to one that
-//! is wrong.
+//! Visits every state that a model can reach, breadth first, and returns the shortest path to a
+//! flaw.
 //!
-//! What can be wrong:
-//! 1. a transition, or a state, that the model itself calls a violation;
-//! 2. a state from which no end can be reached any more: a deadlock, or a livelock that nothing
-//!    leads out of;
-//! 3. a state in which a thread that must depend on nobody cannot do what it came for by its own
-//!    transitions, all other threads standing still.
+//! Flaws are
+//! 1. a transition or a state that the model reports as a violation;
+//! 2. a state from which no end state can be reached: a deadlock or a livelock;
+//! 3. a state in which a thread that must be independent of others cannot reach its goal by its own
+//!    transitions, without steps of other threads.
 //!
-//! States are kept whole and compared whole; the hash only finds them, so no state is ever taken
-//! for another.
+//! States are stored and compared completely; hashes are only used to find them, so two states are
+//! never confused.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,24 +17,24 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A transition system.
 pub trait Model {
-    /// What a state holds.
+    /// A state.
     type State: Clone + Eq + Hash;
-    /// What can be wrong with it.
+    /// A violation.
     type Violation: Clone + fmt::Debug + PartialEq;
 
-    /// Where it begins.
+    /// The initial state.
     fn initial(&self) -> Self::State;
 
     /// Adds every transition out of `state`.
     fn transitions(&self, state: &Self::State, out: &mut Transitions<Self::State, Self::Violation>);
 
-    /// What is wrong with `state`, if anything.
+    /// The violation in `state`, if there is one.
     fn judge(&self, state: &Self::State) -> Option<Self::Violation>;
 
-    /// Whether everybody who has something to finish has finished it.
+    /// Whether all threads that must finish have finished.
     fn is_end(&self, state: &Self::State) -> bool;
 
-    /// How many threads must depend on nobody. They are numbered from 0.
+    /// The number of threads that must be independent of others. They are numbered from 0.
     fn independent(&self) -> usize;
 }
 
@@ -43,22 +42,22 @@ pub trait Model {
 struct Transition<S, V> {
     /// The independent thread that makes it.
     by: Option<usize>,
-    /// Whether that thread thereby does what it came for.
+    /// Whether that thread reaches its goal by it.
     arrives: bool,
-    /// What happens, in words; empty unless asked for.
+    /// A description; empty unless requested.
     text: String,
     next: Result<S, V>,
 }
 
 /// The transitions out of one state.
 pub struct Transitions<S, V> {
-    tell: bool,
+    with_text: bool,
     list: Vec<Transition<S, V>>,
 }
 
 impl<S, V> Transitions<S, V> {
-    fn new(tell: bool) -> Self {
-        Self { tell, list: Vec::new() }
+    fn new(with_text: bool) -> Self {
+        Self { with_text, list: Vec::new() }
     }
 
     /// A transition of a thread that may depend on others.
@@ -77,28 +76,28 @@ impl<S, V> Transitions<S, V> {
     }
 
     fn add(&mut self, by: Option<usize>, arrives: bool, text: fmt::Arguments<'_>, next: Result<S, V>) {
-        let text = if self.tell { text.to_string() } else { String::new() };
+        let text = if self.with_text { text.to_string() } else { String::new() };
         self.list.push(Transition { by, arrives, text, next });
     }
 }
 
-/// What is wrong.
+/// A flaw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flaw<V> {
-    /// The model says so.
+    /// A violation that the model has reported.
     Violation(V),
-    /// No end can be reached any more.
+    /// No end state can be reached any more.
     NoEnd,
     /// This thread waits for another one.
     Depends(usize),
 }
 
-/// What is wrong, and the shortest way there.
+/// A flaw, and the shortest path to it.
 #[derive(Clone, Debug)]
 pub struct Counterexample<V> {
-    /// What is wrong.
+    /// The flaw.
     pub flaw: Flaw<V>,
-    /// What happens, in order.
+    /// The steps, in order.
     pub trace: Vec<String>,
 }
 
@@ -111,12 +110,12 @@ impl<V: fmt::Debug> fmt::Display for Counterexample<V> {
     }
 }
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Exploration<V> {
-    /// How many states there are; up to the counterexample if there is one.
+    /// The number of states, up to the counterexample if there is one.
     pub states: usize,
-    /// The first thing that is wrong.
+    /// The first flaw.
     pub counterexample: Option<Counterexample<V>>,
 }
 
@@ -144,7 +143,7 @@ impl<S: Eq + Hash> Seen<S> {
                     return number;
                 }
                 Entry::Occupied(taken) if self.states[*taken.get() as usize] == state => return *taken.get(),
-                // Two states of one hash: the next number will do.
+                // Two states with the same hash: the next hash is tried.
                 Entry::Occupied(_) => hash = hash.wrapping_add(1),
             }
         }
@@ -158,7 +157,7 @@ struct Edge {
     arrives: bool,
 }
 
-/// Explores `model` to the end, or to the first thing that is wrong.
+/// Explores `model` completely, or up to the first flaw.
 pub fn explore<M: Model>(model: &M) -> Exploration<M::Violation> {
     let mut seen = Seen { states: Vec::new(), parents: Vec::new(), by_hash: HashMap::new() };
     seen.number(model.initial(), 0);
@@ -213,7 +212,7 @@ fn texts<M: Model>(model: &M, state: &M::State) -> Vec<Transition<M::State, M::V
     out.list
 }
 
-/// What happens from the initial state to this one.
+/// The steps from the initial state to this one.
 fn trace_to<M: Model>(model: &M, seen: &Seen<M::State>, mut state: u32) -> Vec<String> {
     let mut trace = Vec::new();
     while state != 0 {
@@ -228,7 +227,7 @@ fn trace_to<M: Model>(model: &M, seen: &Seen<M::State>, mut state: u32) -> Vec<S
     trace
 }
 
-/// The first state from which no goal can be reached by the edges that `usable` lets pass.
+/// The first state from which no goal can be reached by `usable` edges.
 fn first_that_cannot_reach(goals: Vec<bool>, edges: &[Edge], usable: impl Fn(&Edge) -> bool) -> Option<u32> {
     // The edges sorted by where they lead, so that they can be followed backwards.
     let mut starts = vec![0_u32; goals.len() + 1];

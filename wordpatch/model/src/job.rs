@@ -1,8 +1,8 @@
-//! Calls of the library, as drivers that the exploration can stop at each operation.
+//! Calls of the library, as drivers that the exploration can suspend at each operation.
 //!
-//! A call's states are the nodes of a tree: each stands for the answers that led to it, and its
-//! children for the answers to its next operation. A node is made by one
-//! [replay](crate::environment::replay), the first time an exploration gets there.
+//! The states of a call are the nodes of a tree: each represents the answers that have led to it,
+//! and its children the answers to its next operation. A node is created by a
+//! [replay](crate::environment::replay) when an exploration first reaches it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,41 +11,41 @@ use std::rc::Rc;
 use crate::code::Code;
 use crate::environment::{Answer, Operation, Reached, replay};
 
-/// What a call makes of a site if it succeeds.
+/// The change of a site by a call that succeeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     /// Number of the site in the scenario.
     pub site: usize,
-    /// The whole instruction before.
+    /// The old instruction.
     pub old: Code,
-    /// The whole instruction after.
+    /// The new instruction.
     pub new: Code,
-    /// How many of its bytes the call names. It succeeds whatever the others are, and keeps them.
+    /// The number of bytes given in the call. It keeps the others, and succeeds regardless of them.
     pub named: usize,
 }
 
 impl Change {
-    /// A call that names the whole instruction.
+    /// The change by a call with all bytes of the instruction.
     pub fn new(site: usize, old: &[u8], new: &[u8]) -> Self {
         Self { site, old: Code::new(old), new: Code::new(new), named: old.len() }
     }
 
-    /// What the call makes of these bytes, if it succeeds.
+    /// The result of the call for these bytes, if it succeeds.
     pub(crate) fn apply(&self, bytes: &Code) -> Option<Code> {
         let rest = bytes.strip_prefix(&self.old[..self.named])?;
         Some(Code::new(&self.new[..self.named]).followed_by(rest))
     }
 }
 
-/// One or more calls of the library in a row, made by one thread. Copies share what was found out
-/// about it.
+/// A sequence of calls of the library by one thread. Clones share the nodes that are known.
 #[derive(Clone)]
 pub struct Job {
     shared: Rc<Shared>,
-    /// The wait that does not wait, for defects: counted from 0 in the order in which waits begin.
+    /// The number of the wait that is skipped, for defects: counted from 0 in the order in which
+    /// waits begin.
     pub(crate) skipped_wait: Option<usize>,
     /// Whether it does not acquire its sites, for defects.
-    pub(crate) owns_nothing: bool,
+    pub(crate) skips_ownership: bool,
 }
 
 struct Shared {
@@ -61,14 +61,14 @@ struct Node {
     answer: Answer,
     reached: Reached,
     children: Vec<(Answer, usize)>,
-    /// How often it has asked the same thing in vain.
-    in_vain: usize,
-    /// How often it has read the clock.
+    /// The number of previous polls of the same wait.
+    polls: usize,
+    /// The number of times that it has read the clock.
     clocks: u64,
 }
 
 impl Job {
-    /// Calls in a library that assumes this fetch window. The driver says of each change whether it
+    /// Calls of a library that assumes this fetch window. The driver returns whether each change
     /// was made.
     pub fn new(
         name: impl Into<String>,
@@ -83,25 +83,24 @@ impl Job {
             driver: Box::new(driver),
             nodes: RefCell::default(),
         };
-        Self { shared: Rc::new(shared), skipped_wait: None, owns_nothing: false }
+        Self { shared: Rc::new(shared), skipped_wait: None, skips_ownership: false }
     }
 
-    /// The same, with a wait (counted from 0 in the order in which waits begin) that is over at
-    /// once.
+    /// The same, with a wait (counted from 0 in the order in which waits begin) that ends at once.
     pub fn without_wait(self, which: usize) -> Self {
         Self { skipped_wait: Some(which), ..self }
     }
 
-    /// The same, without acquiring its sites or noting that they are locked.
+    /// The same, without acquiring and locking its sites.
     pub fn without_owning(self) -> Self {
-        Self { owns_nothing: true, ..self }
+        Self { skips_ownership: true, ..self }
     }
 
     pub(crate) fn changes(&self) -> &[Change] {
         &self.shared.changes
     }
 
-    /// Where the driver is before its first operation.
+    /// The node of the driver before its first operation.
     pub(crate) fn start(&self) -> usize {
         if self.shared.nodes.borrow().is_empty() {
             let root = self.make(0, Answer::Yes, Vec::new());
@@ -110,7 +109,7 @@ impl Job {
         0
     }
 
-    /// Where the driver is after this answer to the operation that it asks for at `node`.
+    /// The node of the driver after this answer to its operation at `node`.
     pub(crate) fn after(&self, node: usize, answer: Answer) -> usize {
         let nodes = self.shared.nodes.borrow();
         let known = nodes[node].children.iter().find(|(given, _)| *given == answer);
@@ -144,24 +143,24 @@ impl Job {
     fn make(&self, parent: usize, answer: Answer, answered: Vec<(Operation, Answer)>) -> Node {
         let asked = |of: &&(Operation, Answer)| matches!(of.0, Operation::Clock);
         let clocks = answered.iter().filter(asked).count() as u64;
-        let in_vain = match answered.last() {
-            Some((Operation::IsVisible { .. }, Answer::No)) => self.shared.nodes.borrow()[parent].in_vain + 1,
+        let polls = match answered.last() {
+            Some((Operation::IsVisible { .. }, Answer::No)) => self.shared.nodes.borrow()[parent].polls + 1,
             _ => 0,
         };
         let reached = replay(answered, self.shared.window, &*self.shared.driver);
-        Node { parent, answer, reached, children: Vec::new(), in_vain, clocks }
+        Node { parent, answer, reached, children: Vec::new(), polls, clocks }
     }
 
     pub(crate) fn reached(&self, node: usize) -> Reached {
         self.shared.nodes.borrow()[node].reached.clone()
     }
 
-    /// How often the driver has asked at `node` in vain whether a wait is over.
-    pub(crate) fn in_vain(&self, node: usize) -> usize {
-        self.shared.nodes.borrow()[node].in_vain
+    /// The number of polls of the wait at `node` that were answered by no.
+    pub(crate) fn polls(&self, node: usize) -> usize {
+        self.shared.nodes.borrow()[node].polls
     }
 
-    /// How often the driver has read the clock before it came to `node`.
+    /// The number of times that the driver has read the clock before `node`.
     pub(crate) fn clocks(&self, node: usize) -> u64 {
         self.shared.nodes.borrow()[node].clocks
     }
@@ -179,13 +178,13 @@ impl fmt::Debug for Job {
     }
 }
 
-/// What one thread has to do.
+/// The calls of one thread.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) jobs: Vec<Job>,
     /// Whether the kernel may refuse waits from any of them on.
     pub(crate) refusable: bool,
-    /// Whether a question whether a wait is over may be answered by no.
+    /// Whether a poll of a wait may be answered by no.
     pub(crate) polls: bool,
 }
 
@@ -195,12 +194,12 @@ impl Program {
         Self { jobs: jobs.into_iter().collect(), refusable: false, polls: false }
     }
 
-    /// The same where the kernel may refuse waits, from any of them on.
+    /// The same, but the kernel may refuse waits, from any wait on.
     pub fn refusable(self) -> Self {
         Self { refusable: true, ..self }
     }
 
-    /// The same where waits may be found not to be over, once each time.
+    /// The same, but a wait may be polled once before it is over.
     pub fn polling(self) -> Self {
         Self { polls: true, ..self }
     }

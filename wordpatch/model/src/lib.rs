@@ -1,40 +1,40 @@
-//! Patches of running code under the paper's memory model, executable: an exhaustive search through
-//! everything it allows.
+//! An executable version of the paper's memory model for patches of running code, and an exhaustive
+//! search of all executions that it allows.
 //!
 //! The paper is "Living on the Edge: Rapid-Toggling Probes with Cross-Modification on x86" (PLDI
-//! 2016); the model is that of its section 3, extended by what processors were seen to do.
+//! 2016); the model is that of its section 3, extended by behaviour that was observed on
+//! processors.
 //!
 //! # What is explored
-//! * The library's own drivers, unchanged. In a build with `--cfg model`, `wordpatch` asks the
-//!   [`environment`] for what it otherwise asks the machine and the kernel: text, the table of
-//!   sites, the clock and waits. `callpatch` comes along, since it writes text and waits by
-//!   `wordpatch` only.
-//! * [`Job`]s are calls of the library; a [`Program`] is what one thread calls; a [`Scenario`] has
-//!   sites, executors and patchers.
-//! * [`explore`](explore::explore) visits every state, breadth first, and gives the shortest
+//! * The library's own drivers, unchanged. In a build with `--cfg model`, `wordpatch` uses the
+//!   [`environment`] in place of the machine and the kernel: for text, the site table, the clock
+//!   and waits. This includes `callpatch`, which writes text and waits through `wordpatch` only.
+//! * [`Job`]s are calls of the library; a [`Program`] is the sequence of calls of one thread; a
+//!   [`Scenario`] has sites, executors and patchers.
+//! * [`explore`](explore::explore) visits all states, breadth first, and returns the shortest
 //!   counterexample.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch -p callpatch --lib --target-dir target/model exploration
 //! ```
 //!
-//! `-- --nocapture` prints how many states each scenario has, and the counterexample to each
-//! defect. The results of one such run are in `record.md` next to this crate's sources.
+//! `-- --nocapture` prints the number of states of each scenario, and the counterexample for each
+//! defect. `record.md` in this crate's folder contains the results of a run.
 //!
 //! # Assumptions
 //! [`Assumption::ALL`] lists them, each with its status. Dropping any of them gives a
 //! counterexample.
 //!
-//! # What is left out
+//! # Not covered
 //! * The store instruction itself, the choice of the eight bytes around a patch, and the mapping
 //!   that it goes through.
-//! * Instructions: bytes are a complete instruction if the scenario says so. Of a patch of several
-//!   instructions, each is a site of its own; that a thread does not run new ones first and old
-//!   ones then is not modelled (it needs fetch in program order).
-//! * The kernel, except that delivering a trap may take any time, and waits may be refused. The
-//!   slots of the table: each site has a record of its own (`interleavings` of wordpatch has the
-//!   table).
-//! * Text that is unmapped or mapped anew.
+//! * Instruction encodings: the scenario lists the bytes that are complete instructions. In a patch
+//!   of several instructions, each is a site; that a thread never executes a new one before an old
+//!   one is not modelled (it requires fetch in program order).
+//! * The kernel, except that the delivery of a trap may take any time, and waits may be refused.
+//! * The layout of the site table: each site has its own record (`interleavings` of wordpatch
+//!   covers the table).
+//! * Text that is unmapped or mapped again.
 
 pub mod assumptions;
 mod code;

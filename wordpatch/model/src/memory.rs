@@ -1,50 +1,50 @@
-//! The bytes of code, and what instruction fetch may still give of them.
+//! The bytes of code, and their versions that instruction fetch may still return.
 //!
 //! # The data side
 //! x86-TSO (Sewell et al., in the paper's section 3): one memory, a first-in-first-out store buffer
-//! for each processor, and a lock that keeps the others' reads and buffers out. To this the paper
-//! adds that "we can model a write that straddles cache lines as two write events", and an atomic
-//! one as "a pair of events bracketed by lock and unlock"; instruction fetch ignores the lock. So
-//! the unit here is a [`Write`]: never across a boundary of the true fetch window.
+//! for each processor, and a lock that excludes reads and buffered stores of the others. To this
+//! the paper adds that "we can model a write that straddles cache lines as two write events", and
+//! an atomic one as "a pair of events bracketed by lock and unlock"; instruction fetch ignores the
+//! lock. So the unit here is a [`Write`], which never crosses a boundary of the true fetch window.
 //!
 //! # Instruction fetch
 //! "Each processor logically issues an *instruction read* ... in a bounded time window before each
 //! time it executes the instruction", one for each window that the instruction touches, in any
 //! order; and "an adversarial micro-op cache marks a subset of read events as *elided*", which
-//! return what an earlier read returned (paper, section 3). Here a core keeps every version of a
-//! window that it has read, and an elided read returns any of them: not only the last, and not in
-//! the order in which they stood in memory.
+//! return what an earlier read returned (paper, section 3). Here, a core keeps every version of a
+//! window that it has read, and an elided read returns any of them, not only the last one, and in
+//! any order.
 //!
-//! # Why no core is modelled one by one
-//! * A core may read each window whenever it likes, and nothing that it reads is seen by anybody.
-//!   So a core that has read every version of every window while it stood there can do all that any
-//!   other core can do.
-//! * A core may forget versions at any time, but what it can execute only becomes less by it. So it
-//!   forgets only what a wait forces it to forget.
+//! # Why cores are not modelled individually
+//! * A core may read each window at any time, and its reads have no effect on others. So a core
+//!   that has read every version of every window can do everything that any other core can do.
+//! * A core may forget versions at any time, but this only reduces what it can execute. So it
+//!   forgets a version only when a wait forces it to.
 //!
-//! What *some* core can still execute is thus one set of versions for each window: those that stood
-//! there since the last wait that removed them. All combinations of them are executed, so any
-//! number of cores for each site is covered. (What differs from one thread to the next is where it
-//! is in the trap handler: [`crate::executor`].) Tests compare this with [`crate::cores`], where
-//! each core is explored by itself.
+//! Therefore, one set of versions for each window represents all bytes that *some* core can still
+//! execute: those that were in memory since the last wait that removed them. All combinations of
+//! them are executed, so any number of cores per site is covered. (Threads differ only in their
+//! position in the trap handler: [`crate::executor`].) Tests compare this with [`crate::cores`],
+//! where cores are modelled individually.
 //!
-//! # A wait
-//! T_max bounds the age of what a core executes. So whoever waits for T_max after a moment `s`
-//! knows that every version which any core may still execute was read after `s`. This, and nothing
-//! else, is what a wait gives: reading the clock *marks* the versions that do not stand in memory
-//! then, the end of the wait removes them.
-//! * Nothing is missed: of any run in real time that keeps to T_max, each event is a transition
-//!   here, in the same order. How long T_max is, and whether it is the same on all cores, does not
-//!   matter.
-//! * A version that stands in memory when the clock is read may be one that a core has read long
-//!   ago. It is the same bytes.
-//! * `membarrier` gives the same: every core executes a serializing instruction between the call
-//!   and its return, which ends its versions from before the call, and the clock was read before.
+//! # Waits
+//! T_max bounds the age of the bytes that a core executes. So after a wait of T_max since a time
+//! `s`, every version that any core may still execute was read after `s`. A wait guarantees this
+//! and nothing else: reading the clock *marks* the versions that differ from memory at that time,
+//! and the end of the wait removes them.
+//! * This covers all executions: each event of an execution in real time that respects T_max is a
+//!   transition here, in the same order. The length of T_max is irrelevant, and it may differ
+//!   between cores.
+//! * A version that is in memory when the clock is read may have been read by a core much earlier.
+//!   The bytes are the same.
+//! * `membarrier` guarantees the same: every core executes a serializing instruction between the
+//!   call and its return, which ends its versions from before the call, and the clock was read
+//!   before.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
 
-/// How many bytes of code are modelled: as many on either side of a boundary.
+/// The number of bytes of code that are modelled: half of them on either side of a boundary.
 pub(crate) const ARENA: usize = 32;
 
 /// The one-byte NOP.
@@ -57,8 +57,7 @@ pub(crate) struct Write {
     pub(crate) bytes: Code,
 }
 
-/// The parts of `length` bytes at `address` that lie in different windows: address and length of
-/// each.
+/// Divides `length` bytes at `address` into parts in different windows: address and length of each.
 pub(crate) fn parts(window: usize, address: usize, length: usize) -> Vec<(usize, usize)> {
     let mut parts = Vec::new();
     let (mut start, end) = (address, address + length);
@@ -70,7 +69,7 @@ pub(crate) fn parts(window: usize, address: usize, length: usize) -> Vec<(usize,
     parts
 }
 
-/// The events that a store of `bytes` at `address` is made of.
+/// The events of a store of `bytes` at `address`.
 pub(crate) fn events(window: usize, address: usize, bytes: &[u8]) -> Vec<Write> {
     let part = |(start, length): (usize, usize)| {
         let offset = start - address;
@@ -79,7 +78,7 @@ pub(crate) fn events(window: usize, address: usize, bytes: &[u8]) -> Vec<Write> 
     parts(window, address, bytes.len()).into_iter().map(part).collect()
 }
 
-/// What all processors share.
+/// The memory that all processors share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Memory {
     base: usize,
@@ -94,7 +93,7 @@ impl Memory {
         Self { base, bytes: [NOP; ARENA], locked_by: None }
     }
 
-    /// What stands there. Beyond the bytes that are modelled, NOPs.
+    /// The bytes at an address; NOPs outside the modelled memory.
     pub(crate) fn read(&self, address: usize, length: usize) -> Code {
         let byte = |address: usize| {
             let offset = address.checked_sub(self.base);
@@ -110,13 +109,13 @@ impl Memory {
     }
 }
 
-/// What cores may execute of one site's bytes in one window.
+/// The versions of a site's bytes in one window that cores may execute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Versions {
     pub(crate) address: usize,
     length: usize,
-    /// The version that stands in memory, and since then: each with the waits, one bit each, whose
-    /// end removes it. In order of their bytes.
+    /// The current version and stale ones, in the order of their bytes, each with a bit set of the
+    /// waits whose end removes it.
     known: Vec<(Code, u64)>,
     now: Code,
 }
@@ -130,7 +129,7 @@ impl Versions {
         self.known.iter().map(|(bytes, _)| bytes)
     }
 
-    /// Takes note of what stands in memory now, on machines that do not keep to `dropped`.
+    /// Adds the version that is in memory now, on machines without the assumption `dropped`.
     pub(crate) fn note(&mut self, memory: &Memory, dropped: Option<Assumption>) {
         let (old, new) = (self.now, memory.read(self.address, self.length));
         if new == old {
@@ -139,13 +138,13 @@ impl Versions {
         self.now = new;
         self.add(new);
         match dropped {
-            Some(Assumption::StoresAreWhole) => {
+            Some(Assumption::StoresAreAtomic) => {
                 for cut in 1..new.len() {
                     self.add(Code::new(&[&new[..cut], &old[cut..]].concat()));
                     self.add(Code::new(&[&old[..cut], &new[cut..]].concat()));
                 }
             }
-            Some(Assumption::FetchedBytesStoodThere) => {
+            Some(Assumption::FetchedBytesWereStored) => {
                 let both: Vec<u8> = old.iter().zip(&*new).map(|(old, new)| old | new).collect();
                 self.add(Code::new(&both));
             }
@@ -155,7 +154,7 @@ impl Versions {
 
     fn add(&mut self, bytes: Code) {
         match self.known.binary_search_by_key(&bytes, |(bytes, _)| *bytes) {
-            // It stands there again: no wait can tell it from the one before.
+            // These bytes were there before: no wait can distinguish the two versions.
             Ok(place) => self.known[place].1 = 0,
             Err(place) => self.known.insert(place, (bytes, 0)),
         }
@@ -172,17 +171,17 @@ impl Versions {
         }
     }
 
-    /// The wait with this mark is over.
+    /// Removes the versions with the mark of a wait that is over.
     pub(crate) fn remove(&mut self, mark: u64) {
         self.known.retain(|(_, marks)| marks & mark == 0);
     }
 
-    /// Nobody waits for these any more.
+    /// Removes the marks of waits that have ended.
     pub(crate) fn clear(&mut self, marks: u64) {
         self.known.iter_mut().for_each(|(_, of)| *of &= !marks);
     }
 
-    /// A version that does not stand in memory.
+    /// A version that differs from memory.
     pub(crate) fn outdated(&self) -> Option<Code> {
         self.all().find(|bytes| **bytes != self.now).copied()
     }

@@ -2,18 +2,18 @@
 //!
 //! # Stores
 //! The library's stores are locked compare-exchanges: each begins when the store buffer is empty,
-//! reads, compares and writes at once. A store that crosses a boundary of the true window (which
-//! the library only makes when it assumes a larger one) is two events under the bus lock, in either
-//! order. [`Stores`] has others, for defects.
+//! and reads, compares and writes atomically. A store that crosses a boundary of the true window
+//! (which the library makes only if it assumes a larger one) is two events under the bus lock, in
+//! either order. [`Stores`] has other kinds, for defects.
 //!
-//! # The table of sites
-//! A record is acquired by one exchange; noting and releasing it are stores. A thread that traps
+//! # The site table
+//! A record is acquired by one exchange; locking and releasing it are stores. A trapped thread
 //! reads it: see [`crate::executor`].
 //!
 //! # Waits
-//! Reading the clock marks versions, a wait that counts from there removes them: see
-//! [`crate::memory`]. A wait may be answered at any time after the clock was read, since cores may
-//! forget at any time; what other patchers store in between is not covered.
+//! Reading the clock marks versions, and the end of the wait removes them: see [`crate::memory`]. A
+//! wait may end at any time after the clock was read, since cores may forget at any time; it does
+//! not affect versions that other patchers have stored in between.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -23,15 +23,15 @@ use crate::job::{Job, Program};
 use crate::memory::{Write, events};
 use crate::scenario::{Owner, Scenario, State, Violation};
 
-/// How bytes are stored.
+/// The kind of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
-    /// As the library does.
+    /// Those of the library.
     CompareExchange,
     /// A plain store of the bytes, through the store buffer; nothing is compared.
     Plain,
-    /// Without care for the neighbours: the aligned word is loaded, and stored back with the new
-    /// bytes in it.
+    /// Not atomic for neighbouring bytes: the aligned word is loaded, and stored with the new
+    /// bytes.
     WholeWord,
 }
 
@@ -43,13 +43,13 @@ enum Buffered {
     Record(usize, Option<Owner>),
 }
 
-/// How far a patcher is.
+/// The progress of a patcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Patcher {
     job: usize,
     node: usize,
-    /// The bytes that it has read of an operation that reads more, or the word that it will store
-    /// back.
+    /// The bytes that were read so far, if text is read byte by byte, or the loaded word of
+    /// [`Stores::WholeWord`].
     loaded: Option<Code>,
     /// The oldest first.
     buffer: Vec<Buffered>,
@@ -58,7 +58,7 @@ pub(crate) struct Patcher {
     refused: bool,
 }
 
-/// The most waits of one job.
+/// The maximum number of waits of a job.
 const MAX_WAITS: u64 = 16;
 
 /// The mark of a wait.
@@ -68,7 +68,7 @@ fn mark(me: usize, job: &Job, since: u64) -> u64 {
 }
 
 impl Patcher {
-    /// Before its first call.
+    /// A patcher before its first call.
     pub(crate) fn new(program: &Program) -> Self {
         let start = program.jobs.first().map_or(0, Job::start);
         Self { node: start, ..Self::default() }
@@ -78,7 +78,7 @@ impl Patcher {
         program.jobs.get(self.job)
     }
 
-    /// Whether nothing is left to do.
+    /// Whether all calls have returned and all stores are visible.
     pub(crate) fn has_finished(&self, program: &Program) -> bool {
         self.job(program).is_none() && self.buffer.is_empty()
     }
@@ -97,17 +97,17 @@ impl Patcher {
     }
 }
 
-/// Reports an answer to patcher `me`. When its call has returned, the next one begins.
+/// Gives an answer to patcher `me`. If its call has returned, the next one begins.
 fn answer(scenario: &Scenario, mut state: State, me: usize, answer: Answer) -> Result<State, Violation> {
     let program = &scenario.patchers[me];
     let patcher = &mut state.patchers[me];
-    let job = patcher.job(program).expect("it has asked for something");
+    let job = patcher.job(program).expect("a call that has requested an operation");
     patcher.node = job.after(patcher.node, answer);
     patcher.loaded = None;
     settle(scenario, state, me)
 }
 
-/// Takes note of calls that have returned.
+/// Records the results of calls that have returned.
 fn settle(scenario: &Scenario, mut state: State, me: usize) -> Result<State, Violation> {
     let program = &scenario.patchers[me];
     loop {
@@ -117,7 +117,7 @@ fn settle(scenario: &Scenario, mut state: State, me: usize) -> Result<State, Vio
             Reached::Asks { operation: Operation::Read { address, length }, .. }
                 if !scenario.has_site_in(address, length) =>
             {
-                // Nobody writes there: it does not matter when it is read.
+                // These bytes are never written, so the time of the read is irrelevant.
                 let found = Answer::Found(state.memory.read(address, length));
                 patcher.node = job.after(patcher.node, found);
             }
@@ -139,7 +139,7 @@ fn settle(scenario: &Scenario, mut state: State, me: usize) -> Result<State, Vio
     }
 }
 
-/// Adds what patcher `me` can do.
+/// Adds the transitions of patcher `me`.
 pub(crate) fn transitions(
     scenario: &Scenario,
     state: &State,
@@ -174,15 +174,17 @@ pub(crate) fn transitions(
     match operation {
         Operation::Read { address, length } => read(scenario, state, me, (address, length), out),
         Operation::Exchange { address, old, new } => store(scenario, state, me, address, (&old, &new), out),
-        Operation::Take { .. } | Operation::Lock { .. } | Operation::Release { .. } if job.owns_nothing => {
+        Operation::Acquire { .. } | Operation::Lock { .. } | Operation::Release { .. }
+            if job.skips_ownership =>
+        {
             out.push(
-                format_args!("{at} does without the site"),
+                format_args!("{at} skips the site's record"),
                 answer(scenario, state.clone(), me, Answer::Yes),
             );
         }
         // A locked exchange.
-        Operation::Take { .. } if !patcher.buffer.is_empty() => {}
-        Operation::Take { site: address } => {
+        Operation::Acquire { .. } if !patcher.buffer.is_empty() => {}
+        Operation::Acquire { site: address } => {
             let mut next = state.clone();
             let number = site(address);
             let free = next.owners[number].is_none();
@@ -191,7 +193,7 @@ pub(crate) fn transitions(
             }
             let given = if free { Answer::Yes } else { Answer::No };
             out.push(
-                format_args!("{at} takes the site at {address:#x}: {given:?}"),
+                format_args!("{at} acquires the site at {address:#x}: {given:?}"),
                 answer(scenario, next, me, given),
             );
         }
@@ -199,7 +201,7 @@ pub(crate) fn transitions(
             let owner = Owner { patcher: me as u8, lock: Some((old, copy)) };
             let next = record(scenario, state, me, site(address), Some(owner));
             out.push(
-                format_args!("{at} notes that {old} is locked, with a copy of {copy}"),
+                format_args!("{at} locks {old}, with a copy of {copy}"),
                 answer(scenario, next, me, Answer::Yes),
             );
         }
@@ -214,7 +216,7 @@ pub(crate) fn transitions(
             let is_locked = state.owners[site(address)].is_some_and(|owner| owner.lock.is_some());
             let given = if is_locked { Answer::Yes } else { Answer::No };
             out.push(
-                format_args!("{at} asks whether {address:#x} is locked: {given:?}"),
+                format_args!("{at} reads whether {address:#x} is locked: {given:?}"),
                 answer(scenario, state.clone(), me, given),
             );
         }
@@ -247,7 +249,7 @@ fn is_visible(
     out: &mut Transitions<State, Violation>,
 ) {
     let (program, patcher) = (&scenario.patchers[me], &state.patchers[me]);
-    let job = patcher.job(program).expect("it asks");
+    let job = patcher.job(program).expect("a call that polls");
     if !patcher.refused {
         let mut next = state.clone();
         let skipped = job.skipped_wait.is_some_and(|which| which as u64 + 1 == since);
@@ -260,7 +262,7 @@ fn is_visible(
         if is_over {
             out.push(format_args!("patcher {me} has waited"), answer(scenario, next, me, Answer::Yes));
         }
-        if program.polls && job.in_vain(patcher.node) == 0 {
+        if program.polls && job.polls(patcher.node) == 0 {
             let next = answer(scenario, state.clone(), me, Answer::No);
             out.push(format_args!("patcher {me} has not waited long enough"), next);
         }
@@ -306,7 +308,7 @@ fn read(
     }
 }
 
-/// A store to a record: after the stores before it.
+/// A store to a record, after all earlier stores.
 fn record(scenario: &Scenario, state: &State, me: usize, site: usize, owner: Option<Owner>) -> State {
     let mut next = state.clone();
     if scenario.stores == Stores::CompareExchange && scenario.dropped != Some(Assumption::StoresKeepOrder) {
@@ -317,7 +319,7 @@ fn record(scenario: &Scenario, state: &State, me: usize, site: usize, owner: Opt
     next
 }
 
-/// Store number `number` of the buffer leaves it.
+/// Makes store number `number` of the buffer visible.
 fn becomes_visible(
     scenario: &Scenario,
     state: &State,
@@ -412,7 +414,8 @@ fn store(
     }
 }
 
-/// The parts of one store enter the buffer in either order: nothing says which window comes first.
+/// Adds the parts of a store to the buffer in either order: which window is written first is not
+/// defined.
 fn push_in_either_order(
     scenario: &Scenario,
     writes: &[Write],

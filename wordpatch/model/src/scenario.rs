@@ -1,25 +1,25 @@
-//! Who executes and who patches what, and what must never be.
+//! Scenarios (sites, executors and patchers), and the properties that are checked.
 //!
 //! # Properties
-//! 1. *Safety.* What a thread executes, at the site or out of line, is a complete instruction that
-//!    was meant to stand there at some time ([`Violation::Mixture`]); no INT3 of ours is taken for
-//!    somebody else's ([`Violation::ForeignTrap`]).
+//! 1. *Safety.* A thread executes, at the site or out of line, only complete instructions that a
+//!    patch has expected or stored ([`Violation::Mixture`]); no INT3 of ours is considered foreign
+//!    ([`Violation::ForeignTrap`]).
 //! 2. *Progress.* From every state, every patcher can still finish, and every executor can execute
-//!    the instruction while all others stand still (the [explorer](crate::explore) shows both). Of
-//!    the patches of a site, at least one succeeds ([`Violation::NobodySucceeded`]), unless waits
-//!    are refused.
-//! 3. *Result.* In the end the memory holds what the successful patches make of it in some order,
-//!    the failed ones having changed nothing ([`Violation::Unexplained`]); a site that stays locked
-//!    because a wait was refused counts as its old bytes. Once every patcher has waited, no core
-//!    fetches anything else ([`Violation::Stale`]). This says nothing of a thread that was trapped
-//!    before: it runs the old instruction's copy whenever it gets to it.
-//! 4. *Forks.* A child that is forked at any moment has a complete instruction at each site, once
-//!    the old bytes of the sites that were locked are put back ([`Violation::ForkedMixture`]).
+//!    the instruction without steps of other threads (the [explorer](crate::explore) checks both).
+//!    At least one of the patches of a site succeeds ([`Violation::AllPatchesFailed`]), unless
+//!    waits are refused.
+//! 3. *Result.* In the end, memory contains the result of the successful patches in some order, and
+//!    failed ones have changed nothing ([`Violation::Unexplained`]); a site that stays locked
+//!    because a wait was refused counts as its old bytes. After every patcher has waited, no core
+//!    fetches other bytes ([`Violation::Stale`]). This does not include threads that were trapped
+//!    before: they may execute the copy of the old instruction at any later time.
+//! 4. *Forks.* A child that is forked at any time has a complete instruction at each site, after
+//!    the old bytes of locked sites are restored ([`Violation::ForkedMixture`]).
 //!
-//! # A fork
-//! As in `text/atfork.rs`: the forking thread waits until no patcher is in a step, and keeps them
-//! from the next one; it notes which sites are locked, with their old bytes; the child gets a copy
-//! of the memory. Between the last two, patchers may do everything except for steps.
+//! # Forks
+//! As in `text/atfork.rs`: the forking thread waits until no patcher is in a step, and prevents
+//! further steps; it records the locked sites with their old bytes; the child gets a copy of the
+//! memory. Between the last two, patchers may do everything except steps.
 
 use crate::assumptions::Assumption;
 use crate::code::Code;
@@ -31,13 +31,12 @@ use crate::memory::{ARENA, Memory, Versions, Write, parts};
 use crate::patcher::{self, Patcher, Stores};
 use std::rc::Rc;
 
-/// What may stand at a site and be executed.
+/// Bytes that may be executed at a site.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form {
     /// These bytes.
     Whole(Code),
-    /// These bytes, and any others after them: the rest is an operand that does not matter, or is
-    /// jumped over.
+    /// These bytes, followed by any others: a dead operand, or bytes that are jumped over.
     Front(Code),
 }
 
@@ -59,31 +58,32 @@ impl Site {
     }
 }
 
-/// What is wrong.
+/// A violated property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Violation {
     /// These bytes were executed.
     Mixture(Code),
-    /// An INT3 of ours was taken for a debugger's.
+    /// An INT3 of ours was considered foreign.
     ForeignTrap,
-    /// A thread with SIGTRAP blocked met an INT3.
+    /// A thread with SIGTRAP blocked executed an INT3.
     Killed,
-    /// Every patch of this site failed.
-    NobodySucceeded(usize),
-    /// In the end these bytes stand at a site, which no order of the successful patches explains.
+    /// All patches of this site failed.
+    AllPatchesFailed(usize),
+    /// In the end, a site contains these bytes, which are not the result of the successful patches
+    /// in any order.
     Unexplained(Code),
     /// After the last wait a core may still execute these bytes.
     Stale(Code),
-    /// These bytes stand in a forked child's text.
+    /// A forked child's text contains these bytes.
     ForkedMixture(Code),
     /// The library has panicked.
     Panicked(Rc<str>),
 }
 
-/// One situation that is explored.
+/// A scenario to be explored.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The fetch window that the processors have, whatever the patchers assume.
+    /// The fetch window of the processors, which may differ from the one that patchers assume.
     pub(crate) window: usize,
     base: usize,
     pub(crate) sites: Vec<Site>,
@@ -94,7 +94,7 @@ pub struct Scenario {
     pub(crate) stores: Stores,
     /// Whether a wait begins only when the store buffer is empty.
     pub(crate) waits_drain: bool,
-    /// Whether cores are explored one by one.
+    /// Whether cores are modelled individually.
     pub(crate) one_by_one: bool,
     /// Whether patchers read text byte by byte.
     pub(crate) reads_bytes: bool,
@@ -113,24 +113,24 @@ pub(crate) struct Owner {
     pub(crate) lock: Option<(Code, Code)>,
 }
 
-/// What may be executed of each site, one for each window that it touches.
+/// The versions of each site, in each of its windows.
 type VersionsOfSites = Vec<Vec<Versions>>;
 
-/// Everything that changes.
+/// The state of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(crate) memory: Memory,
     versions: VersionsOfSites,
-    /// The same for a core that waits do not reach.
+    /// As `versions`, for a core that waits do not reach.
     out_of_reach: Option<VersionsOfSites>,
-    /// The core of each executor, if they are explored one by one. The versions above are then not
-    /// looked at.
+    /// The core of each executor, if cores are modelled individually. The versions above are then
+    /// unused.
     pub(crate) cores: Vec<Core>,
-    /// The record of each site in the table: who owns it, if anybody.
+    /// The record of each site in the table: its owner, if there is one.
     pub(crate) owners: Vec<Option<Owner>>,
     pub(crate) executors: Vec<Position>,
     pub(crate) patchers: Vec<Patcher>,
-    /// The old bytes of the locked sites, which a forking thread has noted.
+    /// The old bytes of the locked sites that a forking thread has recorded.
     pub(crate) fork: Option<Vec<Option<Code>>>,
 }
 
@@ -145,7 +145,7 @@ impl State {
         all.flatten().for_each(act);
     }
 
-    /// Those that waits reach.
+    /// Calls `act` for the versions that waits reach.
     pub(crate) fn each_versions_in_reach(&mut self, act: impl FnMut(&mut Versions)) {
         self.versions.iter_mut().flatten().for_each(act);
     }
@@ -157,7 +157,7 @@ impl State {
         self.each_versions(|versions| versions.note(&memory, scenario.dropped));
     }
 
-    /// Changes a site's record: whoever looks twice sees it.
+    /// Changes a site's record, which trapped threads notice when they read it again.
     pub(crate) fn set_owner(&mut self, site: usize, owner: Option<Owner>) {
         self.owners[site] = owner;
         self.executors.iter_mut().for_each(Position::notice);
@@ -195,7 +195,7 @@ impl Scenario {
         self
     }
 
-    /// A patcher. What it makes of a site may be executed there.
+    /// A patcher. Its new bytes may be executed at their sites.
     pub fn patcher(mut self, program: Program) -> Self {
         for Change { site, new, .. } in program.jobs.iter().flat_map(|job| job.changes()) {
             self.sites[*site].forms.push(Form::Whole(*new));
@@ -226,7 +226,7 @@ impl Scenario {
         Self { waits_drain: false, ..self }
     }
 
-    /// With a core for each executor, explored one by one (`cores.rs`).
+    /// With an individual core for each executor (`cores.rs`).
     pub fn core_by_core(self) -> Self {
         Self { one_by_one: true, ..self }
     }
@@ -241,18 +241,18 @@ impl Scenario {
         Self { forks: true, ..self }
     }
 
-    /// With a thread that forks, and steps that do not keep it from it.
+    /// With a thread that forks at any time, even during steps.
     pub fn forking_in_steps(self) -> Self {
         Self { forks_in_steps: true, ..self.forking() }
     }
 
-    /// On machines, or with callers, that do not keep to this.
+    /// On machines, or with callers, that violate this assumption.
     pub fn without(self, assumption: Assumption) -> Self {
         Self { dropped: Some(assumption), ..self }
     }
 
-    /// Every core must have seen the result when the patchers have finished; as it must, too, if
-    /// all of them wait at their end.
+    /// Every core must have seen the result when the patchers have finished. (This is always
+    /// checked if all of them wait at their end.)
     pub fn seen_at_the_end(self) -> Self {
         Self { must_be_seen: true, ..self }
     }
@@ -262,7 +262,7 @@ impl Scenario {
         Self { may_all_fail: true, ..self }
     }
 
-    /// Explores it; nothing must be wrong. Prints the number of states.
+    /// Explores it; panics if there is a flaw. Prints the number of states.
     #[track_caller]
     pub fn holds(&self) {
         let Exploration { states, counterexample } = explore(self);
@@ -272,17 +272,17 @@ impl Scenario {
         println!("holds: {states} states");
     }
 
-    /// Explores it; this must be wrong. Prints the shortest way there.
+    /// Explores it; panics unless the expected flaw is found. Prints the shortest path to it.
     #[track_caller]
     pub fn fails(&self, expected: impl Fn(&Flaw<Violation>) -> bool) {
         let Exploration { states, counterexample } = explore(self);
-        let counterexample = counterexample.expect("a defect that is found");
+        let counterexample = counterexample.expect("a flaw");
         let without = self.dropped.map(|dropped| format!(" without {dropped:?}")).unwrap_or_default();
         println!(
             "{counterexample}\nfails{without}: {} steps, after {states} states",
             counterexample.trace.len()
         );
-        assert!(expected(&counterexample.flaw), "another flaw than expected:\n{counterexample}");
+        assert!(expected(&counterexample.flaw), "an unexpected flaw:\n{counterexample}");
     }
 
     /// The number of the site at this address.
@@ -291,7 +291,7 @@ impl Scenario {
         number.unwrap_or_else(|| panic!("no site at {address:#x}"))
     }
 
-    /// Whether a site has some of these bytes.
+    /// Whether a site contains any of these addresses.
     pub(crate) fn has_site_in(&self, address: usize, length: usize) -> bool {
         let end = |site: &Site| site.address + site.initial.len();
         self.sites.iter().any(|site| site.address < address + length && address < end(site))
@@ -322,7 +322,7 @@ impl Scenario {
         !outcomes.is_empty() && !outcomes.contains(&true)
     }
 
-    /// Whether the end is the time to look for stale copies.
+    /// Whether stale versions are a violation in the end.
     fn must_be_seen(&self) -> bool {
         let ends_with_wait =
             |program: &Program| program.jobs.last().is_some_and(|job| job.changes().is_empty());
@@ -335,8 +335,8 @@ impl Scenario {
         state.owners.iter().map(old).collect()
     }
 
-    /// The instruction at site `number` once the old bytes of these locked sites are put back.
-    fn put_back(&self, state: &State, locked: &[Option<Code>], number: usize) -> Code {
+    /// The instruction at site `number` after the old bytes of these locked sites are restored.
+    fn restored(&self, state: &State, locked: &[Option<Code>], number: usize) -> Code {
         let mut memory = state.memory.clone();
         for (site, old) in self.sites.iter().zip(locked) {
             if let Some(bytes) = *old {
@@ -360,13 +360,13 @@ impl Scenario {
         }
     }
 
-    /// Somebody else writes the last byte of a site.
+    /// Adds a foreign write to the last byte of each site.
     fn write_by_others(&self, state: &State, out: &mut Transitions<State, Violation>) {
         for site in &self.sites {
             let write = Write { address: site.address + site.initial.len() - 1, bytes: Code::new(&[0xf4]) };
             let mut next = state.clone();
             next.apply(self, &write);
-            out.push(format_args!("somebody else writes {}", write.bytes), Ok(next));
+            out.push(format_args!("a foreign store of {}", write.bytes), Ok(next));
         }
     }
 }
@@ -424,7 +424,7 @@ impl Model for Scenario {
         if self.forks {
             self.fork(state, out);
         }
-        if self.dropped == Some(Assumption::NobodyElseWrites) {
+        if self.dropped == Some(Assumption::NoForeignStores) {
             self.write_by_others(state, out);
         }
     }
@@ -432,7 +432,7 @@ impl Model for Scenario {
     fn judge(&self, state: &State) -> Option<Violation> {
         if let Some(noted) = &state.fork {
             for (number, site) in self.sites.iter().enumerate() {
-                let bytes = self.put_back(state, noted, number);
+                let bytes = self.restored(state, noted, number);
                 if !site.allows(&bytes) {
                     return Some(Violation::ForkedMixture(bytes));
                 }
@@ -443,12 +443,12 @@ impl Model for Scenario {
         }
         let locked = self.locked(state);
         for number in 0..self.sites.len() {
-            let now = self.put_back(state, &locked, number);
+            let now = self.restored(state, &locked, number);
             if !self.explains(state, number, &now) {
                 return Some(Violation::Unexplained(now));
             }
             if !self.may_all_fail && self.all_failed(state, number) {
-                return Some(Violation::NobodySucceeded(number));
+                return Some(Violation::AllPatchesFailed(number));
             }
         }
         if self.must_be_seen() && !self.may_all_fail {

@@ -1,4 +1,4 @@
-//! The explorer itself, on graphs that are small enough to see.
+//! The explorer, on small graphs.
 
 use wordpatch_model::explore::{Flaw, Model, Transitions, explore};
 
@@ -52,7 +52,7 @@ fn check(graph: &Graph, expected: Option<(Flaw<u8>, &[&str])>) {
 }
 
 #[test]
-fn the_shortest_way_to_what_is_wrong() {
+fn the_shortest_path_to_a_flaw() {
     let edges = &[(0, 1, None), (1, 2, None), (2, 3, None), (0, 4, None), (4, 3, None), (3, 5, None)];
     let graph = Graph { edges, end: 5, bad: None, threads: 0 };
     check(&graph, None);
@@ -60,7 +60,7 @@ fn the_shortest_way_to_what_is_wrong() {
 }
 
 #[test]
-fn a_deadlock_and_a_circle_without_a_way_out() {
+fn a_deadlock_and_a_livelock() {
     let deadlock = &[(0, 1, None), (0, 2, None), (2, 3, None)];
     check(&Graph { edges: deadlock, end: 3, bad: None, threads: 0 }, Some((Flaw::NoEnd, &["0 to 1"])));
     let circle = &[(0, 1, None), (1, 2, None), (2, 1, None), (0, 3, None)];
@@ -70,7 +70,7 @@ fn a_deadlock_and_a_circle_without_a_way_out() {
 }
 
 #[test]
-fn a_thread_that_needs_somebody_else() {
+fn a_thread_that_depends_on_another() {
     let alone = &[(0, 1, Some(0)), (1, 0, None), (1, 0, Some(0))];
     check(&Graph { edges: alone, end: 1, bad: None, threads: 1 }, None);
     let helped = &[(0, 1, Some(0)), (1, 0, None)];

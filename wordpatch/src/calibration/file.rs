@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # Calibration of instruction fetch on one machine; made by tmax-probe. Not to be edited.
-//! checksum = "0c4e1d22"        CRC-32 of everything behind this line
+//! checksum = "0c4e1d22"        CRC-32 of the text after this line
 //! version = 1
 //! ...
 //! ```
@@ -16,20 +16,20 @@ use serde::{Deserialize, Serialize};
 use super::host::Host;
 use crate::fetch_model::{FetchModel, FetchWindow, Source, TMax, WaitPolicy};
 
-/// The version that is written, and the only one that is read. Version 1 counted tears instead of
-/// trials that tore, and could claim a window that was too large: its files are refused.
+/// The version that is written, and the only one that is accepted. Version 1 counted tears instead
+/// of trials that tore, and could claim a window that was too large.
 pub const VERSION: u32 = 2;
 
-/// No T_max beyond this is believed, in ticks: it would be no bound but a mistake.
+/// The largest T_max that is accepted, in ticks. Larger values are measurement errors.
 const MAX_T_MAX: u32 = 10_000_000;
 
-/// No file is longer.
+/// The maximum length of a file, in bytes.
 const MAX_LENGTH: u64 = 64 << 10;
 
 const TITLE: &str =
     "# Calibration of instruction fetch on one machine; made by tmax-probe. Not to be edited.\n";
 
-/// Why a calibration is not believed.
+/// The reason why a calibration is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -40,21 +40,21 @@ pub enum Refusal {
         source: io::Error,
     },
 
-    /// It has no checksum line, or another checksum than its text.
+    /// It has no checksum line, or the checksum does not match.
     #[error("it was cut off or changed after it was made")]
     Altered,
 
     /// It was written by another version of `tmax-probe`.
-    #[error("it has version {found}, and version {VERSION} is understood")]
+    #[error("it has version {found}; only version {VERSION} is supported")]
     Version {
-        /// What it says.
+        /// The version of the file.
         found: u32,
     },
 
-    /// It is whole, but does not say what a calibration says.
+    /// It is intact, but its contents are not a valid calibration.
     #[error("{reason}")]
     Invalid {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 
@@ -70,7 +70,7 @@ pub enum Refusal {
     },
 }
 
-/// What is known about one machine.
+/// The calibration of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// [`VERSION`].
@@ -81,59 +81,60 @@ pub struct Calibration {
     pub made_unix_s: u64,
     /// The machine.
     pub host: Host,
-    /// What is to be relied on.
+    /// The properties of instruction fetch that patches may rely on.
     pub model: Model,
-    /// What that is founded on.
+    /// The measurements that support the model.
     pub evidence: Evidence,
 }
 
-/// What is to be relied on.
+/// The properties of instruction fetch that patches may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     /// The largest aligned block inside which a store is atomic for instruction fetch: 8, 16, 32 or
     /// 64 bytes.
     pub window_bytes: usize,
-    /// The bound on staleness, in TSC ticks, with its safety margin. Absent when it could not be
-    /// measured.
+    /// The bound on the execution of stale bytes, in TSC ticks, with its safety margin. Absent if
+    /// it could not be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_max_ticks: Option<u32>,
-    /// The way to wait that is cheaper in its worse situation.
+    /// The wait policy whose worst case is cheaper.
     pub wait: WaitPolicy,
 }
 
-/// What a calibration is based on. Its unit is the trial, a stress of some 50 ms in a process of
-/// its own, because tears come in clusters: what counts is whether a trial tore, not how often.
+/// The measurements that a calibration is based on. The unit is the trial, a stress test of about
+/// 50 ms in its own process. Because tears are clustered, trials that tore are counted, not tears.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Level of the bounds below, 0 to 1.
     pub confidence: f64,
-    /// Trials of stores that cross no window border, of the kind of place with the fewest. None
-    /// tore.
+    /// The number of trials of stores that do not cross a window boundary, for the kind of address
+    /// with the fewest trials. None tore.
     pub trials_inside_window: u64,
-    /// With this confidence, no larger share of such trials tears.
+    /// The upper confidence bound of the fraction of such trials that tear.
     pub torn_inside_at_most: f64,
-    /// With this confidence, no smaller share of equal trials tears at the window's own border. 0
-    /// where the window is what the vendors promise, which needs no evidence.
+    /// The lower confidence bound of the fraction of equal trials that
+    /// tear at the window's boundary. 0 if the window is the one that the vendors guarantee, which
+    /// needs no evidence.
     pub torn_at_border_at_least: f64,
-    /// The smallest wait with no torn trial at it or above, in ticks.
+    /// The shortest wait, in ticks, such that no trial with this wait or a longer one tore.
     pub clean_wait_ticks: u32,
-    /// T_max divided by that.
+    /// T_max divided by `clean_wait_ticks`.
     pub safety_factor: f64,
-    /// Trials of the protocol with that wait or more. None tore.
+    /// The number of trials of the protocol with that wait or a longer one. None tore.
     pub trials_at_clean_waits: u64,
-    /// With this confidence, no larger share of such trials tears.
+    /// The upper confidence bound of the fraction of such trials that tear.
     pub torn_at_clean_waits_at_most: f64,
 }
 
 impl Evidence {
-    /// Whether it supports a window that is larger than what the vendors promise: places inside the
-    /// window tear surely more rarely than its border does.
+    /// Whether it supports a larger window than the vendors guarantee: stores inside the window
+    /// tear significantly less often than stores across its boundary.
     fn supports_window(&self) -> bool {
         self.trials_inside_window > 0 && self.torn_inside_at_most < self.torn_at_border_at_least
     }
 }
 
-/// Whether something is at `path`. What cannot be looked at for lack of rights counts as absent.
+/// Whether there is a file at `path`. A path without permission counts as absent.
 pub(super) fn exists(path: &Path) -> bool {
     fs::metadata(path).is_ok()
 }
@@ -142,12 +143,12 @@ impl Calibration {
     /// Reads a file and checks everything but the host.
     ///
     /// # Errors
-    /// Each [`Refusal`] but [`Refusal::OtherHost`].
+    /// All [`Refusal`]s except [`Refusal::OtherHost`].
     pub fn read(path: &Path) -> Result<Self, Refusal> {
         let unreadable = |source| Refusal::Unreadable { source };
-        // Before it is opened: a FIFO would block.
+        // Checked before it is opened, because opening a FIFO would block.
         if !fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(unreadable(io::Error::other("it is no regular file")));
+            return Err(unreadable(io::Error::other("it is not a regular file")));
         }
         let mut text = String::new();
         let file = File::open(path).map_err(unreadable)?;
@@ -166,7 +167,7 @@ impl Calibration {
             return Err(Refusal::Altered);
         }
         let invalid = |error: toml::de::Error| Refusal::Invalid { reason: error.message().to_owned() };
-        // The version first: another one may have other keys.
+        // The version is checked first: other versions may have other keys.
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
@@ -186,11 +187,10 @@ impl Calibration {
         format!("{TITLE}{}\n{body}", checksum_line(&body))
     }
 
-    /// Writes a file, and its folder if it is missing: whoever reads it finds the old one or the
-    /// new one, whole.
+    /// Writes a file atomically, and creates its folder if necessary.
     ///
     /// # Errors
-    /// The failed system call.
+    /// The error of the failed system call.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -211,18 +211,18 @@ impl Calibration {
         let Model { window_bytes, t_max_ticks, wait } = self.model;
         let invalid = |reason| Err(Refusal::Invalid { reason });
         if FetchWindow::from_bytes(window_bytes).is_none() {
-            return invalid(format!("a fetch window of {window_bytes} bytes is not known"));
+            return invalid(format!("a fetch window of {window_bytes} bytes is not supported"));
         }
-        let promised = FetchModel::VENDOR_GUARANTEE.window.bytes();
-        if window_bytes > promised && !self.evidence.supports_window() {
+        let guaranteed = FetchModel::VENDOR_GUARANTEE.window.bytes();
+        if window_bytes > guaranteed && !self.evidence.supports_window() {
             return invalid(format!("its evidence does not support a fetch window of {window_bytes} bytes"));
         }
         match (t_max_ticks, wait) {
             (Some(ticks), _) if ticks > MAX_T_MAX => {
-                invalid(format!("a T_max of {ticks} ticks is beyond {MAX_T_MAX}"))
+                invalid(format!("a T_max of {ticks} ticks is larger than {MAX_T_MAX}"))
             }
             (None, WaitPolicy::TMax | WaitPolicy::Both) => {
-                invalid("waits are to last T_max, which is not given".into())
+                invalid("the wait policy requires a T_max, which is not given".into())
             }
             _ => Ok(()),
         }
@@ -239,7 +239,7 @@ impl Calibration {
         }
     }
 
-    /// What is to be relied on, for patching.
+    /// The fetch model for patches.
     pub fn fetch_model(&self) -> FetchModel {
         FetchModel {
             window: FetchWindow::from_bytes(self.model.window_bytes).expect("checked when it was read"),
@@ -278,7 +278,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The text with another body, and the checksum right.
+    /// The text with a changed body and a correct checksum.
     fn with_body(change: impl Fn(String) -> String) -> String {
         let text = sample(Host::here()).to_text();
         let body = text.splitn(3, '\n').nth(2).expect("a body");
@@ -287,7 +287,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_replaces_what_was_there() {
+    fn a_written_file_replaces_the_old_one_and_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b/calibration.toml");
         for ticks in [None, Some(900)] {
@@ -303,7 +303,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_an_error_and_nothing_else() {
+    fn a_folder_that_cannot_be_created_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let blocker = folder.path().join("file");
         fs::write(&blocker, "").unwrap();
@@ -311,7 +311,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn cut_off_anywhere_or_one_letter_changed_is_refused() {
+    fn a_truncated_or_changed_file_is_refused() {
         let text = sample(Host::here()).to_text();
         for length in 0..text.len() {
             let cut = &text[..length];
@@ -328,7 +328,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_version_is_told_from_nonsense() {
+    fn another_version_is_distinguished_from_invalid_contents() {
         let check = |text: &str, expected: &str| {
             let refusal = Calibration::from_text(text).expect_err(expected).to_string();
             assert!(refusal.contains(expected) && !refusal.contains('\n'), "{refusal}");
@@ -338,12 +338,12 @@ pub(super) mod tests {
         check(&with_body(|_| "version = 2\n".into()), "missing field");
         check(&with_body(|_| "version = \"x\"\n".into()), "invalid type");
         check(&with_body(|body| body.replace("window_bytes = 32", "window_bytes = 24")), "24 bytes");
-        check(&with_body(|body| body.replace("= 1600", "= 4000000000")), "beyond");
+        check(&with_body(|body| body.replace("= 1600", "= 4000000000")), "larger than");
         check(&with_body(|body| body.replace("t_max_ticks = 1600\n", "")), "not given");
     }
 
     #[test]
-    fn a_window_beyond_the_vendors_promise_needs_evidence() {
+    fn a_window_larger_than_guaranteed_needs_evidence() {
         let with = |window: usize, trials: u64, inside: f64, border: f64| {
             let mut calibration = sample(Host::here());
             calibration.model.window_bytes = window;
@@ -353,11 +353,11 @@ pub(super) mod tests {
             Calibration::from_text(&calibration.to_text()).map_err(|refusal| refusal.to_string())
         };
         assert!(with(32, 120, 0.038, 0.16).is_ok());
-        // Nothing tore anywhere: the run was blind.
+        // No trial tore anywhere, so the run could not have detected tears.
         for blind in [with(64, 120, 0.038, 0.0), with(16, 0, 1.0, 0.5), with(32, 120, 0.2, 0.1)] {
             let refusal = blind.expect_err("evidence that supports nothing");
             assert!(refusal.contains("does not support"), "{refusal}");
         }
-        assert!(with(8, 0, 1.0, 0.0).is_ok(), "the vendors' promise needs none");
+        assert!(with(8, 0, 1.0, 0.0).is_ok(), "the vendors' guarantee needs none");
     }
 }

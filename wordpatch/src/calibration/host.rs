@@ -1,38 +1,38 @@
-//! What a calibration belongs to.
+//! The machine that a calibration belongs to.
 
 use std::fs;
 
 use raw_cpuid::{CpuId, Hypervisor};
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as instruction fetch may depend on it. Unknown text is empty.
+/// The properties of a machine on which instruction fetch may depend. Unknown text is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Twelve letters, as CPUID gives them.
+    /// The twelve letters of CPUID.
     pub cpu_vendor: String,
-    /// With the extended family added.
+    /// The family, including the extended family.
     pub cpu_family: u32,
-    /// With the extended model.
+    /// The model, including the extended model.
     pub cpu_model: u32,
     /// The stepping.
     pub cpu_stepping: u32,
-    /// The marketing name: to be read, not compared.
+    /// The marketing name, for information: not compared.
     pub cpu_name: String,
-    /// As the kernel prints it. A virtual machine may show a constant.
+    /// The version, as the kernel prints it. In a virtual machine it may be a constant.
     pub microcode: String,
-    /// How many processor packages the kernel sees.
+    /// The number of processor packages that the kernel reports.
     pub sockets: usize,
-    /// How many processors the kernel sees: to be read, not compared.
+    /// The number of processors that the kernel reports, for information: not compared.
     pub processors: usize,
-    /// Who answers the hypervisor's CPUID leaf; `none` on bare metal.
+    /// The hypervisor, according to its CPUID leaf; `none` on bare metal.
     pub hypervisor: String,
     /// Release of the kernel.
     pub kernel: String,
 }
 
 impl Host {
-    /// This machine. A few CPUID instructions and three small files; a hypervisor may take 10,000
-    /// ticks for each CPUID.
+    /// This machine. Executes a few CPUID instructions, each of which may take 10,000 ticks under a
+    /// hypervisor, and reads small files of `/proc`.
     pub fn here() -> Self {
         let cpuid = CpuId::new();
         let feature = cpuid.get_feature_info();
@@ -59,7 +59,7 @@ impl Host {
         }
     }
 
-    /// The first thing in which the two differ, with what each has, of those that matter.
+    /// The first relevant property in which the two differ, with both values.
     pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let text = |what, ours: &String, theirs: &String| (what, ours.clone(), theirs.clone());
         let number = |what, ours: usize, theirs: usize| (what, ours.to_string(), theirs.to_string());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_compared_and_names_are_not() {
+    fn names_are_not_compared() {
         let here = Host::here();
         let renamed = Host { cpu_name: "another".into(), processors: 1000, ..here.clone() };
         assert_eq!(here.difference(&renamed), None);

@@ -1,33 +1,31 @@
-//! Where the calibration file is. The one place where this workspace's libraries read the
-//! environment.
+//! The path of the calibration file. Only this module reads the environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the file. `none` stands for no file.
+/// The environment variable with the path of the file. `none` means no file.
 pub const ENVIRONMENT: &str = "FASTINST_CALIBRATION";
 
-/// The file for every user of the machine.
+/// The file for all users of the machine.
 pub const SYSTEM_PATH: &str = "/etc/fastinst/calibration.toml";
 
 const NAME: &str = "fastinst/calibration.toml";
 
-/// Where a file is looked for, the first that exists decides:
+/// The paths of calibration files, of which the first that exists is used:
 ///
-/// 1. `FASTINST_CALIBRATION`, and then nowhere else;
+/// 1. `FASTINST_CALIBRATION`; if it is set, there are no other candidates;
 /// 2. `$XDG_CONFIG_HOME/fastinst/calibration.toml`, by default
 ///    `~/.config/fastinst/calibration.toml`;
 /// 3. `/etc/fastinst/calibration.toml`.
 ///
-/// A process with more rights than its user looks in the last place only.
+/// In a process with more privileges than its user, only the last one.
 pub fn candidates() -> Vec<PathBuf> {
-    // SAFETY: getauxval reads what the kernel gave the process.
+    // SAFETY: getauxval reads a value that the kernel has given to the process.
     let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if has_more_rights { vec![SYSTEM_PATH.into()] } else { places(|name| std::env::var_os(name)) }
 }
 
-/// Where a new file belongs: the first candidate. `None` where the environment says that there
-/// shall be no file.
+/// The path for a new file: the first candidate. `None` if the environment disables the file.
 pub fn default_path() -> Option<PathBuf> {
     candidates().into_iter().next()
 }
@@ -39,7 +37,7 @@ fn places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
         Some(named) => return vec![named],
         None => {}
     }
-    // The XDG specification: a relative path is to be ignored.
+    // By the XDG specification, relative paths are ignored.
     let absolute = |path: &PathBuf| path.is_absolute();
     let config = path("XDG_CONFIG_HOME")
         .filter(absolute)
@@ -60,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_one_file_the_user_another_and_the_system_the_last() {
+    fn candidates_are_those_of_the_environment_the_user_and_the_system() {
         let home = ("HOME", "/home/me");
         check(&[], &[SYSTEM_PATH]);
         check(&[home], &["/home/me/.config/fastinst/calibration.toml", SYSTEM_PATH]);

@@ -1,18 +1,16 @@
-//! What `tmax-probe` has measured of this machine, kept in a file, and whether it may be believed
-//! here.
+//! The calibration file, which contains what `tmax-probe` has measured on this machine.
 //!
-//! 1. `location`: the first of a few places that holds a file decides.
-//! 2. `file`: the file is TOML with a version and a checksum; one that was cut off or edited by
-//!    hand is refused.
-//! 3. `host`: it must have been made on this processor, microcode, hypervisor and kernel.
+//! 1. `location`: the first candidate path at which a file exists is used.
+//! 2. `file`: the file is TOML with a version and a checksum; a truncated or edited file is
+//!    refused.
+//! 3. `host`: it must have been made on the same processor, microcode, hypervisor and kernel.
 //!
-//! A file that is refused, for whatever reason, leaves the vendors' guarantees in force, and
-//! [`status`] tells why: this crate prints nothing. Without a file the same holds, and nothing is
-//! wrong.
+//! If the file is refused, the vendors' guarantees stay in force, and [`status`] has the reason:
+//! this crate prints nothing. They also stay in force if there is no file, which is not an error.
 //!
-//! The file is looked at once in a process, when the fetch model is first asked for
-//! ([`crate::FetchModel::in_force`]). A virtual machine that is moved to another processor while
-//! the process runs is not noticed.
+//! The file is read once per process, when the fetch model is first used
+//! ([`crate::FetchModel::in_force`]). The migration of a virtual machine to another processor is
+//! not detected afterwards.
 
 mod file;
 mod host;
@@ -27,34 +25,34 @@ pub use location::{ENVIRONMENT, SYSTEM_PATH, candidates, default_path};
 
 use crate::FetchModel;
 
-/// What became of the calibration file.
+/// The status of the calibration file.
 #[derive(Debug)]
 pub enum Status {
-    /// There is none, or the environment says that none shall be used.
+    /// There is none, or the environment disables it.
     Absent,
-    /// It is believed.
+    /// It is in use.
     Loaded {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What it says.
+        /// Its contents.
         calibration: Box<Calibration>,
     },
-    /// It is not believed; only the vendors' guarantees are.
+    /// It is refused; the vendors' guarantees are in use.
     Refused {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: Refusal,
     },
 }
 
-/// What became of the calibration file. The first call reads it; the others are a load.
+/// The status of the calibration file. The first call reads the file; later calls only load.
 pub fn status() -> &'static Status {
     static STATUS: OnceLock<Status> = OnceLock::new();
     STATUS.get_or_init(|| look_in(candidates()))
 }
 
-/// The first candidate that exists decides.
+/// Reads the first candidate that exists.
 fn look_in(candidates: Vec<PathBuf>) -> Status {
     let Some(path) = candidates.into_iter().find(|path| file::exists(path)) else { return Status::Absent };
     let believed = Calibration::read(&path).and_then(|calibration| {
@@ -68,7 +66,7 @@ fn look_in(candidates: Vec<PathBuf>) -> Status {
 }
 
 impl Status {
-    /// The fetch model that follows.
+    /// The fetch model to be used.
     pub(crate) fn fetch_model(&self) -> FetchModel {
         match self {
             Self::Loaded { calibration, .. } => calibration.fetch_model(),
@@ -76,11 +74,11 @@ impl Status {
         }
     }
 
-    /// One line for the user if there is something to be done.
+    /// A message for the user, in one line, if the file is refused.
     pub fn warning(&self) -> Option<String> {
         let Self::Refused { path, why } = self else { return None };
         Some(format!(
-            "the calibration {} is not used: {why}; run tmax-probe again (until then, only what the processor's vendor guarantees is relied on)",
+            "the calibration {} is not used: {why}; run tmax-probe again (until then, patches rely on the vendor's guarantees only)",
             path.display()
         ))
     }
@@ -98,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_file_that_exists_decides() {
+    fn the_first_file_that_exists_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let good = file::tests::sample(Host::here());
         let missing = folder.path().join("missing");

@@ -1,31 +1,31 @@
-//! What breaks without each assumption of the model.
+//! The counterexample that exists without each assumption of the model.
 
 use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Assumption, Program, Scenario, Violation};
 
 use super::{CALL, NOP, Straddler, wait};
 
-/// A straddler that is patched to and fro, and one inside a window: what the assumptions are
-/// dropped from.
+/// The scenario from which assumptions are dropped: an instruction that is patched to and fro,
+/// split after `front` bytes.
 fn scenario(front: usize) -> Scenario {
     let site = Straddler { front, ..Straddler::ANY };
     site.scenario(&CALL, 2).patcher(site.to_and_fro(&CALL, &NOP))
 }
 
-/// What is found without the assumption, in which of the two.
+/// The scenario for the assumption, and the flaw that is found without it.
 fn expected(dropped: Assumption) -> (Scenario, fn(&Flaw<Violation>) -> bool) {
     fn mixture(flaw: &Flaw<Violation>) -> bool {
         super::is_mixture(flaw)
     }
     let inside = CALL.len();
     match dropped {
-        Assumption::StoresAreWhole | Assumption::FetchedBytesStoodThere => (scenario(inside), mixture),
+        Assumption::StoresAreAtomic | Assumption::FetchedBytesWereStored => (scenario(inside), mixture),
         Assumption::WaitsEndStaleness
         | Assumption::StalenessIsBounded
         | Assumption::WaitsReachEveryCore
         | Assumption::HandlerReturnSerializes
-        | Assumption::NobodyEntersTheMiddle
-        | Assumption::NobodyElseWrites => (scenario(3), mixture),
+        | Assumption::NoJumpIntoInstruction
+        | Assumption::NoForeignStores => (scenario(3), mixture),
         // The record is released before the last store is visible.
         Assumption::StoresKeepOrder => {
             (scenario(3), |flaw| matches!(flaw, Flaw::Violation(Violation::ForeignTrap)))
@@ -38,7 +38,7 @@ fn expected(dropped: Assumption) -> (Scenario, fn(&Flaw<Violation>) -> bool) {
 
 #[test]
 fn each_assumption_is_needed() {
-    // Only callpatch relies on the bound, and shows what it is for.
+    // Only callpatch relies on the bound, and has the test of it.
     let here = |(assumption, ..): &(Assumption, _, _)| *assumption != Assumption::StalenessIsBounded;
     for (assumption, status, source) in Assumption::ALL {
         println!("assumption: {assumption:?} | {status:?} | {source}");
@@ -50,7 +50,8 @@ fn each_assumption_is_needed() {
     }
 }
 
-/// What T_max bounds: without waits that end, not even a single store is ever seen by all cores.
+/// T_max bounds the time until all cores see a store: without it, not even a single store is ever
+/// seen by all cores.
 #[test]
 fn without_an_end_of_staleness_a_single_store_is_never_seen() {
     let site = Straddler { front: CALL.len(), ..Straddler::ANY };

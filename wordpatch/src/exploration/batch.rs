@@ -1,4 +1,4 @@
-//! `patch_all`: straddlers and single stores in one batch, which pays for each wait once.
+//! `patch_all`: straddlers and single stores in one batch, which share their waits.
 
 use wordpatch_model::{Program, Scenario};
 
@@ -26,7 +26,7 @@ fn a_straddler_and_both_its_neighbours_in_one_batch_and_back() {
     scenario(&PLACES).patcher(Program::new(jobs)).holds();
 }
 
-/// With windows of eight bytes, two straddlers touch each other.
+/// With windows of eight bytes, two straddlers can be adjacent.
 #[test]
 fn two_straddlers_in_one_batch() {
     let window = FetchWindow::Bytes8;
@@ -39,8 +39,8 @@ fn two_straddlers_in_one_batch() {
     scenario.patcher(Program::new(jobs)).holds();
 }
 
-/// One that changes on one side only is done after the first wait, one that changes on both after
-/// the second.
+/// A straddler that changes on one side only is finished after the first wait, one that changes on
+/// both sides after the second.
 #[test]
 fn straddlers_with_one_store_and_with_three_in_one_batch() {
     let window = FetchWindow::Bytes8;
@@ -56,7 +56,7 @@ fn straddlers_with_one_store_and_with_three_in_one_batch() {
     scenario.patcher(Program::new(jobs)).holds();
 }
 
-/// The batch loses one of its sites to another patcher, or the other patcher loses.
+/// Either the batch or the other patcher acquires the common site.
 #[test]
 fn a_batch_against_a_single_patch_of_one_of_its_sites() {
     let places = [PLACE, PLACE + 5];
@@ -77,7 +77,7 @@ fn two_batches_of_the_same_sites() {
         .holds();
 }
 
-/// A patch that is refused leaves the others done.
+/// A patch that is refused does not affect the others.
 #[test]
 fn a_batch_with_a_patch_of_other_bytes_than_stand_there() {
     let batch = batch_of(WINDOW, &[(PLACE, &OTHER_CALL, &NOP), (PLACE + 5, &CALL, &NOP)]);

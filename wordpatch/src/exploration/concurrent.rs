@@ -1,11 +1,12 @@
-//! Several patchers at once: of one site, and of neighbours that share a word.
+//! Concurrent patchers of one site, and of neighbours that share a word.
 
 use wordpatch_model::{Program, Scenario};
 
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
 use crate::FetchWindow;
 
-/// Differs from the call in every byte, so that it takes the whole protocol at every split.
+/// Differs from the call in every byte, so that all steps of the protocol are needed at every
+/// split.
 const LOAD: [u8; 5] = [0xb8, 0x55, 0x66, 0x77, 0x88];
 
 #[test]
@@ -39,7 +40,7 @@ fn two_patchers_of_one_site_there_and_back() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// One patcher patches what the other one makes.
+/// One patcher expects the bytes that the other one stores.
 #[test]
 fn a_patcher_follows_another() {
     let site = Straddler::ANY;
@@ -50,7 +51,7 @@ fn a_patcher_follows_another() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// The opcode alone is patched by one store, which compares the first byte and fails while that is
+/// A patch of the opcode only is one store, which compares the first byte and fails while that is
 /// INT3.
 #[test]
 fn a_single_store_against_the_protocol() {
@@ -61,8 +62,8 @@ fn a_single_store_against_the_protocol() {
     programs.into_iter().fold(site.scenario(&CALL, 1), Scenario::patcher).holds();
 }
 
-/// Another window comes into force between the two calls: one thread locks the site, the other one
-/// stores at once.
+/// The fetch model is changed between the two calls: one thread locks the site, the other one makes
+/// a single store.
 #[test]
 fn patchers_that_assume_different_windows() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 3 };

@@ -1,5 +1,5 @@
-//! The same scenarios with cores that are explored one by one, each of which keeps any versions
-//! that it has read: the verdicts are those of the one set of versions that stands for all cores.
+//! The same scenarios with cores that are modelled individually, each of which keeps any versions
+//! that it has read: the verdicts must be the same as with one set of versions for all cores.
 
 use wordpatch_model::{Job, Program, Scenario};
 

@@ -1,5 +1,5 @@
-//! Protocols and machines broken on purpose: each must be found out, and the same scenario without
-//! the defect must hold.
+//! Deliberate defects of protocols and machines: each must be detected, and the same scenario
+//! without the defect must hold.
 
 use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Code, Handler, Job, Program, Scenario, Stores, Violation};
@@ -8,7 +8,7 @@ use super::single::{across, windows};
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, is_mixture, mixture_of, patch_of, wait};
 use crate::FetchWindow;
 
-/// The sound scenario holds, the broken one has this flaw.
+/// Checks that the sound scenario holds and that the broken one has this flaw.
 #[track_caller]
 fn check(sound: &Scenario, broken: &Scenario, expected: impl Fn(&Flaw<Violation>) -> bool) {
     sound.holds();
@@ -40,7 +40,7 @@ fn second_wait_removed_new_front_runs_with_old_back() {
     }
 }
 
-/// The first wait protects against what the patch before left behind, too.
+/// The first wait also protects against stale bytes of the previous patch.
 #[test]
 fn patched_back_without_the_first_wait() {
     let site = Straddler::ANY;
@@ -49,8 +49,8 @@ fn patched_back_without_the_first_wait() {
     check(&scenario(back()), &scenario(back().without_wait(0)), mixture(&NOP, &CALL, 3));
 }
 
-/// A store that is one for the patcher and two for the processor, wherever their ideas of the
-/// window differ; and nowhere else.
+/// A store that crosses a boundary of the true window, but not of the assumed one, tears; other
+/// stores do not.
 #[test]
 fn window_assumed_too_large_a_single_store_tears() {
     for (true_window, assumed) in windows().filter(|(true_window, assumed)| assumed > true_window) {
@@ -65,8 +65,8 @@ fn window_assumed_too_large_a_single_store_tears() {
     }
 }
 
-/// Two calls five bytes apart share a word; both patchers load it, each stores it with its own
-/// bytes new.
+/// Two calls five bytes apart share a word; both patchers load it, and each stores it with its own
+/// bytes changed.
 #[test]
 fn neighbours_written_without_care_lose_an_update() {
     let window = FetchWindow::Bytes32;
@@ -87,7 +87,7 @@ fn neighbours_written_without_care_lose_an_update() {
     });
 }
 
-/// The lock is still in the store buffer when the wait begins, so the wait is over too soon.
+/// The INT3 is still in the store buffer when the wait begins, so the wait is over too soon.
 #[test]
 fn plain_stores_and_waits_that_do_not_drain_the_store_buffer() {
     let site = Straddler::ANY;
@@ -98,8 +98,8 @@ fn plain_stores_and_waits_that_do_not_drain_the_store_buffer() {
     check(&scenario(), &scenario().waits_do_not_drain(), is_mixture);
 }
 
-/// Plain stores compare nothing: of two patchers who own their site in turn, the second one undoes
-/// what it did not see.
+/// Plain stores compare nothing: of two patchers that own the site one after the other, the second
+/// one overwrites bytes that it has not read.
 #[test]
 fn plain_stores_of_a_site_that_nobody_owns() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 5 };
@@ -112,7 +112,7 @@ fn plain_stores_of_a_site_that_nobody_owns() {
     });
 }
 
-/// A trapped thread finds nobody who owns the site.
+/// A trapped thread finds no owner of the site.
 #[test]
 fn site_not_owned_its_lock_is_taken_for_a_breakpoint() {
     let site = Straddler::ANY;
@@ -123,8 +123,8 @@ fn site_not_owned_its_lock_is_taken_for_a_breakpoint() {
     });
 }
 
-/// A store to one side does not see what another patch makes of the other side meanwhile: both
-/// succeed, and nobody has asked for what they make together.
+/// A store to one side does not compare the other side, which another patch changes meanwhile: both
+/// succeed, and the result is an instruction that neither has requested.
 #[test]
 fn site_not_owned_both_sides_are_patched_at_once() {
     let site = Straddler::ANY;
@@ -137,7 +137,7 @@ fn site_not_owned_both_sides_are_patched_at_once() {
     });
 }
 
-/// With the paper's handler a thread that meets INT3 depends on the patcher.
+/// With the paper's handler, a thread that executes INT3 depends on the patcher.
 #[test]
 fn handler_that_spins_is_stopped_by_a_stopped_patcher() {
     let site = Straddler::ANY;
@@ -145,7 +145,7 @@ fn handler_that_spins_is_stopped_by_a_stopped_patcher() {
     check(&scenario.clone(), &scenario.handler(Handler::Spin), |flaw| *flaw == Flaw::Depends(0));
 }
 
-/// Nobody owned the site when the handler looked; then it was taken and locked.
+/// The site was free when the handler read its record; then it was acquired and locked.
 #[test]
 fn handler_that_does_not_count_takings_sees_a_breakpoint_in_the_next_lock() {
     let site = Straddler::ANY;
@@ -155,8 +155,7 @@ fn handler_that_does_not_count_takings_sees_a_breakpoint_in_the_next_lock() {
     });
 }
 
-/// `patch` returns before every executor has seen the end of it: that is what the wait afterwards
-/// is for.
+/// `patch` returns before all executors have seen the new instruction; the wait after it ends this.
 #[test]
 fn no_wait_at_the_end_the_old_instruction_still_runs() {
     let site = Straddler { window: FetchWindow::Bytes8, front: 5 };
@@ -169,12 +168,12 @@ fn no_wait_at_the_end_the_old_instruction_still_runs() {
     });
 }
 
-/// A patch that expects other bytes fails, and this is noticed.
+/// A patch that expects other bytes fails, which the model reports.
 #[test]
 fn old_bytes_that_do_not_stand_there() {
     let site = Straddler::ANY;
     let scenario = |patch| site.scenario(&CALL, 1).patcher(Program::new([patch]));
     check(&scenario(site.patch(&CALL, &OTHER_CALL)), &scenario(site.patch(&NOP, &OTHER_CALL)), |flaw| {
-        *flaw == Flaw::Violation(Violation::NobodySucceeded(0))
+        *flaw == Flaw::Violation(Violation::AllPatchesFailed(0))
     });
 }

@@ -1,4 +1,4 @@
-//! A thread forks at any moment: see "A fork" in `wordpatch-model`'s scenario.
+//! A thread forks at any time: see "Forks" in the scenario module of `wordpatch-model`.
 
 use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Change, Job, Program, Scenario, Violation};
@@ -59,7 +59,8 @@ fn while_a_patch_is_outstanding() {
     site.scenario(&CALL, 1).patcher(program).forking().holds();
 }
 
-/// The fork has noted that the site is not locked, and copies the text after the lock was stored.
+/// The fork has recorded that the site is not locked, and copies the text after the INT3 was
+/// stored.
 #[test]
 fn a_fork_in_a_step_takes_an_int3_along() {
     let is_locked = |flaw: &Flaw<Violation>| matches!(flaw, Flaw::Violation(Violation::ForkedMixture(bytes)) if bytes[0] == 0xcc);

@@ -1,8 +1,8 @@
-//! Every execution of the drivers under the paper's memory model: patchers, fetches, trapped
-//! threads and forks in every order.
+//! All executions of the drivers under the paper's memory model: patchers, fetches, trapped threads
+//! and forks in all orders.
 //!
-//! The drivers are those of the crate. The bottom of the crate (text, table of sites, clock, waits)
-//! asks `wordpatch-model`, which tells what is modelled and what is assumed.
+//! The drivers are those of the crate. Its lowest layer (text, site table, clock, waits) uses
+//! `wordpatch-model`, whose documentation lists what is modelled and what is assumed.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch --lib --target-dir target/model exploration -- --nocapture
@@ -29,13 +29,12 @@ const CALL: [u8; 5] = [0xe8, 0x11, 0x22, 0x33, 0x44];
 const OTHER_CALL: [u8; 5] = [0xe8, 0x55, 0x66, 0x77, 0x88];
 const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// A boundary of this window that is none of any larger one.
+/// A boundary of this window that is not a boundary of any larger one.
 const fn boundary(window: FetchWindow) -> usize {
     0x1000 + window.bytes()
 }
 
-/// `patch` of site `number` at `address`, which names the first `named` bytes of the instruction
-/// only.
+/// `patch` of site `number` at `address`, with the first `named` bytes of the instruction only.
 fn patch_named(
     window: FetchWindow,
     number: usize,
@@ -51,12 +50,12 @@ fn patch_named(
     })
 }
 
-/// `patch` of site `number` at `address`, which names the whole instruction.
+/// `patch` of site `number` at `address`, with all bytes of the instruction.
 fn patch_of(window: FetchWindow, number: usize, address: usize, old: &[u8], new: &[u8]) -> Job {
     patch_named(window, number, address, (old, new), old.len().min(crate::MAX_PATCH))
 }
 
-/// `patch_all` of these: address, bytes before and after. The sites are numbered in this order.
+/// `patch_all` of these patches: address, old and new bytes. The sites are numbered in this order.
 fn batch_of(window: FetchWindow, patches: &[(usize, &[u8], &[u8])]) -> Job {
     let addresses: Vec<usize> = patches.iter().map(|(address, ..)| *address).collect();
     let changes: Vec<Change> =
@@ -77,7 +76,7 @@ fn batch_of(window: FetchWindow, patches: &[(usize, &[u8], &[u8])]) -> Job {
     })
 }
 
-/// `wait_for_visibility`, whether it is refused or not.
+/// `wait_for_visibility`, ignoring whether it is refused.
 fn wait() -> Job {
     Job::new("wait", FetchWindow::Bytes8.bytes(), [], || {
         let _ = wait_for_visibility();
@@ -85,14 +84,14 @@ fn wait() -> Job {
     })
 }
 
-/// One site that a boundary cuts after `front` bytes, and the window that its patchers assume.
+/// A site that a boundary divides after `front` bytes, and the window that its patchers assume.
 struct Straddler {
     window: FetchWindow,
     front: usize,
 }
 
 impl Straddler {
-    /// A window and a split that tests use which are not about windows or splits.
+    /// The window and split for tests that are not about windows or splits.
     const ANY: Self = Self { window: FetchWindow::Bytes32, front: 3 };
 
     fn address(&self) -> usize {
@@ -104,7 +103,7 @@ impl Straddler {
         patch_of(self.window, 0, self.address(), old, new)
     }
 
-    /// The same, naming the first bytes only.
+    /// As [`Self::patch`], with the first `named` bytes only.
     fn patch_named(&self, old: &[u8], new: &[u8], named: usize) -> Job {
         patch_named(self.window, 0, self.address(), (old, new), named)
     }
@@ -124,7 +123,7 @@ fn is_mixture(flaw: &Flaw<Violation>) -> bool {
     matches!(flaw, Flaw::Violation(Violation::Mixture(_)))
 }
 
-/// A flaw is this mixture.
+/// Whether a flaw is the execution of this mixture.
 fn mixture_of(expected: &[u8]) -> impl Fn(&Flaw<Violation>) -> bool + use<> {
     let expected = Code::new(expected);
     move |flaw| *flaw == Flaw::Violation(Violation::Mixture(expected))

@@ -1,15 +1,15 @@
-//! Asynchronous patches: furthered by looking, by address, and by a finisher's rounds; several at
-//! once.
+//! Asynchronous patches, several at once: advanced by polling, by address, and by a finisher's
+//! rounds.
 
 use std::time::{Duration, Instant};
 
 use wordpatch_model::{Change, Job, Program, Scenario};
 
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
-use crate::finisher::further_all;
+use crate::finisher::advance_all;
 use crate::{FetchWindow, Outstanding, Patch, State, finish_patch, start_patch, start_patch_all};
 
-/// Two straddlers that touch each other.
+/// Two adjacent straddlers.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
 const PLACES: [usize; 2] = [boundary(WINDOW) - 4, boundary(WINDOW) + 4];
 
@@ -18,7 +18,7 @@ fn scenario() -> Scenario {
     PLACES.iter().fold(begin, |scenario, place| scenario.site(*place, &CALL, 1))
 }
 
-/// Starts the patches of both sites one by one, and has `finish` make the rest.
+/// Starts the patches of both sites one by one, and finishes them by `finish`.
 fn both(
     name: &str,
     (old, new): ([u8; 5], [u8; 5]),
@@ -33,15 +33,15 @@ fn both(
     })
 }
 
-/// Each is looked at in turn.
-fn by_looking(patches: Vec<Outstanding>) -> Vec<bool> {
+/// Polls them in turn.
+fn by_polling(patches: Vec<Outstanding>) -> Vec<bool> {
     while patches.iter().any(|patch| patch.state() != State::Finished) {
         patches.iter().for_each(|patch| _ = patch.try_finish());
     }
     results(patches)
 }
 
-/// The first to the end, while the second one's clock runs on.
+/// Finishes the first, while the second one's wait continues.
 fn by_finishing(patches: Vec<Outstanding>) -> Vec<bool> {
     results(patches)
 }
@@ -64,7 +64,7 @@ fn by_address(patches: Vec<Outstanding>) -> Vec<bool> {
 fn by_rounds(patches: Vec<Outstanding>) -> Vec<bool> {
     let mut left: Vec<_> = patches.iter().filter_map(Outstanding::leave_to_finisher).collect();
     while !left.is_empty() {
-        further_all(&left);
+        advance_all(&left);
         left.retain(|patch| patch.state() != State::Finished);
     }
     results(patches)
@@ -78,7 +78,7 @@ fn results(patches: Vec<Outstanding>) -> Vec<bool> {
 fn two_at_once_however_they_are_finished() {
     type Finish = fn(Vec<Outstanding>) -> Vec<bool>;
     let ways: [(&str, Finish); 4] = [
-        ("by looking", by_looking),
+        ("by polling", by_polling),
         ("by finishing", by_finishing),
         ("by address", by_address),
         ("by rounds", by_rounds),
@@ -91,7 +91,7 @@ fn two_at_once_however_they_are_finished() {
     }
 }
 
-/// The handle of the first is dropped while the second one is under way.
+/// The handle of the first is dropped while the second one is in flight.
 #[test]
 fn handles_that_are_dropped() {
     let dropped = |patches: Vec<Outstanding>| {
@@ -117,7 +117,7 @@ fn a_batch_with_a_deadline_in_the_past() {
     scenario().patcher(Program::new([job, wait()]).polling()).holds();
 }
 
-/// While one is under way, another thread patches its site.
+/// While the patch is in flight, another thread patches the site.
 #[test]
 fn an_outstanding_patch_and_another_patcher() {
     let site = Straddler::ANY;

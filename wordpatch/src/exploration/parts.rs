@@ -1,11 +1,11 @@
-//! Patches that name less than an instruction, or more than one.
+//! Patches with a part of an instruction, or with more than one instruction.
 
 use wordpatch_model::{Change, Code, Form, Job, Program, Scenario};
 
 use super::{CALL, NOP, Straddler, boundary, mixture_of, patch_named, wait};
 use crate::{FetchWindow, patch};
 
-/// The call with another front; named by its first three bytes, which lie in one window at a 3|2
+/// The call with another front; patched by its first three bytes, which are in one window at a 3|2
 /// split.
 const FRONT: [u8; 5] = [0xe8, 0x99, 0x98, 0x33, 0x44];
 /// The call with another back.
@@ -13,7 +13,7 @@ const BACK: [u8; 5] = [0xe8, 0x11, 0x22, 0x99, 0x88];
 /// Both.
 const BOTH: [u8; 5] = [0xe8, 0x99, 0x98, 0x99, 0x88];
 
-/// With the split of the named bytes, the first patch would be a single store without a wait.
+/// By the split of the given bytes only, the first patch would be a single store without a wait.
 #[test]
 fn the_front_named_alone_and_then_the_back() {
     let site = Straddler::ANY;
@@ -30,12 +30,14 @@ fn the_front_named_alone_and_the_back_at_once() {
     site.scenario(&CALL, 1)
         .patcher(Program::new([site.patch_named(&CALL, &FRONT, 3), wait()]))
         .patcher(Program::new([site.patch(&CALL, &BACK), wait()]))
-        // The first succeeds after the second, too: it names nothing that the second one changes.
+        // The first also succeeds after the second: it does not give bytes that the second one
+        // changes.
         .allowing(Form::Whole(Code::new(&BOTH)))
         .holds();
 }
 
-/// Every number of named bytes at every split, against a patch of everything, and twice in a row.
+/// Every number of given bytes at every split, concurrently with a patch of all bytes, and twice in
+/// a row.
 #[test]
 fn every_part_at_every_split() {
     for named in 1..CALL.len() {
@@ -57,7 +59,7 @@ fn every_part_at_every_split() {
     }
 }
 
-/// `mov rax, imm64` is ten bytes: the last two are never changed, wherever the window ends.
+/// `mov rax, imm64` has ten bytes: the last two are never changed, wherever the window ends.
 #[test]
 fn an_instruction_longer_than_a_patch() {
     let old: [u8; 10] = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -71,8 +73,8 @@ fn an_instruction_longer_than_a_patch() {
     }
 }
 
-/// `mov al, imm8; mov bl, imm8`: one store of both, each a site with its own executor. Where a
-/// window cuts them, the patch is refused and changes nothing.
+/// `mov al, imm8; mov bl, imm8`: one store of both, each a site with its own executor. If a
+/// boundary divides them, the patch is refused and changes nothing.
 #[test]
 fn two_instructions_in_one_patch() {
     let window = FetchWindow::Bytes8;
@@ -97,7 +99,7 @@ fn two_instructions_in_one_patch() {
         let row = Program::new([both((old, new)), both((new, old)), wait()]);
         let alone = scenario().patcher(row);
         let alone = if is_cut { alone.where_all_may_fail() } else { alone };
-        // Against a patch of the second one alone.
+        // Concurrently with a patch of the second one only.
         let second = patch_named(window, 1, address + 2, (&old[2..], &[0xb3, 9]), 2);
         let at_once = scenario()
             .patcher(Program::new([both((old, new)), wait()]))

@@ -1,12 +1,12 @@
-//! Waits that the kernel refuses, from any of them on: at the first, the second, the last.
+//! Waits that the kernel refuses, from any wait on.
 
 use wordpatch_model::{Program, Scenario};
 
 use super::{CALL, NOP, OTHER_CALL, Straddler, batch_of, boundary, wait};
 use crate::FetchWindow;
 
-/// Refused at the first wait, the lock is taken back; at the second, the site stays locked and runs
-/// the old instruction.
+/// If the first wait is refused, the lock is removed; if the second is, the site stays locked and
+/// the old instruction is executed.
 #[test]
 fn a_straddler_patched_and_patched_again() {
     for front in 1..CALL.len() {
@@ -16,7 +16,7 @@ fn a_straddler_patched_and_patched_again() {
     }
 }
 
-/// The patch stands, and keeps the site: nobody may follow, since no wait is over.
+/// The patch is complete and keeps the site: no other patch may follow, since no wait has ended.
 #[test]
 fn one_side_patched_and_then_the_other() {
     let site = Straddler::ANY;

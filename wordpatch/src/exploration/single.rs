@@ -5,7 +5,7 @@ use wordpatch_model::{Program, Scenario, Stores};
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
 use crate::FetchWindow;
 
-/// What a site is patched to and fro between.
+/// Pairs of instructions between which a site is patched to and fro.
 const PAIRS: &[(&str, &[u8], &[u8])] = &[
     ("jne to je, another target", &[0x75, 0x10], &[0x74, 0x20]),
     ("add eax to sub eax", &[0x83, 0xc0, 0x01], &[0x83, 0xe8, 0x02]),
@@ -35,7 +35,7 @@ fn every_split_of_every_window_patched_and_patched_back() {
     }
 }
 
-/// An executor that is trapped at any place, and another one.
+/// One executor may be trapped at any step while the other one runs.
 #[test]
 fn every_split_with_two_executors() {
     for front in 1..CALL.len() {
@@ -44,7 +44,7 @@ fn every_split_with_two_executors() {
     }
 }
 
-/// Through three forms and back to the first, with no wait between the patches.
+/// Three forms in turn, without waits between the patches.
 #[test]
 fn patches_in_a_row_of_both_sides() {
     let site = Straddler::ANY;
@@ -52,7 +52,8 @@ fn patches_in_a_row_of_both_sides() {
     site.scenario(&CALL, 1).patcher(Program::new([&row[..], &row, &[wait()]].concat())).holds();
 }
 
-/// A patch of one side before or after one of both, in either direction, with no wait between.
+/// A patch of one side before or after one of both sides, in either direction, without a wait
+/// between them.
 #[test]
 fn a_patch_of_the_front_next_to_one_of_both_sides() {
     let site = Straddler::ANY;
@@ -76,7 +77,7 @@ fn one_side_patched_again_and_again() {
     }
 }
 
-/// Assuming a smaller window than the processor has costs INT3, not safety.
+/// Assuming a smaller window than the processor has is safe; it only costs INT3s.
 #[test]
 fn every_window_that_is_assumed_too_small() {
     for (true_window, assumed) in windows().filter(|(true_window, assumed)| assumed <= true_window) {
@@ -86,8 +87,8 @@ fn every_window_that_is_assumed_too_small() {
     }
 }
 
-/// The protocol needs its waits, not locked stores: plain ones do, when each wait begins with an
-/// empty store buffer.
+/// The protocol needs its waits, but not locked stores: plain stores are sufficient if each wait
+/// begins with an empty store buffer.
 #[test]
 fn plain_stores_whose_waits_drain_the_store_buffer() {
     let site = Straddler::ANY;
@@ -100,7 +101,8 @@ pub(super) fn windows() -> impl Iterator<Item = (FetchWindow, FetchWindow)> {
     FetchWindow::ALL.into_iter().flat_map(|one| FetchWindow::ALL.map(|other| (one, other)))
 }
 
-/// A call patched to a NOP and back, across a boundary of `edge`, by someone who assumes `assumed`.
+/// A call patched to a NOP and back, across a boundary of `edge`, by a patcher that assumes the
+/// window `assumed`.
 pub(super) fn across(true_window: FetchWindow, assumed: FetchWindow, edge: FetchWindow) -> Scenario {
     let address = boundary(edge) - 3;
     let patch = |old: &[u8], new: &[u8]| patch_of(assumed, 0, address, old, new);

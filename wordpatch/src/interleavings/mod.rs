@@ -1,20 +1,20 @@
-//! Handler, table and asynchronous patches under loom: every order of the threads' steps within a
-//! bound, with every older value that the memory model lets a load find. (What processors fetch
-//! meanwhile is searched by `exploration`.)
+//! The trap handler, the site table and asynchronous patches under loom: all orders of the threads'
+//! steps within a bound, with all older values that a load may return in the memory model.
+//! (`exploration` covers instruction fetch.)
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p wordpatch --lib --target-dir target/loom interleavings
 //! ```
 //!
 //! # Bounds
-//! Each test says how often a thread may be taken off its processor in one execution (switches
-//! where a thread waits are free), and how many executions that makes; fewer fail the test. loom
-//! keeps the last seven values of an atomic, and follows no load that finds a value of the future.
-//! The table has two segments here, of two and of four sets of one record.
+//! Each test states the maximum number of preemptions in an execution (switches at which a thread
+//! waits are not counted), and the resulting number of executions; fewer executions fail the test.
+//! loom keeps the last seven values of an atomic, and no load returns a value that is stored later.
+//! The table has two segments here, with two and four sets of one record.
 //!
-//! # What is left out
-//! Forked children; the locks of text, copies and fork handlers, which stay std's; the signal
-//! itself.
+//! # Not covered
+//! Forked children; the locks of text, copies and fork handlers, which are those of std; the
+//! delivery of signals.
 
 mod queue;
 mod table;
@@ -22,8 +22,8 @@ mod table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs the scenario in every execution that takes threads off their processor `preemptions` times
-/// at most. They must be `executions` or more.
+/// Runs the scenario in all executions with at most `preemptions` preemptions. There must be at
+/// least `executions`.
 fn explore(preemptions: usize, executions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);

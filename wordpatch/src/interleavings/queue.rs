@@ -1,8 +1,8 @@
-//! Outstanding patches and the finisher, on real text that nobody executes: every patch is made
-//! once, by whoever comes first.
+//! Outstanding patches and the finisher, on real text that is not executed: every patch is made
+//! once, by whichever thread comes first.
 //!
-//! Time passes by being looked at ([`crate::tsc`]), and a wait lasts for two looks, so that "not
-//! over yet" is met as well.
+//! The clock advances with each read ([`crate::tsc`]), and a wait lasts for two ticks, so that
+//! polls also find waits that are not over.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -22,13 +22,13 @@ const OLD: [u8; 5] = [0xb8, 1, 1, 1, 1];
 const NEW: [u8; 5] = [0xb9, 2, 2, 2, 2];
 const NEWER: [u8; 5] = [0xba, 3, 3, 3, 3];
 
-/// Bytes of the instructions in front of the window's end.
+/// Bytes of the instructions before the window's end.
 const FRONT: usize = 2;
 
-/// How often each site was given back by a patch that was made.
+/// The number of patches of each site that were made and have released it.
 static MADE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Where the two sites are.
+/// The addresses of the two sites.
 fn site(number: usize) -> usize {
     static TEXT: OnceLock<usize> = OnceLock::new();
     let text = TEXT.get_or_init(|| {
@@ -48,22 +48,22 @@ fn bytes(number: usize) -> Bytes {
     unsafe { text(number).read(0, OLD.len()) }
 }
 
-/// Writes part of an instruction, whatever stands there.
+/// Writes part of an instruction, regardless of its old bytes.
 fn write(number: usize, offset: usize, new: &[u8]) {
     let text = text(number);
-    // SAFETY: the block stays mapped; nobody executes it.
+    // SAFETY: the block stays mapped, and is not executed.
     unsafe {
         let old = text.read(offset, new.len());
         text.compare_exchange(FetchWindow::Bytes8, offset, &old, &Bytes::new(new).unwrap()).unwrap();
     }
 }
 
-/// Explores a scenario that has the text for itself.
+/// Explores a scenario with exclusive use of the text.
 fn on_text(preemptions: usize, executions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     static TEXT: Mutex<()> = Mutex::new(());
     let _text = TEXT.lock().unwrap_or_else(|e| e.into_inner());
-    // What a process does once (pages for text and copies, the signal's handler) would make the
-    // first execution another than the rest.
+    // Things that a process does once (mapping pages for text and copies, installing the signal
+    // handler) would make the first execution different from the others.
     explore(0, 1, || {
         begin();
         for number in [0, 1] {
@@ -79,7 +79,7 @@ fn on_text(preemptions: usize, executions: usize, scenario: impl Fn() + Send + S
 
 /// At the start of each execution.
 fn begin() {
-    // SAFETY: the vendors' window; nobody executes what is patched.
+    // SAFETY: the vendors' window; the text is not executed.
     unsafe { FetchModel::force(FetchWindow::Bytes8, Some(TMax(2)), WaitPolicy::TMax) };
     for (number, made) in MADE.iter().enumerate() {
         write(number, 0, &OLD[..FRONT]);
@@ -88,35 +88,35 @@ fn begin() {
     }
     fault::set_hook(Some(|address, point| {
         if point == Point::Released {
-            let number = (0..2).find(|number| site(*number) == address).expect("one of ours");
+            let number = (0..2).find(|number| site(*number) == address).expect("a site of the test");
             MADE[number].fetch_add(1, Ordering::Relaxed);
         }
     }));
 }
 
 fn start(number: usize, old: &[u8], new: &[u8]) -> Result<Outstanding, Error> {
-    // SAFETY: text that stays mapped, and that nobody executes.
+    // SAFETY: text that stays mapped, and that is not executed.
     unsafe { start_patch(site(number), old, new) }
 }
 
-/// What holds at the end: so many patches were made, the last bytes stand there, and the table is
+/// Checks the result: the number of patches made, the bytes of the last one, and that the table is
 /// empty.
 fn check(number: usize, made: usize, last: &[u8]) {
-    assert!(finish_patch(site(number)).unwrap(), "left undone");
+    assert!(finish_patch(site(number)).unwrap(), "not finished");
     assert_eq!(*bytes(number), *last);
     assert_eq!(MADE[number].load(Ordering::Relaxed), made);
-    assert!(outstanding::hold().as_ref().is_none_or(|table| table.is_empty()), "not forgotten");
+    assert!(outstanding::hold().as_ref().is_none_or(|table| table.is_empty()), "still in the table");
 }
 
 /// 4 preemptions: 2,564 executions.
 #[test]
-fn a_patch_is_made_once_by_its_handle_and_passers_by() {
+fn a_patch_is_made_once_by_its_handle_and_other_threads() {
     on_text(4, 2_564, || {
         let patch = start(0, &OLD, &NEW).unwrap();
-        let passers_by = [0, 1].map(|_| thread::spawn(|| _ = finish_patch(site(0)).unwrap()));
+        let others = [0, 1].map(|_| thread::spawn(|| _ = finish_patch(site(0)).unwrap()));
         patch.finish().unwrap();
-        for passer_by in passers_by {
-            passer_by.join().unwrap();
+        for other in others {
+            other.join().unwrap();
         }
         check(0, 1, &NEW);
     });
@@ -127,10 +127,10 @@ fn a_patch_is_made_once_by_its_handle_and_passers_by() {
 fn a_patch_that_is_dropped_is_made_by_then() {
     on_text(4, 70, || {
         let patch = start(0, &OLD, &NEW).unwrap();
-        let passer_by = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
+        let other = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
         drop(patch);
         assert_eq!(*bytes(0), NEW);
-        passer_by.join().unwrap();
+        other.join().unwrap();
         check(0, 1, &NEW);
     });
 }
@@ -141,19 +141,19 @@ fn a_finisher_that_is_dropped_has_made_what_it_took_over() {
     on_text(3, 26_272, || {
         let finisher = Finisher::start().unwrap();
         let patches = [0, 1].map(|number| start(number, &OLD, &NEW).unwrap());
-        let passer_by = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
+        let other = thread::spawn(|| _ = finish_patch(site(0)).unwrap());
         patches.iter().for_each(|patch| finisher.take_over(patch).unwrap());
         drop(patches);
         drop(finisher);
         check(1, 1, &NEW);
-        passer_by.join().unwrap();
+        other.join().unwrap();
         check(0, 1, &NEW);
     });
 }
 
 /// 3 preemptions: 2,307 executions.
 #[test]
-fn a_finisher_makes_a_patch_that_nobody_else_looks_after() {
+fn a_finisher_makes_a_patch_that_is_not_polled() {
     on_text(3, 2_307, || {
         let finisher = Finisher::start().unwrap();
         let patch = start(0, &OLD, &NEW).unwrap();
@@ -167,7 +167,7 @@ fn a_finisher_makes_a_patch_that_nobody_else_looks_after() {
 
 /// 2 preemptions: 4,276 executions.
 #[test]
-fn two_finishers_that_are_given_the_same_patches_share_them() {
+fn two_finishers_with_the_same_patches_share_them() {
     on_text(2, 4_276, || {
         let finishers = [Finisher::start().unwrap(), Finisher::start().unwrap()];
         let patches = [0, 1].map(|number| start(number, &OLD, &NEW).unwrap());
@@ -182,25 +182,24 @@ fn two_finishers_that_are_given_the_same_patches_share_them() {
     });
 }
 
-/// Somebody else's byte stands where the back part should.
-/// 4 preemptions: 27,640 executions.
+/// The back part contains a foreign byte. 4 preemptions: 27,640 executions.
 #[test]
-fn an_error_is_told_to_one_of_those_who_finish_the_patch() {
+fn an_error_is_reported_once() {
     on_text(4, 27_640, || {
         let patch = start(0, &OLD, &NEW).unwrap();
         write(0, FRONT, &[9]);
-        let passers_by =
+        let others =
             [0, 1].map(|_| thread::spawn(|| (0..2).filter(|_| finish_patch(site(0)).is_err()).count()));
-        let told = patch.finish_all().iter().filter(|result| result.is_err()).count();
-        let told = passers_by.map(|thread| thread.join().unwrap()).iter().sum::<usize>() + told;
-        assert_eq!(told, 1);
+        let reported = patch.finish_all().iter().filter(|result| result.is_err()).count();
+        let reported = others.map(|thread| thread.join().unwrap()).iter().sum::<usize>() + reported;
+        assert_eq!(reported, 1);
         check(0, 0, &[OLD[0], OLD[1], 9, OLD[3], OLD[4]]);
     });
 }
 
 /// 4 preemptions: 10,998 executions.
 #[test]
-fn a_patch_that_follows_at_once_stays_in_the_table() {
+fn a_patch_that_follows_immediately_stays_in_the_table() {
     on_text(4, 10_998, || {
         let first = start(0, &OLD, &NEW).unwrap();
         let follower = thread::spawn(|| match start(0, &NEW, &NEWER) {

@@ -1,9 +1,9 @@
-//! The table of sites: threads that meet our INT3 look it up while others take, lock and release
+//! The site table: threads that execute our INT3 look it up while others acquire, lock and release
 //! sites.
 //!
-//! A site is two bytes of text here, each an atomic; the processor's fetch and the handler's look
-//! are relaxed loads, so that the lookup must be right by its own orderings. A copy of an
-//! instruction is a byte that is filled before the site is locked.
+//! A site is two bytes of text, each an atomic; instruction fetch and the reads of the handler are
+//! relaxed loads, so that the lookup must be correct by its own orderings. A copy of an instruction
+//! is a byte that is set before the site is locked.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::primitive::{AtomicU8, Ordering};
 use crate::protocol::INT3;
 use crate::site_table::{self, Int3, OwnedSite, meaning_of_int3, settled};
 
-/// The first instruction of a site is made of two of these; each patch makes the next.
+/// Both bytes of the first instruction of a site; each patch increments them.
 const FIRST: u8 = 1;
-/// As many instructions as a site may go through.
+/// The maximum number of instructions of a site.
 const INSTRUCTIONS: usize = 4;
 
 /// A site and its copies.
@@ -26,12 +26,12 @@ struct Site {
     address: usize,
     front: AtomicU8,
     back: AtomicU8,
-    /// 1 where the copy of that instruction is filled.
+    /// 1 if the copy of that instruction is written.
     copies: [AtomicU8; INSTRUCTIONS],
-    /// Instructions whose locks have begun. Not loom's: what has happened, not what a thread may
-    /// know of it.
+    /// Instructions whose locks have begun. Not loom's atomics: they record what has happened, not
+    /// what a thread may see.
     locked: [std::sync::atomic::AtomicBool; INSTRUCTIONS],
-    /// Of whoever has taken the site: loom refuses two at once.
+    /// Accessed by the site's owner: loom detects two owners at once.
     owner: UnsafeCell<()>,
 }
 
@@ -56,20 +56,20 @@ impl Site {
         self.address << 8 | usize::from(instruction)
     }
 
-    /// Makes the next instruction of the one that stands there, of both its bytes or the first
-    /// alone; says whether the site could be had.
+    /// Patches the site to the next instruction, both bytes or the first one only. Returns whether
+    /// the site could be acquired.
     fn patch(&self, length: usize) -> bool {
-        let Ok(mut owned) = OwnedSite::take(self.address) else { return false };
+        let Ok(mut owned) = OwnedSite::acquire(self.address) else { return false };
         self.owner.with_mut(|_| ());
         let old = self.front.load(Ordering::Relaxed);
-        assert_ne!(old, INT3, "the site is another's");
+        assert_ne!(old, INT3, "the site has another owner");
         let both = [old, self.back.load(Ordering::Relaxed)];
         self.copies[usize::from(old)].store(1, Ordering::Relaxed);
         owned.lock(self.copy_of(old), &Bytes::new(&both[..length]).unwrap());
         self.locked[usize::from(old)].store(true, std::sync::atomic::Ordering::Relaxed);
         let store = |byte: &AtomicU8, old, new| {
             byte.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
-                .expect("the site is its own");
+                .expect("only the owner stores");
         };
         store(&self.front, old, INT3);
         if length == 2 {
@@ -84,7 +84,7 @@ impl Site {
         self.front.load(Ordering::Relaxed) == INT3
     }
 
-    /// Executes the site once, and says which instruction that was.
+    /// Executes the site once, and returns the instruction that was executed.
     fn execute(&self) -> u8 {
         loop {
             let fetched = self.front.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Site {
             match meaning_of_int3(self.address, || self.is_int3()) {
                 Int3::Locked { copy } => return self.execute_copy(copy),
                 Int3::Gone => {}
-                Int3::Foreign => panic!("our INT3 is taken for somebody else's"),
+                Int3::Foreign => panic!("our INT3 is considered foreign"),
             }
         }
     }
@@ -115,7 +115,7 @@ const NEIGHBOUR: usize = 0x1001;
 
 /// 2 preemptions: 5,204 executions.
 #[test]
-fn a_thread_goes_on_in_the_copy_of_the_lock_that_it_met() {
+fn a_thread_continues_in_the_copy_of_the_lock_that_it_found() {
     explore(2, 5_204, || {
         let site = Site::new(SITE);
         let patcher = site.on_a_thread(|site| {
@@ -130,7 +130,7 @@ fn a_thread_goes_on_in_the_copy_of_the_lock_that_it_met() {
 
 /// 2 preemptions: 80,260 executions.
 #[test]
-fn one_of_two_patches_has_the_site_and_a_thread_passes_through() {
+fn one_of_two_patches_acquires_the_site_and_a_thread_executes_it() {
     explore(2, 80_260, || {
         site_table::reserve().unwrap();
         let site = Site::new(SITE);
@@ -138,7 +138,7 @@ fn one_of_two_patches_has_the_site_and_a_thread_passes_through() {
         let patchers = [site.on_a_thread(patch), site.on_a_thread(patch)];
         site.execute();
         let succeeded: u8 = patchers.map(|patcher| patcher.join().unwrap()).iter().sum();
-        assert_ne!(succeeded, 0, "both were refused");
+        assert_ne!(succeeded, 0, "both have failed");
         assert_eq!(site.execute(), FIRST + succeeded);
         assert!(site.patch(1), "not free again");
     });
@@ -162,13 +162,13 @@ fn sites_of_one_set_are_appended_at_once_and_keep_their_copies() {
 
 /// 2 preemptions: 1,749 executions.
 #[test]
-fn a_foreign_int3_stays_foreign_while_the_site_is_taken_and_given_back() {
+fn a_foreign_int3_stays_foreign_while_the_site_is_acquired_and_released() {
     explore(2, 1_749, || {
         let site = Site::new(SITE);
         site.front.store(INT3, Ordering::Relaxed);
         let taker = site.on_a_thread(|site| {
             for _ in 0..2 {
-                drop(OwnedSite::take(site.address).expect("nobody else takes it"));
+                drop(OwnedSite::acquire(site.address).expect("no other thread acquires it"));
             }
         });
         assert_eq!(meaning_of_int3(site.address, || site.is_int3()), Int3::Foreign);
@@ -176,8 +176,8 @@ fn a_foreign_int3_stays_foreign_while_the_site_is_taken_and_given_back() {
     });
 }
 
-/// What a child gets that takes its own copy of the text meanwhile: the bytes of one instruction,
-/// before or after a patch. 2 preemptions: 3,860 executions.
+/// A child that makes its own copy of the text meanwhile gets the bytes of one instruction, before
+/// or after a patch. 2 preemptions: 3,860 executions.
 #[test]
 fn settled_bytes_are_those_of_one_instruction() {
     explore(2, 3_860, || {
@@ -194,16 +194,16 @@ fn settled_bytes_are_those_of_one_instruction() {
     });
 }
 
-/// One execution: a site that finds room in the first segment leaves those in the second known.
+/// One execution. A new record in the first segment must not hide those of the second.
 #[test]
-fn a_site_in_the_first_segment_leaves_those_in_the_second_known() {
+fn sites_in_the_second_segment_are_found_after_one_is_added_to_the_first() {
     explore(0, 1, || {
         site_table::reserve().unwrap();
         let old = Bytes::new(&[FIRST]).unwrap();
         let mut locked = Vec::new();
-        // Some of them find room in the first segment after others had to go to the second.
+        // Some of them are put into the first segment after others were put into the second.
         for address in [SITE, NEIGHBOUR].into_iter().chain(0x2000..0x2004) {
-            let Ok(mut owned) = OwnedSite::take(address) else { continue };
+            let Ok(mut owned) = OwnedSite::acquire(address) else { continue };
             owned.lock(address + 1, &old);
             locked.push((address, owned));
             for (address, _) in &locked {

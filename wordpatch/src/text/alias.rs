@@ -138,7 +138,7 @@ pub(crate) unsafe fn map_executable_at(
     // SAFETY: with an old size of zero, nothing is unmapped except what is at `place`, which the
     // caller owns.
     let copy = unsafe { mremap(writable.cast(), 0, length, flags, Some(place.cast())) }?;
-    // SAFETY: nobody uses the copy yet.
+    // SAFETY: the copy is not in use yet.
     unsafe { mprotect(copy, length, READ_EXECUTE) }
 }
 
@@ -169,7 +169,7 @@ unsafe fn map_over_text(
         )
     };
     if moved.is_err() {
-        // SAFETY: the mapping is ours and nobody knows it.
+        // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(executable, range.len()) };
     }
     moved.map(drop)
@@ -228,7 +228,8 @@ unsafe fn read_settled(start: *const u8, length: usize) -> Bytes {
 /// returns the file's writable view.
 ///
 /// # Safety
-/// `range` must be a whole mapping, readable, that nobody else writes or remaps during the call.
+/// `range` must be a complete mapping, readable, that no other code writes or remaps during the
+/// call.
 pub(super) unsafe fn replace_by_memory_file(
     range: &Range<usize>,
     is_private: bool,
@@ -247,9 +248,9 @@ pub(super) unsafe fn replace_by_memory_file(
         unsafe { writable.cast::<u8>().as_ptr().add(at - range.start).write(*byte) };
     }
     let addresses: Vec<usize> = breakpoints.into_iter().map(|(at, _)| at).collect();
-    // SAFETY: the file holds a copy of the text, which nobody changed meanwhile.
+    // SAFETY: the file holds a copy of the text, which has not been changed meanwhile.
     if let Err(errno) = unsafe { map_over_text(&file, 0, range, is_private, &addresses) } {
-        // SAFETY: the mapping is ours and nobody knows it.
+        // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(writable, range.len()) };
         return Err(refused(errno));
     }
@@ -418,7 +419,7 @@ unsafe fn duplicate(
     let copy = unsafe { mremap(start, 0, length, MRemapFlags::MREMAP_MAYMOVE, None) }?;
     // SAFETY: the copy is ours and not in use yet.
     if let Err(errno) = unsafe { mprotect(copy, length, protection) } {
-        // SAFETY: the mapping is ours and nobody knows it.
+        // SAFETY: the mapping is ours and not in use.
         let _ = unsafe { munmap(copy, length) };
         return Err(errno);
     }

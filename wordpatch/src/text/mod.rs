@@ -11,7 +11,7 @@
 //! If the system refuses memory files, the caller can choose [`TextAccess::Mprotect`], which makes
 //! the pages writable *and* executable during each store. It is never chosen automatically.
 //!
-//! # Text that goes away
+//! # Text that is unmapped
 //! An alias outlives the text it belongs to. A store to the site of a library that was unloaded
 //! goes to memory that is not executed, so it can harm neither the process nor a library mapped at
 //! the same address later. [`forget`] ends an alias.
@@ -171,12 +171,12 @@ impl TextRef {
     }
 
     /// The place `offset` bytes further, in the same mapping.
-    pub(crate) fn behind(&self, offset: usize) -> Self {
+    pub(crate) fn at_offset(&self, offset: usize) -> Self {
         let writable = self.writable.and_then(|view| NonNull::new(view.as_ptr().wrapping_add(offset)));
         Self { address: self.address + offset, writable, ..*self }
     }
 
-    /// The same place, with the caller's promise that its text stays mapped. If a debugger has
+    /// The same place, with the caller's guarantee that its text stays mapped. If a debugger has
     /// copied a page, stores then show in it immediately, at the cost of a load.
     ///
     /// # Safety
@@ -291,7 +291,7 @@ impl TextRef {
                 let view = writable.as_ptr().wrapping_add(offset);
                 let stored = store::compare_exchange(window, view, old, new);
                 if stored.is_ok() && self.is_private {
-                    self.behind(offset).show(window, old, new)?;
+                    self.at_offset(offset).show(window, old, new)?;
                 }
                 stored
             },
@@ -323,7 +323,7 @@ impl TextRef {
         let quadword = Quadword::of(window, self.address, old.len());
         let Some(place) = self.private_place(quadword) else { return Ok(()) };
         let (old, new) = (quadword.word(old), quadword.word(new));
-        // SAFETY: the caller's promise to `staying_mapped`.
+        // SAFETY: the caller's obligation of `staying_mapped`.
         let shown = || unsafe { place.shown(self.stays_mapped) };
         // SAFETY: the view outlives the text.
         let is_in_view = |shown| unsafe { quadword.load(place.view) == shown };
@@ -345,7 +345,7 @@ impl TextRef {
         let quadword = Quadword::of(FetchWindow::Bytes8, self.address, 1);
         let Some(place) = self.private_place(quadword) else { return false };
         let is_int3 = |_| {
-            // SAFETY: the caller's promise to `staying_mapped`.
+            // SAFETY: the caller's obligation of `staying_mapped`.
             let shown = unsafe { place.shown(self.stays_mapped) };
             // SAFETY: the view outlives the text.
             let written = unsafe { quadword.load(place.view) };
@@ -417,8 +417,8 @@ impl TextMapping {
             fork::watch()?;
             // Before a child can share this text and its locked sites.
             site_table::reserve()?;
-            // SAFETY: the range is mapped readable, and nobody else writes or remaps it by the
-            // caller's obligation.
+            // SAFETY: the range is mapped readable, and not written or remapped by other code, by
+            // the caller's obligation.
             (Some(unsafe { alias::replace_by_memory_file(&range, is_private)? }), true)
         };
         let is_given_out = !IS_PREPARING.get();
@@ -478,18 +478,19 @@ struct View(NonNull<u8>);
 // SAFETY: an address; see `TextMapping`.
 unsafe impl Send for View {}
 
-/// As [`forget`], for text that is entirely gone; also frees its pages and their file. What remains
-/// is address space with empty memory, so that using places resolved in the text stays harmless;
-/// [`revive`] reuses it.
+/// As [`forget`], for text that has been unmapped completely; also frees its pages and their file.
+/// The address space of the alias is kept, with empty memory, so that places resolved in the text
+/// can still be used without effect; [`revive`] reuses it.
 ///
 /// # Safety
-/// Nothing of the mappings that overlap `range` is mapped at its old address any more.
+/// The mappings that overlap `range` must have been unmapped completely. Other mappings may have
+/// taken their addresses.
 pub unsafe fn release(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let gone = |m: &mut TextMapping| range.start < m.range.end && m.range.start < range.end;
     for mapping in mappings.extract_if(.., gone).filter(|mapping| mapping.copied) {
         let view = mapping.writable.expect("a copied mapping has a writable view");
-        // SAFETY: the view is ours, and the caller says that nobody executes its pages.
+        // SAFETY: the view is ours, and its pages are not executed, by the caller's obligation.
         unsafe { alias::empty(view, mapping.range.len()) };
         RELEASED.lock().unwrap_or_else(|e| e.into_inner()).push((mapping.range, View(view)));
     }
@@ -624,7 +625,7 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
         let wanted = *site..site + old.len();
         let Some(mapping) = mappings.iter().find(|m| m.contains(&wanted) && m.private) else { continue };
         let place = mapping.at(*site);
-        // SAFETY: the caller's obligations; nobody executes the site while its bytes are put back.
+        // SAFETY: the caller's obligations; the site is not executed while its bytes are restored.
         unsafe { place.put_back(old) };
     }
 }
@@ -632,14 +633,14 @@ pub(crate) unsafe fn roll_back_own_pages(mappings: &[TextMapping], sites: &[(usi
 /// Whether the text at all these places, with these lengths, is what was written there. Unlike
 /// [`TextRef::is_stale`], reads the bytes by system calls, a thousand places at a time, so the text
 /// need not be mapped. Text that is written where it is executed cannot be checked.
-pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
+pub(crate) fn are_current(places: &[(TextRef, usize)]) -> bool {
     /// The kernel's limit for one call (UIO_MAXIOV).
     const AT_ONCE: usize = 1024;
-    let can_be_told = |(place, _): &&(TextRef, usize)| {
+    let can_be_checked = |(place, _): &&(TextRef, usize)| {
         place.writable.is_some_and(|view| view.addr().get() != place.address)
     };
-    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_told).collect();
-    let are_there = |places: &[&(TextRef, usize)]| {
+    let places: Vec<&(TextRef, usize)> = places.iter().filter(can_be_checked).collect();
+    let are_current = |places: &[&(TextRef, usize)]| {
         let remote: Vec<libc::iovec> = places
             .iter()
             .map(|(place, length)| libc::iovec {
@@ -674,12 +675,12 @@ pub(crate) fn are_there(places: &[(TextRef, usize)]) -> bool {
         };
         read == found.len() as isize && places.iter().all(is_same)
     };
-    places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_there(places)))
+    places.chunks(AT_ONCE).all(|places| (0..LOOKS).any(|_| are_current(places)))
 }
 
 /// The addresses of pages in `range` that a debugger has copied: stores to text there show only
-/// after [`TogglePair::settle`], unless it was promised to stay mapped. Reads the page table, which
-/// takes some microseconds per megabyte.
+/// after [`TogglePair::settle`], unless it was marked as staying mapped. Reads the page table,
+/// which takes some microseconds per megabyte.
 pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     let mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     let overlap = |m: &TextMapping| m.range.start.max(range.start)..m.range.end.min(range.end);

@@ -46,7 +46,7 @@ impl TogglePair {
     /// If they cross a boundary of `window`, or the two differ in length.
     pub fn new(place: &TextRef, window: FetchWindow, offset: usize, forms: [&Bytes; 2]) -> Self {
         assert_eq!(forms[0].len(), forms[1].len());
-        let place = place.behind(offset);
+        let place = place.at_offset(offset);
         let quadword = Quadword::of(window, place.address, forms[0].len());
         let start = |view: NonNull<u8>| NonNull::new(view.as_ptr().wrapping_sub(quadword.back()).cast());
         Self {
@@ -61,7 +61,7 @@ impl TogglePair {
         }
     }
 
-    /// The same pair, with the caller's promise of [`TextRef::staying_mapped`].
+    /// The same pair, with the caller's guarantee of [`TextRef::staying_mapped`].
     ///
     /// # Safety
     /// As [`TextRef::staying_mapped`].
@@ -93,7 +93,7 @@ impl TogglePair {
                 Ok(()) => {
                     if self.is_private && self.stays_mapped {
                         let place = Place::new(self.quadword, base.as_ptr(), self.address);
-                        // SAFETY: the text is mapped, as was promised to `staying_mapped`.
+                        // SAFETY: the text is mapped, by the obligation of `staying_mapped`.
                         if unsafe { place.text_word() } != new {
                             // SAFETY: as above, and the caller's obligations.
                             unsafe { place.follow_store(old, new)? };
@@ -147,7 +147,7 @@ impl TogglePair {
     }
 
     /// Makes the text show what was stored, if a debugger has copied its page. For text that may be
-    /// unmapped, and was not promised to stay ([`TextRef::staying_mapped`]):
+    /// unmapped, and was not marked as staying mapped ([`TextRef::staying_mapped`]):
     /// [`TogglePair::exchange`] does not read it.
     ///
     /// # Errors
@@ -169,13 +169,13 @@ impl TogglePair {
 
     /// Whether this pair, of text that was unmapped, equals `now`, a pair in the text that was
     /// mapped in its place.
-    pub fn is_again(&self, now: &Self) -> bool {
+    pub fn is_equivalent(&self, now: &Self) -> bool {
         let of = |forms: &Self| (forms.address, forms.window, forms.quadword.length(), forms.words);
         of(self) == of(now)
     }
 
     /// Whether both were resolved in the same mapping.
-    pub fn is_of_one_text_with(&self, other: &Self) -> bool {
+    pub fn shares_text_with(&self, other: &Self) -> bool {
         let distance = |forms: &Self| {
             let view = forms.place().writable.map(|view| view.as_ptr().addr());
             view.map(|view| view.wrapping_sub(forms.address))

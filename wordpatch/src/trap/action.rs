@@ -1,20 +1,21 @@
-//! What a process does on SIGTRAP: reading and replacing the action, and taking it on the kernel's
-//! behalf.
+//! The action of a process for SIGTRAP: reading it, replacing it, and taking it in place of the
+//! kernel.
 
 use std::io;
 use std::mem::MaybeUninit;
 
 use super::frame::Context;
 
-/// The word of a signal mask that SIGTRAP is in. The kernel's masks have no other.
+/// The bit of SIGTRAP in a signal mask of the kernel, which is one word.
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 
-/// Flags of an action that make a difference here. (The C library adds SA_RESTORER to its own, and
-/// may not show it.)
+/// The flags of an action that are relevant here. (The C library adds SA_RESTORER when it installs
+/// an action, and may not report it.)
 const FLAGS: libc::c_int =
     libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER | libc::SA_RESETHAND;
 
-/// An action for SIGTRAP: function or SIG_DFL or SIG_IGN, flags, and the signals blocked meanwhile.
+/// An action for SIGTRAP: a function, SIG_DFL or SIG_IGN; flags; and the signals that are blocked
+/// while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Action {
     pub(super) function: usize,
@@ -30,7 +31,7 @@ impl Action {
     }
 
     fn from_libc(action: &libc::sigaction) -> Self {
-        // SAFETY: a signal mask is at least a word long, and its first word has signals 1 to 64.
+        // SAFETY: a signal mask is at least a word long; the first word has signals 1 to 64.
         let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
         Self { function: action.sa_sigaction, flags: action.sa_flags & FLAGS, mask }
     }
@@ -56,11 +57,11 @@ impl Action {
         Ok(Self::from_libc(unsafe { current.assume_init_ref() }))
     }
 
-    /// Puts the action into force, and returns the one that it replaces.
+    /// Installs the action, and returns the one that it replaces.
     ///
     /// # Safety
-    /// The function must be SIG_DFL, SIG_IGN, or a handler with the signature that the flags ask
-    /// for.
+    /// The function must be SIG_DFL, SIG_IGN, or a handler with the signature that the flags
+    /// select.
     pub(super) unsafe fn install(self) -> io::Result<Self> {
         let mut replaced = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: the caller's obligation.
@@ -74,8 +75,8 @@ impl Action {
     /// Calls the function with the action's signals blocked, except SIGTRAP.
     ///
     /// # Safety
-    /// The program installed this action, its function is one, and the pointers are those that the
-    /// kernel or the program's own handler has passed.
+    /// The program installed this action, its function is neither SIG_DFL nor SIG_IGN, and the
+    /// pointers are those that the kernel or the program's handler has passed.
     pub(super) unsafe fn call(
         &self,
         signal: libc::c_int,
@@ -102,20 +103,20 @@ impl Action {
     }
 }
 
-/// Changes this thread's signal mask; returns the one before.
+/// Changes this thread's signal mask; returns the previous one.
 fn change_mask(how: libc::c_int, mask: u64) -> u64 {
     let mut before = 0u64;
-    // SAFETY: the kernel's masks are of eight bytes, and the call is async-signal-safe. It cannot
+    // SAFETY: the kernel's masks have eight bytes, and the call is async-signal-safe. It cannot
     // fail: `how` is valid.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &mask, &mut before, size_of::<u64>()) };
     before
 }
 
-/// Has the process die of the signal, as by its default action.
+/// Makes the signal kill the process, as its default action does.
 ///
-/// Where the kernel's frame is known, the signal is made pending, with the same `info`, until the
-/// handler returns. So the core dump shows the registers that were interrupted. If another thread
-/// covers SIG_DFL in between, the handler sees the same signal again, and comes back here.
+/// If the kernel's frame is known, the signal is made pending, with the same `info`, until the
+/// handler returns, so the core dump shows the interrupted registers. If another thread covers
+/// SIG_DFL meanwhile, the handler gets the same signal again and calls this function again.
 pub(super) fn take_default(info: Option<&libc::siginfo_t>, context: Option<&mut Context>) {
     // SAFETY: SIG_DFL.
     let _ = unsafe { Action::DEFAULT.install() };

@@ -1,14 +1,14 @@
-//! The actions that our entries have covered, and the order in which they did.
+//! The actions that our entries cover, in the order of their installation.
 //!
 //! An entry is bound to its action when it is first installed, for the life of the process.
-//! [`own_sigtrap`] looks at what is in force:
-//! 1. one of our entries: nothing to do. The program may have restored it.
-//! 2. An action that an entry is bound to: that entry is installed again, and is the latest in the
-//!    order.
+//! [`own_sigtrap`] examines the action in force:
+//! 1. One of our entries: nothing is done. The program may have restored it.
+//! 2. An action that an entry is bound to: that entry is installed again, and becomes the latest in
+//!    the order.
 //! 3. Another action: the next free entry is bound to it and installed.
 //!
-//! If the program changes the action at the same time, installing returns another action than the
-//! one looked at: that is covered then. So no action is lost, whoever is faster.
+//! If the program changes the action at the same time, the installation returns another action than
+//! the one examined, which is then covered as well. So no action is lost, whichever comes first.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ use crate::Error;
 
 /// An entry, and the action it is bound to.
 pub(super) struct Entry {
-    /// Grows with each installation; 0 as long as the entry is bound to nothing. Written last.
+    /// The position in the order of installations; 0 while the entry is free. Written last.
     rank: AtomicU64,
     function: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
-    /// The action was good for one trap, and had it.
+    /// The action was valid for one trap (SA_RESETHAND), and has received it.
     is_used_up: AtomicBool,
 }
 
@@ -53,8 +53,7 @@ impl Entry {
         }
     }
 
-    /// Whether the action's function may be called, once more or, with SA_RESETHAND, for the one
-    /// time.
+    /// Whether the action's function may be called: always, or once if it has SA_RESETHAND.
     pub(super) fn use_up(&self) -> bool {
         self.action().flags & libc::SA_RESETHAND == 0 || !self.is_used_up.swap(true, Ordering::Relaxed)
     }
@@ -65,24 +64,23 @@ struct Chain([Entry; ENTRIES]);
 
 static CHAIN: Chain = Chain([const { Entry::free() }; ENTRIES]);
 
-/// The action that the program had for the trap which has reached entry `number`: that of the
-/// entry, or of the latest one installed before it, that `passed` does not have and whose function
-/// has not had the trap. Adds to `passed`.
+/// The action of the program for a trap that has reached entry `number`: that of this entry, or of
+/// the latest entry installed before it, that is not in `passed` and whose function has not
+/// received the trap. Adds the entries that it examines to `passed`.
 pub(super) fn next(number: usize, passed: &mut u32) -> Option<&'static Entry> {
     CHAIN.next(number, passed)
 }
 
-/// The entries that a trap has passed already when it reaches us from a handler that the kernel has
-/// called: those bound to that handler, which is the one in force, unless a patch has covered it
-/// just now.
+/// The entries that a trap has passed when it reaches us from a handler that the kernel has called:
+/// those bound to that handler, which is the one in force, unless a patch has just covered it.
 pub(super) fn passed_by_handler() -> u32 {
     Action::current().map_or(0, |action| CHAIN.bound_to(action.function))
 }
 
 /// The action that is installed for an entry. SA_SIGINFO: the handler changes the context.
-/// SA_ONSTACK: the site may run on a tiny stack. SA_NODEFER: a handler that we call may itself
-/// execute a locked site. SA_RESTART as the covered handler has it; where there is none, an
-/// interrupted system call should not notice.
+/// SA_ONSTACK: the site may run on a small stack. SA_NODEFER: a handler that we call may itself
+/// execute a locked site. SA_RESTART if the covered handler has it, or if there is none: then
+/// interrupted system calls must be restarted.
 fn action_of(number: usize, covered: &Action) -> Action {
     let restart = if covered.is_function() { covered.flags & libc::SA_RESTART } else { libc::SA_RESTART };
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | restart;
@@ -111,7 +109,8 @@ impl Chain {
         None
     }
 
-    /// The entries bound to this function, or to the one that this entry is bound to; one bit each.
+    /// The entries bound to this function, or, if it is an entry's, to the function that this entry
+    /// is bound to; one bit each.
     fn bound_to(&self, function: usize) -> u32 {
         let function = entry::number(function).map_or(function, |number| self.0[number].action().function);
         let bits = self.0.iter().enumerate().map(|(number, entry)| {
@@ -121,7 +120,7 @@ impl Chain {
         bits.sum()
     }
 
-    /// The entry for an action that was found in force: an old one of its own, or a free one.
+    /// The entry for an action that was found in force: the one already bound to it, or a free one.
     fn bind(&self, action: &Action) -> Option<usize> {
         let bound = |entry: &Entry| entry.rank() != 0;
         let old = self.0.iter().position(|entry| bound(entry) && entry.action() == *action);
@@ -130,16 +129,16 @@ impl Chain {
         entry.function.store(action.function, Ordering::Relaxed);
         entry.flags.store(action.flags, Ordering::Relaxed);
         entry.mask.store(action.mask, Ordering::Relaxed);
-        // The program has armed it anew.
+        // The program has installed it again, so it is valid for another trap.
         entry.is_used_up.store(false, Ordering::Relaxed);
         let latest = self.0.iter().map(Entry::rank).max().unwrap_or(0);
-        // Release: a handler that finds the entry bound finds what it is bound to.
+        // Release: a handler that finds the entry bound also reads its action.
         entry.rank.store(latest + 1, Ordering::Release);
         Some(number)
     }
 
-    /// Puts an entry on top of the action `found` in force. One thread at a time: the one that
-    /// holds the lock.
+    /// Covers the action in force, `found`, with an entry. One thread at a time: the one that holds
+    /// the lock.
     fn cover(
         &self,
         _installing: &Hold,
@@ -168,7 +167,7 @@ impl Chain {
             if replaced == in_force {
                 return Ok(());
             }
-            // The program was faster. Its action comes first.
+            // The program has installed another action meanwhile, which is covered next.
             (found, in_force) = (replaced, ours);
         }
     }
@@ -177,7 +176,7 @@ impl Chain {
 /// Held while an entry is installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Keeps entries from being installed, across a fork.
+/// Prevents the installation of entries during a fork.
 pub(crate) type Hold = MutexGuard<'static, ()>;
 
 pub(crate) fn hold() -> Hold {
@@ -194,19 +193,19 @@ fn is_ours(action: &Action) -> bool {
         .is_some_and(|number| *action == action_of(number, &CHAIN.0[number].action()))
 }
 
-/// Makes sure that SIGTRAP is delivered to one of our entries, also when the program has installed
-/// a handler since the last call.
+/// Ensures that SIGTRAP is delivered to one of our entries, even if the program has installed a
+/// handler since the last call.
 ///
 /// # Errors
-/// [`Error::TrapRefused`], [`Error::TrapHandlersExhausted`]: the program's action is in force then.
+/// [`Error::TrapRefused`], [`Error::TrapHandlersExhausted`]: the program's action stays in force.
 pub(crate) fn own_sigtrap() -> Result<(), Error> {
-    // One system call and no lock, for all patches but the first.
+    // All patches but the first make one system call and take no lock.
     if is_ours(&current()?) {
         return Ok(());
     }
     let installing = hold();
-    // SAFETY: the entries have the signature that their flags ask for, and obey signal context. The
-    // other actions that are installed are the program's.
+    // SAFETY: the entries have the signature that their flags select, and are async-signal-safe.
+    // The other actions that are installed are the program's.
     CHAIN.cover(&installing, current()?, |action| unsafe { action.install() })
 }
 
@@ -219,8 +218,8 @@ mod tests {
     const B: Action = Action { function: 0x2000, flags: 0, mask: 0 };
     const C: Action = Action { function: 0x3000, flags: 0, mask: 0 };
 
-    /// A process: the action in force, and those that another thread installs just before each of
-    /// our calls.
+    /// A simulated process: the action in force, and those that another thread installs just before
+    /// each of our calls.
     struct Process {
         chain: Chain,
         in_force: Cell<Action>,
@@ -249,15 +248,14 @@ mod tests {
             entry::number(self.in_force.get().function)
         }
 
-        /// The program installs an action, and a patch covers it. Returns the entry that is in
-        /// force then.
+        /// Installs an action of the program and covers it. Returns the entry in force afterwards.
         fn install(&self, action: Action) -> usize {
             self.in_force.set(action);
             self.cover().unwrap();
             self.top().unwrap()
         }
 
-        /// What the trap comes to that reaches these entries one after the other.
+        /// The actions taken for a trap that reaches these entries one after the other.
         fn actions(&self, entries: &[usize]) -> Vec<Option<Action>> {
             let mut passed = 0;
             entries.iter().map(|entry| self.chain.next(*entry, &mut passed).map(Entry::action)).collect()
@@ -270,9 +268,9 @@ mod tests {
         process.cover().unwrap();
         assert_eq!(process.top(), Some(0));
         process.cover().unwrap();
-        assert_eq!(process.top(), Some(0), "it is there already");
+        assert_eq!(process.top(), Some(0), "already installed");
         assert_eq!(process.install(B), 1);
-        assert_eq!(process.install(A), 0, "an old one");
+        assert_eq!(process.install(A), 0, "its previous entry");
         let other_flags = Action { flags: libc::SA_NODEFER, ..A };
         let other_mask = Action { mask: 2, ..A };
         assert_eq!((process.install(other_flags), process.install(other_mask)), (2, 3));
@@ -309,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn actions_that_come_while_another_is_covered_are_covered_too() {
+    fn actions_installed_while_another_is_covered_are_covered_too() {
         let process = Process::new(A);
         process.intruders.set(vec![B, C]);
         process.cover().unwrap();
         assert_eq!(process.top(), Some(2));
         assert_eq!(process.actions(&[2]), [Some(C)]);
-        // One of our entries, restored by the program at that time.
+        // One of our entries, restored by the program meanwhile.
         let second = action_of(1, &B);
         process.in_force.set(Action { mask: 2, ..A });
         process.intruders.set(vec![second]);
@@ -324,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_too_many_is_refused_and_stays_in_force() {
+    fn an_action_beyond_the_limit_is_refused_and_stays_in_force() {
         let process = Process::new(A);
         for mask in 0..ENTRIES as u64 {
             process.install(Action { mask, ..A });
@@ -336,26 +334,26 @@ mod tests {
         process.in_force.set(A);
         process.intruders.set(vec![B]);
         assert!(limit_reached(process.cover()));
-        assert_eq!(process.in_force.get(), B, "it is put back");
+        assert_eq!(process.in_force.get(), B, "it is restored");
         assert_eq!(process.install(A), 0, "known ones can still be covered");
     }
 
     #[test]
-    fn a_cycle_leads_to_what_was_installed_before() {
+    fn a_cycle_continues_with_the_action_installed_before() {
         let process = Process::new(A);
         process.cover().unwrap();
         process.install(B);
         process.install(C);
         assert_eq!(process.actions(&[2, 2, 2, 2]), [Some(C), Some(B), Some(A), None]);
         assert_eq!(process.actions(&[2, 0, 2, 2]), [Some(C), Some(A), Some(B), None]);
-        // B is the latest now.
+        // B is now the latest.
         process.install(B);
         assert_eq!(process.actions(&[1, 1, 1, 1]), [Some(B), Some(C), Some(A), None]);
-        assert_eq!(process.actions(&[0, 0]), [Some(A), None], "what came later is not reached");
+        assert_eq!(process.actions(&[0, 0]), [Some(A), None], "later actions are not reached");
     }
 
     #[test]
-    fn a_function_gets_a_trap_once_but_the_default_is_no_function() {
+    fn a_function_receives_a_trap_once_and_the_default_is_not_a_function() {
         let default = |mask| Action { function: libc::SIG_DFL, flags: 0, mask };
         let process = Process::new(default(0));
         process.cover().unwrap();
@@ -369,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_handler_in_force_has_had() {
+    fn entries_bound_to_the_handler_in_force_have_been_passed() {
         let process = Process::new(Action::DEFAULT);
         process.cover().unwrap();
         process.install(A);
@@ -384,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_shot_action_is_armed_again_when_it_is_installed_again() {
+    fn a_one_shot_action_is_valid_again_after_it_is_installed_again() {
         let once = Action { flags: libc::SA_RESETHAND, ..A };
         let process = Process::new(once);
         for _ in 0..2 {

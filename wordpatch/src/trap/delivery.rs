@@ -1,19 +1,19 @@
-//! One delivery of the signal: its frame, and which entries it has passed.
+//! A delivery of the signal: its frame, and the entries that it has passed.
 //!
-//! A delivery begins when it first reaches an entry and ends when that call returns, or by a
-//! non-local exit of a handler. Meanwhile a slot, found by the thread's id, has its state for the
-//! entries that are reached from there. A handler without SA_SIGINFO passes no pointers on: the
-//! slot has them.
+//! A delivery begins when the signal first reaches an entry, and ends when that call returns or a
+//! handler makes a non-local exit. During this time, a slot, found by the thread's id, contains the
+//! delivery's state for the entries that are called from there. A handler without SA_SIGINFO does
+//! not pass the pointers on, so they are in the slot.
 //!
-//! # When a slot is out of date
-//! After a non-local exit nobody clears it. So it counts only
-//! 1. for a call from deeper in the stack than the one that filled it;
-//! 2. if the frame it names carries our [`TAG`]: the kernel clears that word for each signal. This
-//!    matters where the next signal finds the stack at the same depth.
+//! # Stale slots
+//! After a non-local exit, the slot is not cleared. So a slot is valid only
+//! 1. for a call from deeper in the stack than the call that filled it;
+//! 2. if the frame that it names contains our [`TAG`]: the kernel clears that word for each signal.
+//!    This matters if the next signal is delivered at the same stack depth.
 //!
 //! A slot belongs to a thread until that thread's outermost delivery returns, or the thread ends.
-//! With all [`SLOTS`] in use by live threads, a delivery goes without: cycles of handlers are not
-//! broken then.
+//! If all [`SLOTS`] are in use by live threads, a delivery has no slot, and cycles of handlers are
+//! not broken.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -21,31 +21,31 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use super::chain::{self, Entry};
 use super::frame::{self, Context};
 
-/// Stands in the frame of a delivery that a slot describes.
+/// Marks the frame of a delivery that a slot describes.
 const TAG: u64 = u64::from_le_bytes(*b"int3 fwd");
 
 const SLOTS: usize = 128;
 
-/// How much stack a handler may use between two entries.
+/// The stack, in bytes, that a handler may use between two entries.
 const REACH: usize = 1 << 20;
 
-/// Changed by one thread, which may be interrupted at any instruction by a delivery that uses the
-/// same slot and restores it.
+/// The state of a thread's current delivery. Only this thread changes it, but it may be interrupted
+/// at any instruction by a delivery that uses the same slot and restores it.
 struct Slot {
     /// The thread's id, or 0.
     thread: AtomicI32,
-    /// The stack pointer on entry to the first entry, or 0: the rest is not valid.
+    /// The stack pointer at the call of the first entry; 0 if the other fields are not valid.
     stack: AtomicUsize,
-    /// The frame, or null where nobody passed it.
+    /// The context in the kernel's frame, or null if it is unknown.
     context: AtomicUsize,
     info: AtomicUsize,
-    /// Bit N: entry N was passed.
+    /// Bit N: entry N has been passed.
     passed: AtomicU32,
 }
 
 static TABLE: [Slot; SLOTS] = [const { Slot::free() }; SLOTS];
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Clone, Copy)]
 struct State {
     stack: usize,
@@ -57,7 +57,7 @@ struct State {
 impl State {
     const NONE: Self = Self { stack: 0, context: 0, info: 0, passed: 0 };
 
-    /// Whether a call at this stack pointer can be one that the delivery leads to.
+    /// Whether a call with this stack pointer may have been made inside the delivery.
     fn encloses(&self, stack: usize) -> bool {
         stack < self.stack && self.stack - stack <= REACH
     }
@@ -83,7 +83,7 @@ impl Slot {
         }
     }
 
-    /// A delivery that interrupts this finds the slot empty, or complete.
+    /// A delivery that interrupts this finds the slot either empty or complete.
     fn store(&self, state: State) {
         self.stack.store(0, Ordering::Release);
         self.context.store(state.context, Ordering::Release);
@@ -124,8 +124,8 @@ fn claim() -> Option<&'static Slot> {
 }
 
 fn has_ended(thread: libc::pid_t) -> bool {
-    // SAFETY: all are async-signal-safe; signal 0 only looks. `errno` is the interrupted thread's,
-    // and gets its value back.
+    // SAFETY: all are async-signal-safe; signal 0 only checks that the thread exists. `errno`,
+    // which is the interrupted thread's, is restored.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -136,7 +136,7 @@ fn has_ended(thread: libc::pid_t) -> bool {
     }
 }
 
-/// A delivery as an entry sees it.
+/// A delivery that has reached an entry.
 pub(super) struct Delivery {
     info: *mut libc::siginfo_t,
     context: *mut Context,
@@ -145,16 +145,17 @@ pub(super) struct Delivery {
     stack: usize,
 }
 
-/// What [`Delivery::enter`] has changed.
+/// The slot that [`Delivery::enter`] has changed, and its contents before.
 pub(super) struct Entered {
     slot: &'static Slot,
     before: State,
 }
 
 impl Delivery {
+    /// Finds the frame of the delivery, in the arguments or in the thread's slot.
+    ///
     /// # Safety
-    /// The first three are the arguments that the entry was called with, `stack` the stack pointer
-    /// then.
+    /// `info` and `context` must be the entry's arguments, and `stack` the stack pointer on entry.
     pub(super) unsafe fn identify(
         info: *mut libc::siginfo_t,
         context: *mut libc::c_void,
@@ -184,8 +185,8 @@ impl Delivery {
         self.is_known.then(|| unsafe { &mut *self.context })
     }
 
-    /// What the kernel says about the signal. Nothing where it called a handler without SA_SIGINFO:
-    /// it leaves `info` as it was.
+    /// The kernel's information about the signal. `None` if the kernel has called a handler without
+    /// SA_SIGINFO: then it does not write `info`.
     pub(super) fn info(&self) -> Option<libc::siginfo_t> {
         // SAFETY: as in `context`.
         let info = self.is_known.then(|| unsafe { self.info.read() });
@@ -197,12 +198,12 @@ impl Delivery {
         self.info().map(|info| info.si_code)
     }
 
-    /// What to call a handler with.
+    /// The arguments for calling a handler.
     pub(super) fn pointers(&self) -> (*mut libc::siginfo_t, *mut libc::c_void) {
         (self.info, self.context.cast())
     }
 
-    /// The slot that already has this delivery.
+    /// The slot that already describes this delivery.
     fn slot(&mut self) -> Option<&'static Slot> {
         let slot = slot_of(thread_id())?;
         let state = slot.load();
@@ -211,8 +212,8 @@ impl Delivery {
         (state.encloses(self.stack) && state.context == context && is_current).then_some(slot)
     }
 
-    /// The entry whose action gets the trap now that it has reached the entry `number`; none if no
-    /// action is left.
+    /// The entry whose action receives the trap after it has reached the entry `number`, or `None`
+    /// if no action is left; and the entries passed.
     pub(super) fn next(&mut self, number: usize) -> (Option<&'static Entry>, u32) {
         let slot = self.slot();
         let mut passed = match slot {
@@ -227,8 +228,8 @@ impl Delivery {
         (next, passed)
     }
 
-    /// Makes this delivery known to the entries that are reached before [`leave`](Self::leave),
-    /// unless it is already.
+    /// Records this delivery for the entries that are reached before [`leave`](Self::leave), unless
+    /// it is recorded already.
     pub(super) fn enter(&mut self, passed: u32) -> Option<Entered> {
         if self.slot().is_some() {
             return None;
@@ -249,7 +250,7 @@ impl Delivery {
         Some(Entered { slot, before })
     }
 
-    /// The handler has returned.
+    /// Restores the slot after the handler has returned.
     pub(super) fn leave(&mut self, entered: Option<Entered>) {
         let Some(Entered { slot, before }) = entered else { return };
         if let Some(context) = self.context() {
@@ -269,13 +270,13 @@ mod tests {
     use super::*;
     use std::sync::{Barrier, Mutex, MutexGuard};
 
-    /// Each test has the table to itself.
+    /// Locks the table for one test.
     fn whole_table() -> MutexGuard<'static, ()> {
         static TESTS: Mutex<()> = Mutex::new(());
         TESTS.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What the kernel leaves on the stack.
+    /// The kernel's frame on the stack.
     #[repr(C, align(16))]
     struct Frame {
         context: Context,
@@ -288,7 +289,7 @@ mod tests {
             Self { context: Context::at(0, 0), info: unsafe { std::mem::zeroed() } }
         }
 
-        /// The delivery of this frame to an entry that is called with this stack pointer.
+        /// The delivery of this frame to an entry that is called with the stack pointer `stack`.
         fn delivery(&mut self, stack: usize) -> Delivery {
             let context = &raw mut self.context;
             // SAFETY: the pointers are those of one frame; the stack pointer is only compared.
@@ -301,15 +302,15 @@ mod tests {
         const STACK: usize = 1 << 30;
         let state = State { stack: STACK, ..State::NONE };
         assert!(state.encloses(STACK - 8) && state.encloses(STACK - REACH));
-        assert!(!state.encloses(STACK), "the next signal may find the stack at the same depth");
+        assert!(!state.encloses(STACK), "the next signal may be delivered at the same depth");
         assert!(!state.encloses(STACK + 8));
         assert!(!state.encloses(STACK - REACH - 8), "another stack");
         assert!(!State::NONE.encloses(8));
     }
 
-    /// The kernel leaves `info` as it was where it calls a handler without SA_SIGINFO.
+    /// The kernel does not write `info` when it calls a handler without SA_SIGINFO.
     #[test]
-    fn the_code_is_known_where_the_info_is_of_this_signal() {
+    fn the_code_is_known_if_the_info_is_of_this_signal() {
         let mut frame = Frame::new();
         frame.info.si_code = libc::SI_TKILL;
         for (signal, code) in [(libc::SIGTRAP, Some(libc::SI_TKILL)), (0, None), (libc::SIGUSR1, None)] {
@@ -329,9 +330,9 @@ mod tests {
         let mut second = inner.delivery(0x8fff_0000);
         let entered_second = second.enter(2);
         assert!(entered_second.is_some());
-        // A handler passes the second one on.
+        // A handler passes the second delivery on.
         let mut passed_on = inner.delivery(0x8ffe_0000);
-        assert!(passed_on.enter(4).is_none(), "it is known already");
+        assert!(passed_on.enter(4).is_none(), "it is recorded already");
         passed_on.leave(None);
         assert_eq!(slot().unwrap().load().passed, 2);
         second.leave(entered_second);
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_taken_from_threads_that_have_ended_only() {
+    fn slots_are_acquired_only_from_threads_that_have_ended() {
         let _table = whole_table();
         let (claimed, looked) = (Barrier::new(SLOTS + 1), Barrier::new(SLOTS + 1));
         let threads: Vec<libc::pid_t> = std::thread::scope(|scope| {
@@ -366,13 +367,13 @@ mod tests {
             looked.wait();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // A thread that was joined may still be on its way out of the kernel.
+        // A thread that was joined may still be ending in the kernel.
         while !threads.iter().all(|thread| has_ended(*thread)) {
             std::thread::yield_now();
         }
         let slot = claim().expect("no owner is alive");
         assert_eq!(slot.thread.load(Ordering::Relaxed), thread_id());
-        assert_eq!(slot.load().stack, 0, "what the other thread has left does not count");
+        assert_eq!(slot.load().stack, 0, "the other thread's state is cleared");
         slot.thread.store(0, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! The handler functions, one for each action that can be covered, and what they do with a trap.
+//! The handler functions, one for each action that can be covered, and how they handle a trap.
 
 use std::arch::naked_asm;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use super::action;
 use super::delivery::Delivery;
 use super::site;
 
-/// How many actions can be covered.
+/// The number of actions that can be covered.
 pub(super) const ENTRIES: usize = 16;
 
 /// A handler with the signature of SA_SIGINFO.
@@ -42,9 +42,9 @@ pub(super) fn number(function: usize) -> Option<usize> {
     HANDLERS.iter().position(|handler| *handler as *const () as usize == function)
 }
 
-/// Calls [`arrive`] with the stack pointer as it is on entry, which tells a call by the kernel from
-/// one by a handler, and the entry's number. A call, not a jump: what `arrive` calls must not see
-/// the stack pointer that the kernel has set.
+/// Calls [`arrive`] with the entry's number and the stack pointer on entry, which distinguishes a
+/// call by the kernel from one by a handler. It is a call, not a jump, because a handler that
+/// `arrive` calls must not be entered with the stack pointer that the kernel has set.
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn entry<const NUMBER: usize>(
     signal: libc::c_int,
@@ -67,8 +67,8 @@ unsafe extern "C-unwind" fn entry<const NUMBER: usize>(
     )
 }
 
-/// SIGTRAP has reached the entry `number`, from the kernel or from a handler of the program that
-/// passes it on.
+/// Handles a SIGTRAP that has reached the entry `number`, from the kernel or from a handler of the
+/// program that passes it on.
 unsafe extern "C-unwind" fn arrive(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -89,8 +89,7 @@ unsafe extern "C-unwind" fn arrive(
     let action = next.action();
     match action.function {
         libc::SIG_DFL => die(delivery),
-        // Signals that an instruction forces have positive codes; the kernel lets nobody ignore
-        // them.
+        // Signals forced by an instruction have positive codes, and cannot be ignored.
         libc::SIG_IGN if code.is_some_and(|code| code > 0) => die(delivery),
         libc::SIG_IGN => {}
         _ if !next.use_up() => die(delivery),
@@ -98,7 +97,7 @@ unsafe extern "C-unwind" fn arrive(
             let (info, context) = delivery.pointers();
             let entered = delivery.enter(passed);
             // SAFETY: the program installed the action. The pointers are those of the delivery, or
-            // what this entry was given.
+            // the arguments of this entry.
             unsafe { action.call(signal, info, context) };
             delivery.leave(entered);
         }

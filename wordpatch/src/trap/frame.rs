@@ -1,4 +1,4 @@
-//! The kernel's signal frame, as the handlers that it calls find it on the stack.
+//! The kernel's signal frame on the stack, at the entry of a handler.
 //!
 //! ```text
 //! struct rt_sigframe {        // arch/x86/include/asm/sigframe.h
@@ -10,11 +10,11 @@
 
 use std::mem::offset_of;
 
-/// What the kernel calls `struct ucontext`. The C library's is longer, and would overlap `info`.
+/// The kernel's `struct ucontext`. The C library's is longer, and would overlap `info`.
 #[repr(C)]
 pub(super) struct Context {
     flags: u64,
-    /// Written as 0 by the kernel for each signal, and not read again.
+    /// Set to 0 by the kernel for each signal, and never read by it.
     pub(super) link: u64,
     stack: libc::stack_t,
     pub(super) machine: libc::mcontext_t,
@@ -25,21 +25,20 @@ pub(super) struct Context {
 const _: () = assert!(offset_of!(Context, machine) == offset_of!(libc::ucontext_t, uc_mcontext));
 const _: () = assert!(offset_of!(Context, mask) == offset_of!(libc::ucontext_t, uc_sigmask));
 
-/// Addresses below are never mapped (`vm.mmap_min_addr`).
+/// Lower addresses are never mapped (`vm.mmap_min_addr`).
 const LOWEST: usize = 1 << 16;
 
 /// Whether a handler that was entered with this stack pointer and this context was called by the
-/// kernel. (Or by a handler that the kernel has called and whose last act is to jump here: a tail
-/// call. If that handler is in force, and is the one that our entry is bound to, it gets the trap a
-/// second time.)
+/// kernel. (A handler that the kernel has called and that makes a tail call to ours looks the same.
+/// If that handler is in force, and our entry is bound to it, it receives the trap a second time.)
 pub(super) fn is_call_by_kernel(context: *const Context, stack: usize) -> bool {
     context.addr() == stack + size_of::<usize>()
 }
 
-/// Whether the two pointers are of one frame, as far as their values tell: a handler without
-/// SA_SIGINFO that calls another leaves whatever it had in the registers of these arguments.
+/// Whether the two pointers can be those of one frame: if a handler without SA_SIGINFO calls
+/// another, the registers of these arguments contain arbitrary values.
 pub(super) fn is_frame(info: *const libc::siginfo_t, context: *const Context) -> bool {
-    // The frame is aligned so that the stack is, as after a call.
+    // The kernel aligns the frame so that the stack is aligned as after a call.
     let is_aligned = context.addr().is_multiple_of(16);
     is_aligned && context.addr() >= LOWEST && info.addr() == context.addr().wrapping_add(size_of::<Context>())
 }
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointers_of_one_frame_are_told_from_others() {
+    fn pointers_of_one_frame_are_distinguished_from_others() {
         use std::ptr::without_provenance;
         let is_frame = |info, context| super::is_frame(without_provenance(info), without_provenance(context));
         assert!(is_frame(0x7000_0010 + 304, 0x7000_0010));

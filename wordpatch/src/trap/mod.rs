@@ -6,24 +6,24 @@
 //! shared object may have to allocate first).
 //!
 //! # Which traps are ours
-//! A thread that executed INT3 at a site of the [`site_table`](crate::site_table) stands one byte
-//! after the start of the site. No other event stops a thread there, because nothing jumps into the
-//! middle of a patched instruction. See [`site`]:
+//! The instruction pointer of a thread that executed INT3 at a site of the
+//! [`site_table`](crate::site_table) is one byte after the start of the site. No other event traps
+//! at this address, because no code jumps into the middle of a patched instruction. See [`site`]:
 //! 1. the site is locked: the thread continues in the out-of-line copy of the old instruction;
-//! 2. INT3 is gone: the patch was completed between the trap and the handler, so the thread
-//!    executes the site again;
+//! 2. the INT3 has been overwritten: the patch was completed between the trap and the handler, so
+//!    the thread executes the site again;
 //! 3. otherwise the trap is foreign.
 //!
-//! The signal's code does not decide, because it may be wrong: the kernel keeps one pending SIGTRAP
-//! per thread. If a thread executes INT3 while one that was sent to it is already pending, the trap
-//! is dropped, and the handler sees the sent signal, at the site. The thread is resumed and the
-//! sent signal is passed on.
+//! The signal's code is not used to recognize a site, because it may be that of another signal: the
+//! kernel keeps one pending SIGTRAP per thread. If a thread executes INT3 while a SIGTRAP that was
+//! sent to it is pending, the trap is dropped, and the handler gets the sent signal, at the site.
+//! The thread is resumed and the sent signal is passed on.
 //!
 //! # Passing a trap on: entries
-//! Each foreign action that has to be covered gets an [`entry`] of its own: a distinct handler
-//! function, bound for the life of the process to the action it covered (function, flags and mask).
-//! A handler of the program that saves the action it replaces, and calls it, therefore reaches what
-//! was installed before, however often it is covered again:
+//! Each action of the program that is covered gets its own [`entry`]: a distinct handler function,
+//! bound for the life of the process to the action it covered (function, flags and mask). A handler
+//! of the program that saves the action it replaces, and calls it, therefore reaches the action
+//! that was installed before, however often it is covered again:
 //!
 //! ```text
 //! installed by     program   patch     program                    patch
@@ -31,26 +31,26 @@
 //!                            → P       → entry 0 → P              → H → entry 0 → P
 //! ```
 //!
-//! [`chain`] has the rules for installation: an entry found in place stays, a known action gets its
-//! entry back, and the 17th distinct action is refused with an error.
+//! [`chain`] has the rules for installation: an entry that is already installed is kept, a known
+//! action gets the entry that it had, and the 17th distinct action is refused with an error.
 //!
-//! # No handler gets a trap twice
+//! # No handler receives a trap twice
 //! A handler that installs itself again on top of entry 1 saves entry 1 as its old action, which is
 //! bound to this handler: a cycle. So each delivery of a signal records the entries it has passed
-//! ([`delivery`]). An entry that is reached again, or whose handler has had the trap already,
-//! passes it to the entry installed before it, and after the last one the default action is taken.
+//! ([`delivery`]). An entry that is reached again, or whose handler has already received the trap,
+//! passes it to the entry installed before it. After the last entry, the default action is taken.
 //!
-//! # What an action means
-//! It keeps the meaning that it had when the kernel called it ([`action`]): SA_SIGINFO selects the
+//! # Semantics of an action
+//! An action has the same effect as when the kernel called it ([`action`]): SA_SIGINFO selects the
 //! signature, SA_RESETHAND makes it valid for one trap, `sa_mask` is blocked while it runs,
 //! SA_RESTART applies to interrupted system calls. SIG_DFL kills the process, with the interrupted
 //! registers in the core dump; so does SIG_IGN if an instruction forced the signal, as in the
 //! kernel.
 //!
 //! Differences that remain:
-//! * SIGTRAP stays deliverable while a program's handler runs, whatever its flags and mask say: the
+//! * SIGTRAP is not blocked while a program's handler runs, regardless of its flags and mask: the
 //!   handler may execute a locked site. Signals that are sent faster than the handler returns
-//!   therefore nest, and each takes a frame: an alternate stack of 8 KiB has room for two or three.
+//!   therefore nest, and each needs a frame: an alternate stack of 8 KiB has room for two or three.
 //!   Blocking SIGTRAP in our own code alone would not change this, because the kernel delivers a
 //!   pending signal as soon as the program's handler is called with SIGTRAP unblocked.
 //! * Handlers run on the alternate signal stack if the thread has one, because a locked site may be
@@ -61,8 +61,8 @@
 //!
 //! # Handlers that the program installs later
 //! A handler that replaces ours is covered by the next patch that needs INT3. Until then it
-//! receives the traps of sites that were locked before. If it passes on `info` and `context` of
-//! what it does not know, those threads are resumed too; otherwise they are lost. A program should
+//! receives the traps of sites that were locked before. If it passes `info` and `context` of
+//! unknown traps on, those threads are resumed too; otherwise they are not. A program should
 //! install its handler before it patches.
 //!
 //! A thread that blocks SIGTRAP is killed by the kernel when it executes INT3: see

@@ -14,41 +14,41 @@ const SI_KERNEL: libc::c_int = 0x80;
 /// Number of the exception that INT3 raises.
 const BREAKPOINT_EXCEPTION: i64 = 3;
 
-/// How often a child looks again whether its parent's patch is over, with a yield between two
-/// looks. Bounded: the parent may be stopped, or gone.
+/// The number of times that a child checks for the end of its parent's patch, with a yield after
+/// each check. Bounded, because the parent may be stopped or may have ended.
 const LOOKS: usize = 1 << 20;
 
-/// Sets the instruction pointer of a thread that has executed an INT3 of ours to where it goes on.
-/// `code` is the signal's code, if that is known. Breaks if this is all that there is to the
-/// signal.
+/// Sets the instruction pointer of a thread that has executed an INT3 of ours to the address where
+/// it continues. `code` is the signal's code, if known. Breaks if the signal needs no further
+/// handling.
 pub(super) fn resume(context: &mut Context, code: Option<libc::c_int>) -> ControlFlow<()> {
     let registers = &mut context.machine.gregs;
     let site = (registers[libc::REG_RIP as usize] as usize).wrapping_sub(1);
     if !site_table::is_known(site) {
         return ControlFlow::Continue(());
     }
-    // A thread that stands at the end of an INT3 has executed it: no doubt while the site is
-    // locked. Later, other code may have been mapped there, so the last exception of the thread
+    // While the site is locked, a thread whose instruction pointer is after the INT3 has executed
+    // it. After that, other code may have been mapped there, so the last exception of the thread
     // must have been a breakpoint.
     let executed_int3 =
         code == Some(SI_KERNEL) || registers[libc::REG_TRAPNO as usize] == BREAKPOINT_EXCEPTION;
     let text = std::ptr::with_exposed_provenance::<u8>(site);
-    // SAFETY: the thread has executed the byte at `site`, as far as can be known.
+    // SAFETY: the thread has executed the byte at `site`, by the check above.
     let is_int3 = || !executed_int3 || unsafe { text.read_volatile() } == INT3;
     registers[libc::REG_RIP as usize] = match meaning_here(site, is_int3) {
         Int3::Locked { copy } => copy,
         Int3::Gone => site,
         Int3::Foreign => return ControlFlow::Continue(()),
     } as i64;
-    // A signal that was sent, and swallowed the trap, is still to be passed on.
+    // A sent signal that has absorbed the trap must still be passed on.
     let was_sent = code.is_some_and(|code| code <= 0);
     if was_sent { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 /// [`meaning_of_int3`], for a thread that has executed one.
 ///
-/// A forked child may execute an INT3 whose copy stands in a page that its parent has made since:
-/// it waits for the end of the patch.
+/// A forked child may execute an INT3 whose copy is in a page that its parent has mapped since the
+/// fork. It then waits for the end of the patch.
 fn meaning_here(site: usize, is_int3: impl Fn() -> bool) -> Int3 {
     for _ in 0..LOOKS {
         match meaning_of_int3(site, &is_int3) {
@@ -71,8 +71,8 @@ mod tests {
     const SENT: Option<libc::c_int> = Some(libc::SI_TKILL);
     const TRAP: Option<libc::c_int> = Some(SI_KERNEL);
 
-    /// A thread that stands behind the first byte of `text`; where it goes on relative to that
-    /// byte, and whether the signal is dealt with.
+    /// Resumes a thread whose instruction pointer is after the first byte of `text`. Returns where
+    /// it continues, relative to that byte, and whether the signal needs no further handling.
     fn resumed(text: &[u8; 2], code: Option<libc::c_int>, exception: i64) -> (isize, bool) {
         let site = text.as_ptr().expose_provenance();
         let mut context = Context::at(site + 1, exception);
@@ -81,25 +81,25 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trap_at_a_site_means() {
+    fn traps_at_sites_are_recognized() {
         let int3: &'static [u8; 2] = Box::leak(Box::new([INT3, 0x90]));
         let no_int3: &'static [u8; 2] = Box::leak(Box::new([0x90, 0x90]));
         for code in [TRAP, SENT, None] {
-            assert_eq!(resumed(int3, code, 3), (1, false), "never a site: {code:?}");
-            assert_eq!(resumed(no_int3, code, 3), (1, false), "never a site: {code:?}");
+            assert_eq!(resumed(int3, code, 3), (1, false), "not a site: {code:?}");
+            assert_eq!(resumed(no_int3, code, 3), (1, false), "not a site: {code:?}");
         }
         for text in [int3, no_int3] {
             let site = text.as_ptr().addr();
-            let mut owned = OwnedSite::take(site).unwrap();
+            let mut owned = OwnedSite::acquire(site).unwrap();
             owned.lock(site + 100, &Bytes::new(&[1, 2]).unwrap());
             assert_eq!(resumed(text, TRAP, 3), (100, true));
-            assert_eq!(resumed(text, None, 0), (100, true), "a handler without SA_SIGINFO has passed it on");
-            assert_eq!(resumed(text, SENT, 3), (100, false), "the sent signal is still to be passed on");
+            assert_eq!(resumed(text, None, 0), (100, true), "passed on by a handler without SA_SIGINFO");
+            assert_eq!(resumed(text, SENT, 3), (100, false), "the sent signal must still be passed on");
         }
         for code in [TRAP, SENT, None] {
-            assert_eq!(resumed(int3, code, 3), (1, false), "a breakpoint of somebody else's: {code:?}");
+            assert_eq!(resumed(int3, code, 3), (1, false), "a foreign breakpoint: {code:?}");
         }
-        assert_eq!(resumed(no_int3, TRAP, 0), (0, true), "the patch is over");
+        assert_eq!(resumed(no_int3, TRAP, 0), (0, true), "the patch is complete");
         assert_eq!(resumed(no_int3, None, 3), (0, true));
         assert_eq!(resumed(no_int3, SENT, 3), (0, false));
         assert_eq!(resumed(no_int3, SENT, 14), (1, false), "it has not executed INT3");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_addresses_are_no_sites() {
+    fn the_lowest_addresses_are_not_sites() {
         for address in [0, 1] {
             let mut context = Context::at(address, 3);
             assert!(resume(&mut context, TRAP).is_continue());

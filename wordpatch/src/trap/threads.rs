@@ -1,4 +1,4 @@
-//! Threads that block SIGTRAP: which there are, and how not to become one.
+//! Threads that block SIGTRAP: finding them, and starting threads that do not.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,8 +8,9 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::Error;
 
-/// Runs `act` with every signal blocked except SIGTRAP: for starting a thread that handlers of the
-/// program never run on, and that can still execute a locked site.
+/// Runs `act` with all signals except SIGTRAP blocked: to start a thread on which the program's
+/// handlers never run, and which can still execute a locked site. Affects the calling thread only,
+/// and the threads that `act` starts.
 pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     let mut mask = SigSet::all();
     mask.remove(Signal::SIGTRAP);
@@ -17,23 +18,23 @@ pub fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     let blocked = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), Some(&mut before));
     let result = act();
     if blocked.is_ok() {
-        // Cannot fail: the mask is one that was in force.
+        // Cannot fail: the mask was in force before.
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     }
     result
 }
 
-/// How long a thread must block the signal to be reported: the C library blocks every signal while
-/// a thread starts and ends, which takes as long as the thread has to wait for a processor.
+/// How long a thread must block the signal to be reported. The C library blocks all signals while a
+/// thread starts and ends, which includes the time that the thread waits for a processor.
 const LONG_BLOCKED: Duration = Duration::from_millis(200);
 
-/// Checks that no thread of this process blocks SIGTRAP: the kernel would kill the process when
-/// such a thread executed a locked site. Reads `/proc/self/task`, which costs some ten microseconds
-/// for each thread, so patches do not call this; it takes 200 ms to report a thread. Threads that
-/// block the signal later are not noticed.
+/// Checks that no thread of this process blocks SIGTRAP: the kernel kills the process when such a
+/// thread executes a locked site. Reads `/proc/self/task`, which takes about ten microseconds per
+/// thread, so patches do not call this; it takes 200 ms to report a thread. Threads that block the
+/// signal later are not detected.
 ///
 /// # Errors
-/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] when `/proc`
+/// [`Error::SigtrapBlocked`] names a thread that blocks it; [`Error::ThreadsUnknown`] if `/proc`
 /// cannot be read.
 pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     let unreadable = |source| Error::ThreadsUnknown { source };
@@ -49,7 +50,7 @@ pub fn check_sigtrap_unblocked() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the signal is blocked at each look until `is_long`.
+/// Whether the signal is blocked at every check until `is_long`.
 fn stays_blocked(
     mut is_blocked: impl FnMut() -> io::Result<bool>,
     is_long: impl Fn() -> bool,
@@ -63,7 +64,7 @@ fn stays_blocked(
     Ok(false)
 }
 
-/// Whether the thread of this folder blocks the signal; a thread that has ended does not.
+/// Whether the thread of this folder blocks the signal; false if the thread has ended.
 fn blocks_sigtrap(folder: &Path) -> io::Result<bool> {
     match std::fs::read_to_string(folder.join("status")) {
         Ok(status) => mask_has_sigtrap(&status).ok_or_else(|| ErrorKind::InvalidData.into()),
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signal_but_sigtrap_is_blocked_for_a_while() {
+    fn every_signal_but_sigtrap_is_blocked_during_the_call() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut before = SigSet::empty();

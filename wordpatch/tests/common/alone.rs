@@ -1,13 +1,13 @@
-//! Scenarios in a process of their own: for tests of what belongs to a process as a whole, such as
-//! the action of a signal.
+//! Scenarios in separate processes, for tests of properties of a process, such as the action for a
+//! signal.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 const IN_CHILD: &str = "WORDPATCH_TEST_IN_CHILD";
 
-/// Runs the test `name` in a new process, where it calls `scenario`. Returns what became of it, or
-/// nothing there.
+/// Runs the test `name` in a new process, where it calls `scenario`. Returns the process's result,
+/// or `None` in the new process.
 fn run(name: &str, scenario: impl FnOnce()) -> Option<(Output, String)> {
     if std::env::var_os(IN_CHILD).is_some() {
         scenario();
@@ -22,7 +22,7 @@ fn run(name: &str, scenario: impl FnOnce()) -> Option<(Output, String)> {
     Some((output, text.concat()))
 }
 
-/// Runs `scenario`, the body of the test `name`, in a process of its own; fails unless it succeeds
+/// Runs `scenario`, the body of the test `name`, in a separate process; fails unless it succeeds
 /// there.
 #[track_caller]
 pub fn alone(name: &str, scenario: impl FnOnce()) {
@@ -32,7 +32,7 @@ pub fn alone(name: &str, scenario: impl FnOnce()) {
     }
 }
 
-/// Runs `scenario`, the body of the test `name`, in a process of its own, and fails unless `signal`
+/// Runs `scenario`, the body of the test `name`, in a separate process, and fails unless `signal`
 /// kills that process after the scenario has called [`reached`].
 #[track_caller]
 pub fn dies_of(signal: libc::c_int, name: &str, scenario: impl FnOnce()) {
@@ -42,9 +42,9 @@ pub fn dies_of(signal: libc::c_int, name: &str, scenario: impl FnOnce()) {
     }
 }
 
-const REACHED: &str = "all that comes before the end is right";
+const REACHED: &str = "all checks before the end have passed";
 
-/// States that the next thing the scenario does must kill its process.
+/// States that the next action of the scenario must kill its process.
 pub fn reached() {
     println!("{REACHED}");
 }

@@ -1,4 +1,4 @@
-//! Generated code, and what is mapped where.
+//! Generated code, and mappings.
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::{A, RET, mov_eax};
 
 pub const PAGE: usize = 4096;
 
-/// `mov eax, A; ret` at `offset`, and what stands behind it.
+/// Code memory with `mov eax, A; ret` at `offset`, and a RET after it.
 pub fn generate(offset: usize) -> CodeMemory {
     let mut buffer = CodeBuffer::new(1 << 31).unwrap();
     let code = [vec![0x90; offset], mov_eax(A).to_vec(), vec![RET]].concat();
@@ -26,8 +26,8 @@ pub fn mappings(range: &std::ops::Range<usize>) -> Vec<String> {
     maps.lines().filter(|line| start(line).is_some_and(|at| range.contains(&at))).map(str::to_owned).collect()
 }
 
-/// Pages of text of the test's own, with an inaccessible page on either side, and `mov eax, A; ret`
-/// at the start of each.
+/// Maps pages of text with `mov eax, A; ret` at the start of each, and an inaccessible page on
+/// either side.
 pub fn pages(count: usize) -> usize {
     let around = NonZeroUsize::new((count + 2) * PAGE).unwrap();
     // SAFETY: a new mapping at an address that the kernel chooses.
@@ -35,18 +35,18 @@ pub fn pages(count: usize) -> usize {
         unsafe { mmap_anonymous(None, around, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap();
     let start = around.addr().get() + PAGE;
     let text: NonNull<u8> = NonNull::new(map_pages(start, count)).unwrap();
-    // SAFETY: mapped just now, and executed only afterwards.
+    // SAFETY: just mapped, and executed only afterwards.
     unsafe { mprotect(text.cast(), count * PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC) }.unwrap();
     start
 }
 
-/// Maps such pages at an address that is the test's own, over what is there; writable, not
+/// Maps such pages at an address that the test owns, over existing mappings; writable, not
 /// executable.
 pub fn map_pages(start: usize, count: usize) -> *mut u8 {
     let (place, length) = (NonZeroUsize::new(start).unwrap(), NonZeroUsize::new(count * PAGE).unwrap());
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
-    // SAFETY: callers name addresses of their own.
+    // SAFETY: callers pass addresses that they own.
     let text = unsafe { mmap_anonymous(Some(place), length, protection, flags) }.unwrap().cast::<u8>();
     let code = [mov_eax(A).as_slice(), &[RET]].concat();
     for page in 0..count {
@@ -56,10 +56,10 @@ pub fn map_pages(start: usize, count: usize) -> *mut u8 {
     text.as_ptr()
 }
 
-/// Maps another page over the one of `site`, with this code there and nothing else.
+/// Maps another page over that of `site`, which contains only this code at `site`.
 ///
 /// # Safety
-/// Nobody executes or maps this page meanwhile.
+/// No other thread may execute or map this page meanwhile.
 pub unsafe fn map_over(site: usize, code: &[u8]) {
     let page = site & !(PAGE - 1);
     let fixed = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;

@@ -1,6 +1,6 @@
-//! What the tests on real text share.
+//! Functions for the tests on real text.
 
-// Each test binary uses a part, as a module of its own.
+// Each test binary compiles this module and uses part of it.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod alone;
@@ -14,13 +14,13 @@ use wordpatch::near::NearBlock;
 use wordpatch::text::{Form, TogglePair};
 use wordpatch::{Bytes, Error, FetchModel, FetchWindow, Patch, TMax, TextRef, WaitPolicy};
 
-/// The fetch model is global: tests that force one run one at a time.
+/// The fetch model is global: tests that force one are serialized.
 pub fn with_model(window: FetchWindow, t_max: Option<TMax>, wait: WaitPolicy) -> MutexGuard<'static, ()> {
     static MODEL: Mutex<()> = Mutex::new(());
     let guard = MODEL.lock().unwrap_or_else(|e| e.into_inner());
     // SAFETY: eight bytes are the vendors' guarantee; the tests that force more do not execute
-    // concurrently. A T_max of the tests is far more than any processor was found to need, where
-    // text is executed meanwhile.
+    // concurrently. If text is executed meanwhile, the T_max of the test is much longer than that
+    // of any known processor.
     unsafe { FetchModel::force(window, t_max, wait) };
     guard
 }
@@ -30,7 +30,7 @@ pub fn with_window(window: FetchWindow) -> MutexGuard<'static, ()> {
     with_model(window, None, WaitPolicy::Membarrier)
 }
 
-/// More than any processor was found to need, and still only some ten microseconds.
+/// Longer than that of any known processor, but only about ten microseconds.
 pub const LONG_T_MAX: TMax = TMax(30_000);
 
 pub const A: u32 = 0x1111_1111;
@@ -43,8 +43,8 @@ pub const fn mov_eax(value: u32) -> [u8; 5] {
 
 pub const RET: u8 = 0xc3;
 
-/// A sealed block of text that begins with `code` at `offset`; the rest is INT3. Gives the address
-/// of the code.
+/// A sealed block of text that begins with `code` at `offset`; the rest is INT3. Returns the
+/// address of the code.
 pub fn text(offset: usize, code: &[u8]) -> usize {
     let anchor = text as *const () as usize;
     let mut block = NearBlock::allocate(&(anchor..anchor), offset + code.len(), 0).unwrap();
@@ -52,8 +52,8 @@ pub fn text(offset: usize, code: &[u8]) -> usize {
     block.seal().unwrap().code + offset
 }
 
-/// Functions `mov eax, A; ret`, one every 64 bytes, `offset` bytes behind the line's start. Gives
-/// their addresses.
+/// Functions `mov eax, A; ret`, one every 64 bytes, `offset` bytes after the start of the cache
+/// line. Returns their addresses.
 pub fn functions(count: usize, offset: usize) -> Vec<usize> {
     let mut code = vec![0xcc; 64 * (count + 1)];
     for number in 0..count {
@@ -65,20 +65,18 @@ pub fn functions(count: usize, offset: usize) -> Vec<usize> {
     (0..count).map(|number| start + 64 * number + offset).collect()
 }
 
-/// Whether two threads can run at the same moment; says so if not.
+/// Whether two threads can run at the same time; prints a message if not.
 pub fn has_two_processors() -> bool {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if usable < 2 {
-        eprintln!(
-            "skipped: the process may use one processor only, where no two threads run at the same moment"
-        );
+        eprintln!("skipped: the process may use one processor only, so threads cannot run at the same time");
     }
     usable >= 2
 }
 
-/// Crosses every window.
+/// An offset at which `mov eax, imm32` crosses a boundary of every window.
 pub const STRADDLING: usize = 61;
-/// Crosses none.
+/// An offset at which it crosses none.
 pub const INSIDE: usize = 8;
 
 pub fn call(address: usize) -> u32 {
@@ -87,16 +85,16 @@ pub fn call(address: usize) -> u32 {
     function()
 }
 
-/// The patches that lead each site from one `mov eax` to another.
+/// The patches of all sites from one `mov eax` to another.
 pub fn patches<'a>(sites: &[usize], old: &'a [u8; 5], new: &'a [u8; 5]) -> Vec<Patch<'a>> {
     sites.iter().map(|site| Patch { address: *site, expected: old, replacement: new }).collect()
 }
 
-/// Counts of a thread that calls sites round and round.
+/// Counts of a thread that calls sites repeatedly.
 #[derive(Default)]
 pub struct Executor {
     stop: AtomicBool,
-    /// Calls that gave A, and B.
+    /// The number of calls that returned A, and B.
     pub seen: [AtomicU64; 2],
     torn: AtomicU64,
 }
@@ -106,7 +104,7 @@ impl Executor {
         self.seen.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns when so many calls more were made.
+    /// Waits until this number of further calls has been made.
     pub fn wait_for_calls(&self, more: u64) {
         let until = self.calls() + more;
         while self.calls() < until {
@@ -137,13 +135,13 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `act` while a thread calls the sites, which hold `mov eax` of A or B. Nothing else must be
-/// seen.
+/// Runs `act` while a thread calls the sites, which contain `mov eax` of A or B. Fails if a call
+/// returns anything else.
 pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> R {
     let executor = Executor::default();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| executor.run(sites));
-        // Also when `act` panics.
+        // Also if `act` panics.
         let _stop = Stop(&executor);
         executor.wait_for_calls(sites.len() as u64);
         act(&executor)
@@ -152,10 +150,10 @@ pub fn while_executing<R>(sites: &[usize], act: impl FnOnce(&Executor) -> R) -> 
     result
 }
 
-/// Exchanges `mov eax` of A and B at a site inside a window, which holds A.
+/// Exchanges `mov eax` of A and B at a site inside a window, which contains A.
 pub fn check_two_forms(site: usize) {
     let [a, b, seven] = [A, B, 7].map(|value| Bytes::new(&mov_eax(value)).unwrap());
-    // SAFETY: the text stays mapped, and nobody else executes or writes it. Both forms are one
+    // SAFETY: the text stays mapped, and no other thread executes or writes it. Both forms are one
     // instruction.
     unsafe {
         let place = TextRef::resolve(site, 5).unwrap();

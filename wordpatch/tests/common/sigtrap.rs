@@ -1,5 +1,5 @@
-//! A program that uses SIGTRAP itself: actions, handlers that call the one before, and traps that
-//! are not ours.
+//! A program that uses SIGTRAP itself: actions, handlers that call the previous one, and foreign
+//! traps.
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
@@ -12,7 +12,7 @@ use super::{A, B, RET, STRADDLING, call, functions, mov_eax, text};
 pub type Info = *mut libc::siginfo_t;
 pub type Context = *mut libc::c_void;
 
-/// The two kinds of handlers, which `SA_SIGINFO` tells apart.
+/// The two kinds of handlers, which `SA_SIGINFO` distinguishes.
 #[derive(Clone, Copy)]
 pub enum Handler {
     Short(extern "C" fn(libc::c_int)),
@@ -42,10 +42,10 @@ pub fn none(function: usize) -> libc::sigaction {
     action
 }
 
-/// Puts an action into force; returns the one before.
+/// Installs an action; returns the previous one.
 pub fn install(action: &libc::sigaction) -> libc::sigaction {
     let mut old = none(libc::SIG_DFL);
-    // SAFETY: actions of the tests, whose handlers keep to what signal handlers may do.
+    // SAFETY: actions of the tests, whose handlers are async-signal-safe.
     assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, action, &mut old) }, 0);
     old
 }
@@ -62,7 +62,7 @@ pub fn install_handler(handler: Handler) -> libc::sigaction {
     install(&action(handler, 0, &[]))
 }
 
-/// Where a handler keeps the action that it has replaced.
+/// The action that a handler has replaced.
 pub struct Saved(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: the tests set it while no handler runs, or in the handler itself.
@@ -83,13 +83,12 @@ impl Saved {
         unsafe { (*self.0.get()).assume_init() }
     }
 
-    /// Installs `handler` and saves what it replaces.
+    /// Installs `handler` and saves the previous action.
     pub fn replace_by(&self, handler: Handler) {
         self.set(install_handler(handler));
     }
 
-    /// Calls the handler that was saved, if it is one, as one that was installed with SA_SIGINFO
-    /// does.
+    /// Calls the saved handler, if it is one, as a handler with SA_SIGINFO does.
     pub fn call_with(&self, signal: libc::c_int, info: Info, context: Context) {
         let old = self.get();
         if old.sa_sigaction == libc::SIG_DFL || old.sa_sigaction == libc::SIG_IGN {
@@ -104,8 +103,8 @@ impl Saved {
         function(signal, info, context);
     }
 
-    /// Calls the handler that was saved with the signal's number only. Other arguments are whatever
-    /// was in the registers.
+    /// Calls the saved handler with the signal's number only. The registers of the other arguments
+    /// have arbitrary values.
     pub fn call(&self, signal: libc::c_int) {
         let old = self.get();
         if old.sa_sigaction == libc::SIG_DFL || old.sa_sigaction == libc::SIG_IGN {
@@ -125,7 +124,7 @@ impl Saved {
     }
 }
 
-/// A breakpoint of the program's own. Gives where the thread stands once it has executed it.
+/// Executes a breakpoint of the program. Returns the address after it.
 pub fn breakpoint() -> usize {
     let breakpoint = text(0, &[0xcc, RET]);
     // SAFETY: `int3; ret`.
@@ -140,7 +139,8 @@ pub fn send() {
     unsafe { libc::raise(libc::SIGTRAP) };
 }
 
-/// A site that is locked until the patch is finished: [`call`] gives A, and B after that.
+/// A site that is locked until the patch is finished: [`call`] returns A until then, and B
+/// afterwards.
 pub fn locked_site() -> (usize, Outstanding) {
     let site = functions(1, STRADDLING)[0];
     // SAFETY: the site is one instruction, and SIGTRAP is not blocked here.
@@ -172,8 +172,8 @@ pub fn patch_straddler() {
     Toggled::new().toggle();
 }
 
-/// Has this thread's handlers run on its own stack: the standard library's alternate one has no
-/// room for several.
+/// Makes handlers run on the stack of this thread: the standard library's alternate stack has no
+/// room for several of them.
 pub fn without_signal_stack() {
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     // SAFETY: the thread is not on its alternate stack.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use fastinst_sigsafe::Segments;
 
-use super::index::{Index, Met};
+use super::index::{Arrival, Index, PriorState};
 use crate::probe::{ProbeId, ProbeKind};
 use crate::service;
 
@@ -41,7 +41,7 @@ pub(super) static KNOWN: Segments<Known> = Segments::new();
 pub(super) static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Set by an arrival that notifies, until the service thread handles it.
-pub(super) static NEWS_PENDING: AtomicBool = AtomicBool::new(false);
+pub(super) static ARRIVALS_PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Handles a call of the exported `__cyg_profile_func_enter` or `..._exit`, which pass their kind,
 /// their first argument, and their return address. Safe at any time in a process, in any context:
@@ -68,10 +68,11 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     };
     let Some(number) = known.index.find(site) else { return };
     let starts_here = known.index.start(number) == this_fn;
-    match known.index.arrive(number, is_entry && starts_here) {
-        Met::New => notify(),
-        Met::Queued => {}
-        Met::Done if is_entry => {
+    let arrival = if is_entry && starts_here { Arrival::Entry } else { Arrival::Other };
+    match known.index.arrive(number, arrival) {
+        PriorState::Unmarked => notify(),
+        PriorState::Queued => {}
+        PriorState::Done if is_entry => {
             // Stops counting at the limit, so that threads do not contend for the counter's cache
             // line.
             if known.arrivals.load(Ordering::Relaxed) < TOO_MANY_ARRIVALS {
@@ -80,7 +81,7 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
             }
             return;
         }
-        Met::Done => {}
+        PriorState::Done => {}
     }
     if is_entry && !starts_here {
         COUNTS.add(this_fn);
@@ -88,7 +89,7 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
 }
 
 fn notify() {
-    if !NEWS_PENDING.swap(true, Ordering::Relaxed) {
+    if !ARRIVALS_PENDING.swap(true, Ordering::Relaxed) {
         service::notify();
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! 0                no call has arrived from there
-//! QUEUED           probes are wanted for its sites; its block of 64 intervals is marked in `news`
+//! QUEUED           probes are wanted for its sites; its block of 64 intervals is marked in `marks`
 //! DONE             its sites are probes, or cannot be
 //! the low bits     entries of the function that starts there, counted until DONE
 //! ```
@@ -20,18 +20,36 @@ const QUEUED: u32 = 1 << 31;
 const DONE: u32 = 1 << 30;
 const COUNT: u32 = DONE - 1;
 
-/// Number of intervals per bit of `news`.
+/// Number of intervals per bit of `marks`.
 const BLOCK: usize = 64;
 
-/// The state of an interval that an arrival has found.
+/// The state of an interval before it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Met {
+pub(super) enum PriorState {
     /// The interval was not queued; this call has queued it.
-    New,
+    Unmarked,
     /// The interval was queued.
     Queued,
     /// The sites of the interval were already probes, or cannot be.
     Done,
+}
+
+/// A call that arrives from an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// An entry of the function that starts there, which is counted.
+    Entry,
+    /// Any other call.
+    Other,
+}
+
+/// The blocks that are searched for queued intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocks {
+    /// Those with a mark.
+    Marked,
+    /// All, because a mark may have been lost at a fork.
+    All,
 }
 
 /// The intervals of one object.
@@ -43,7 +61,7 @@ pub(super) struct Index {
     starts: Box<[u32]>,
     words: Box<[AtomicU32]>,
     /// A bit per block, set if an interval of the block was queued.
-    news: Box<[AtomicU64]>,
+    marks: Box<[AtomicU64]>,
 }
 
 impl Index {
@@ -51,8 +69,8 @@ impl Index {
     pub(super) fn new(base: usize, starts: Vec<u32>) -> Self {
         debug_assert!(starts.is_sorted_by(|a, b| a < b));
         let words = starts.iter().map(|_| AtomicU32::new(0)).collect();
-        let news = (0..starts.len().div_ceil(BLOCK * 64)).map(|_| AtomicU64::new(0)).collect();
-        Self { base, starts: starts.into_boxed_slice(), words, news }
+        let marks = (0..starts.len().div_ceil(BLOCK * 64)).map(|_| AtomicU64::new(0)).collect();
+        Self { base, starts: starts.into_boxed_slice(), words, marks }
     }
 
     /// Whether the intervals start at these offsets.
@@ -81,51 +99,50 @@ impl Index {
         self.starts.get(number + 1).map(|start| self.base + *start as usize)
     }
 
-    /// Records the arrival of a call from an interval. With `counts`, the call is an entry of the
-    /// function that starts there, and is counted, unless the result is [`Met::Done`].
-    pub(super) fn arrive(&self, number: usize, counts: bool) -> Met {
+    /// Records the arrival of a call from an interval. An entry is counted, unless the result is
+    /// [`PriorState::Done`].
+    pub(super) fn arrive(&self, number: usize, arrival: Arrival) -> PriorState {
         let word = &self.words[number];
         let mut seen = word.load(Ordering::Relaxed);
         // The count stays far below the flags, even if many threads increment it concurrently.
-        if counts && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
+        if arrival == Arrival::Entry && seen & DONE == 0 && seen & COUNT < COUNT / 2 {
             seen = word.fetch_add(1, Ordering::Relaxed);
         }
         if seen & DONE != 0 {
-            Met::Done
+            PriorState::Done
         } else if seen & QUEUED != 0 {
-            Met::Queued
+            PriorState::Queued
         } else {
             self.queue(number)
         }
     }
 
     /// Queues an interval, unless it is already queued or done.
-    pub(super) fn queue(&self, number: usize) -> Met {
+    pub(super) fn queue(&self, number: usize) -> PriorState {
         let seen = self.words[number].fetch_or(QUEUED, Ordering::Relaxed);
         if seen & DONE != 0 {
-            return Met::Done;
+            return PriorState::Done;
         }
         if seen & QUEUED != 0 {
-            return Met::Queued;
+            return PriorState::Queued;
         }
         let block = number / BLOCK;
         // Release: pairs with the Acquire of `take_queued`; a thread that takes the bit sees the
         // word marked. A thread that is interrupted here sets the bit later. If the process is
         // forked here, the bit is never set in the child; therefore the child searches all blocks.
-        self.news[block / 64].fetch_or(1 << (block % 64), Ordering::Release);
-        Met::New
+        self.marks[block / 64].fetch_or(1 << (block % 64), Ordering::Release);
+        PriorState::Unmarked
     }
 
-    /// Returns the queued intervals of the marked blocks, or, with `everywhere`, of all blocks, and
-    /// clears the marks.
-    pub(super) fn take_queued(&self, everywhere: bool) -> Vec<usize> {
+    /// Returns the queued intervals of these blocks, and clears the marks.
+    pub(super) fn take_queued(&self, blocks: Blocks) -> Vec<usize> {
         let mut queued = Vec::new();
-        for (at, news) in self.news.iter().enumerate() {
-            if !everywhere && news.load(Ordering::Relaxed) == 0 {
+        for (at, marks) in self.marks.iter().enumerate() {
+            if blocks == Blocks::Marked && marks.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let taken = news.swap(0, Ordering::Acquire);
-            for bit in (0..64).filter(|bit| everywhere || taken >> bit & 1 == 1) {
+            let taken = marks.swap(0, Ordering::Acquire);
+            for bit in (0..64).filter(|bit| blocks == Blocks::All || taken >> bit & 1 == 1) {
                 let first = (at * 64 + bit) * BLOCK;
                 let block = first.min(self.len())..(first + BLOCK).min(self.len());
                 queued.extend(block.filter(|number| self.is_queued(*number)));
@@ -147,7 +164,7 @@ impl Index {
     /// Clears the states, for an object that may be loaded again. Returns the counts that were not
     /// taken, by the starts of their intervals.
     pub(super) fn reset(&self) -> Vec<(usize, u64)> {
-        self.news.iter().for_each(|news| news.store(0, Ordering::Relaxed));
+        self.marks.iter().for_each(|marks| marks.store(0, Ordering::Relaxed));
         let counted = |(number, word): (usize, &AtomicU32)| {
             let seen = word.swap(0, Ordering::Relaxed);
             let calls = u64::from(seen & COUNT);
@@ -158,7 +175,7 @@ impl Index {
 
     /// Number of bytes of memory that it uses.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.starts) + size_of_val(&*self.words) + size_of_val(&*self.news)
+        size_of_val(&*self.starts) + size_of_val(&*self.words) + size_of_val(&*self.marks)
     }
 }
 
@@ -182,21 +199,25 @@ mod tests {
     #[test]
     fn an_interval_is_queued_once_and_its_entries_are_counted_until_it_is_done() {
         let index = Index::new(0, (0..10_000).collect());
-        assert_eq!(index.arrive(7, true), Met::New);
-        assert_eq!(index.arrive(7, true), Met::Queued);
-        assert_eq!(index.arrive(7, false), Met::Queued);
-        assert_eq!(index.arrive(9_999, false), Met::New);
-        assert_eq!(index.take_queued(false), [7, 9_999]);
-        assert_eq!(index.take_queued(false), []);
-        assert_eq!(index.take_queued(true), [7, 9_999], "an interval stays queued when its mark is taken");
-        assert_eq!(index.arrive(7, true), Met::Queued);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Unmarked);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Queued);
+        assert_eq!(index.arrive(7, Arrival::Other), PriorState::Queued);
+        assert_eq!(index.arrive(9_999, Arrival::Other), PriorState::Unmarked);
+        assert_eq!(index.take_queued(Blocks::Marked), [7, 9_999]);
+        assert_eq!(index.take_queued(Blocks::Marked), []);
+        assert_eq!(
+            index.take_queued(Blocks::All),
+            [7, 9_999],
+            "an interval stays queued when its mark is taken"
+        );
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Queued);
         assert_eq!((index.finish(7), index.finish(9_999)), (3, 0));
-        assert_eq!(index.arrive(7, true), Met::Done);
-        assert_eq!(index.take_queued(true), []);
+        assert_eq!(index.arrive(7, Arrival::Entry), PriorState::Done);
+        assert_eq!(index.take_queued(Blocks::All), []);
         assert_eq!(index.finish(7), 0);
-        assert_eq!(index.arrive(8, true), Met::New);
+        assert_eq!(index.arrive(8, Arrival::Entry), PriorState::Unmarked);
         assert_eq!(index.reset(), [(8, 1)]);
-        assert_eq!(index.arrive(7, false), Met::New);
+        assert_eq!(index.arrive(7, Arrival::Other), PriorState::Unmarked);
     }
 
     #[test]
@@ -208,13 +229,13 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        if index.arrive(0, true) == Met::Done {
+                        if index.arrive(0, Arrival::Entry) == PriorState::Done {
                             missed.fetch_add(1, Ordering::Relaxed);
                         }
                     }
                 });
             }
-            while index.take_queued(true).is_empty() {
+            while index.take_queued(Blocks::All).is_empty() {
                 std::thread::yield_now();
             }
             index.finish(0)

@@ -62,12 +62,12 @@ use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::provider::{self, Extent, Provider as _};
 use crate::registry::{ObjectInfo, PROBES, Probe};
-use arrivals::{KNOWN, Known, NEWS_PENDING, STARTED, TOO_MANY_ARRIVALS};
-use index::Index;
+use arrivals::{ARRIVALS_PENDING, KNOWN, Known, STARTED, TOO_MANY_ARRIVALS};
+use index::{Blocks, Index, PriorState};
 use loaded::LoadedObject;
 use names::Names;
 use scan::{Found, Scanner};
-use stubs::Stubs;
+use stubs::{Restored, Stubs};
 use unwind::Table;
 
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of
@@ -97,7 +97,7 @@ const NOT_YET: Duration = Duration::from_millis(1);
 /// does not exist in this process.
 static EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Number of bytes used for all objects, by data that have no count of their own.
+/// Number of bytes used for all objects, by data that are not counted separately.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// An object that was examined.
@@ -123,10 +123,19 @@ struct Instrumented {
     back: BTreeMap<usize, &'static Probe>,
 }
 
+/// The code that is scanned for sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Scan {
+    /// Code that has been executed.
+    #[default]
+    Lazy,
+    /// All code.
+    Eager,
+}
+
 #[derive(Default)]
 struct State {
-    /// Whether all code of all objects is scanned.
-    is_eager: bool,
+    scan: Scan,
     /// Objects that are loaded now.
     objects: Vec<Object>,
     /// Instrumented objects that were unloaded; they may be loaded again.
@@ -181,13 +190,13 @@ impl provider::Provider for CygProfile {
     /// function when it has been executed, within some milliseconds of the first call.
     fn begin(&self, discovery: &Discovery, extent: Extent) {
         if extent == Extent::All {
-            return begin(discovery, true);
+            return begin(discovery, Scan::Eager);
         }
-        begin(discovery, false);
+        begin(discovery, Scan::Lazy);
         if let Extent::AllUpTo { functions } = extent
             && with_provider(|provider| provider.functions()) <= functions
         {
-            begin(discovery, true);
+            begin(discovery, Scan::Eager);
         }
     }
 
@@ -214,12 +223,12 @@ impl provider::Provider for CygProfile {
     }
 }
 
-fn begin(discovery: &Discovery, eagerly: bool) {
+fn begin(discovery: &Discovery, scan: Scan) {
     STARTED.store(true, Ordering::Relaxed);
     with_provider(|provider| {
         provider.rests_until = None;
-        if eagerly && !provider.is_eager {
-            provider.is_eager = true;
+        if scan == Scan::Eager && provider.scan == Scan::Lazy {
+            provider.scan = Scan::Eager;
             provider.objects.iter().for_each(Object::mark_everything);
         }
     });
@@ -247,18 +256,18 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         provider.rests_until = None;
         if wordpatch::text::is_shared_with_parent() {
             // No site can be switched yet; the marks stay.
-            return NEWS_PENDING.load(Ordering::Relaxed).then(|| now + NOT_YET);
+            return ARRIVALS_PENDING.load(Ordering::Relaxed).then(|| now + NOT_YET);
         }
         // Before the marks are taken: any mark that is set from now on notifies again.
-        NEWS_PENDING.store(false, Ordering::SeqCst);
+        ARRIVALS_PENDING.store(false, Ordering::SeqCst);
         provider.follow_the_loader();
-        let everywhere = EVERYWHERE.swap(false, Ordering::Relaxed);
+        let blocks = if EVERYWHERE.swap(false, Ordering::Relaxed) { Blocks::All } else { Blocks::Marked };
         let begun = processor_time();
         let mut made = false;
         for at in 0..provider.objects.len() {
-            made |= provider.complete(at, everywhere, discovery);
+            made |= provider.complete(at, blocks, discovery);
         }
-        if !made || provider.is_eager {
+        if !made || provider.scan == Scan::Eager {
             return None;
         }
         let time = processor_time().saturating_sub(begun);
@@ -267,7 +276,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
             return None;
         }
         // Until the end of the rest, arrivals need not wake the service thread.
-        NEWS_PENDING.store(true, Ordering::Relaxed);
+        ARRIVALS_PENDING.store(true, Ordering::Relaxed);
         provider.rests_until = Some(Instant::now() + (time * REST).clamp(REST_BOUNDS[0], REST_BOUNDS[1]));
         provider.rests_until
     })
@@ -288,8 +297,7 @@ impl State {
         for (path, Instrumented { unsupported, known, .. }) in instrumented {
             if *unsupported > 0 {
                 notes.push(format!(
-                    "{path}: {unsupported} calls of the instrumentation functions are in no form that can be switched and are left as \
-                     they are"
+                    "{path}: {unsupported} calls of the instrumentation functions have a form that cannot be switched, and are left unchanged"
                 ));
             }
             if known.arrivals.load(Ordering::Relaxed) >= TOO_MANY_ARRIVALS {
@@ -359,7 +367,7 @@ impl State {
     fn retire(&mut self, loaded_now: &[LoadedObject]) {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.objects)
             .into_iter()
-            .partition(|object| loaded_now.contains(&object.loaded) && object.is_as_it_was());
+            .partition(|object| loaded_now.contains(&object.loaded) && object.is_unchanged());
         self.objects = stay;
         for mut object in go {
             let Some(instrumented) = &mut object.instrumented else { continue };
@@ -386,7 +394,7 @@ impl State {
             None
         });
         let object = Object { loaded, instrumented };
-        if self.is_eager {
+        if self.scan == Scan::Eager {
             object.mark_everything();
         }
         self.objects.push(object);
@@ -463,10 +471,10 @@ impl State {
 
     /// Makes probes of the sites in an object's marked code, and announces them. Returns whether
     /// there were any.
-    fn complete(&mut self, at: usize, everywhere: bool, discovery: &Discovery) -> bool {
-        let is_lazy = !self.is_eager;
+    fn complete(&mut self, at: usize, blocks: Blocks, discovery: &Discovery) -> bool {
+        let scan = self.scan;
         let Object { loaded, instrumented: Some(instrumented) } = &mut self.objects[at] else { return false };
-        let mut work = Work::new(instrumented.known.index.take_queued(everywhere));
+        let mut work = Work::new(instrumented.known.index.take_queued(blocks));
         if work.is_over() {
             return false;
         }
@@ -476,8 +484,7 @@ impl State {
         let first = PROBES.len();
         while !work.is_over() {
             let Some(instrumented) = &mut self.objects[at].instrumented else { break };
-            let step =
-                || wordpatch::text::preparing(|| instrumented.make_probes(&loaded, &mut work, is_lazy));
+            let step = || wordpatch::text::preparing(|| instrumented.make_probes(&loaded, &mut work, scan));
             let Some(step) = loaded::while_loaded(&loaded, step) else { break };
             step.refused.iter().for_each(|error| self.note(error.to_string()));
             let new = || step.new.clone().filter_map(|id| PROBES.get(id as usize));
@@ -486,7 +493,7 @@ impl State {
                     discovery.announce(probe);
                 }
             }
-            if is_lazy {
+            if scan == Scan::Lazy {
                 stubs::settle(new());
             }
         }
@@ -612,7 +619,7 @@ impl Instrumented {
 
     /// Makes probes of the sites in some of the remaining intervals. The object stays loaded during
     /// the call.
-    fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, lazily: bool) -> Step {
+    fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, scan: Scan) -> Step {
         let Self { info, view, known, names, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
         let names = names.as_ref().unwrap_or(&empty);
@@ -621,7 +628,7 @@ impl Instrumented {
         let mut scanner = Scanner::new(loaded, view);
         let mut found = Found::default();
         let first = work.done;
-        // All probes that come back do so in one step.
+        // The probes of an object that was loaded again are restored in one step.
         while !work.is_over() && (found.sites.len() < SITES_AT_ONCE || !back.is_empty()) {
             let number = work.intervals[work.done];
             for body in bodies(&known.index, number, loaded, view, table.as_ref(), names) {
@@ -635,7 +642,7 @@ impl Instrumented {
                     branch.is_conditional || names.name(known.index.start(*other)).is_some_and(is_cold)
                 };
                 if let Some(other) = other.filter(is_part)
-                    && known.index.queue(other) == index::Met::New
+                    && known.index.queue(other) == PriorState::Unmarked
                 {
                     work.intervals.push(other);
                 }
@@ -645,29 +652,29 @@ impl Instrumented {
         *unsupported += found.unsupported;
         drop(scanner);
         let memory = stubs.memory();
-        let of_before = |site: &scan::Site| {
+        let previous_probe = |site: &scan::Site| {
             let old = back.get(&site.address).copied()?;
             (old.kind == site.kind).then_some(old)
         };
-        let sites = std::mem::take(&mut found.sites).into_iter().map(|site| (of_before(&site), site));
-        let (mut come_back, mut new) = (Vec::new(), Vec::new());
+        let sites = std::mem::take(&mut found.sites).into_iter().map(|site| (previous_probe(&site), site));
+        let (mut returning, mut new) = (Vec::new(), Vec::new());
         for (probe, site) in sites {
             match probe {
-                Some(probe) => come_back.push((site, probe)),
+                Some(probe) => returning.push((site, probe)),
                 None => new.push(site),
             }
         }
         let mut step = Step { new: 0..0, refused: Vec::new() };
         let mut switches = 0;
         // Comes first because it may move the text's writable view.
-        if !come_back.is_empty() {
-            let is_all = come_back.len() == back.len();
-            let made = stubs.bring_back(loaded, &come_back, is_all);
+        if !returning.is_empty() {
+            let probes = if returning.len() == back.len() { Restored::All } else { Restored::Some };
+            let made = stubs.restore(loaded, &returning, probes);
             switches += made.switches;
             step.refused.extend(made.refused);
             back.retain(|_, probe| probe.site().is_err());
         }
-        match stubs.make(loaded, info, &new, lazily) {
+        match stubs.make(loaded, info, &new, scan) {
             Ok(made) => {
                 switches += made.switches;
                 step.refused.extend(made.refused);
@@ -735,12 +742,12 @@ impl Object {
         }
     }
 
-    /// Whether it is loaded, with its text as we have patched it, so that it was not unloaded and
+    /// Whether it is loaded, and its text contains our patches, so that it was not unloaded and
     /// loaded again.
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         /// Number of probes that are examined. One is not sufficient if only one byte of it is
         /// patched, which may be the same in the new text.
-        const LOOKED_AT: usize = 8;
+        const EXAMINED: usize = 8;
         let Some(instrumented) = &self.instrumented else {
             return loaded::while_loaded(&self.loaded, || true).unwrap_or(false);
         };
@@ -751,18 +758,18 @@ impl Object {
                 site.is_stale(probe.site_address(), callpatch::Shape::Call.len())
             })
         };
-        let has_its_starts = || {
+        let has_same_starts = || {
             // SAFETY: the object is loaded meanwhile.
             let table = unsafe { Table::of(&self.loaded) };
             let names = instrumented.names.as_ref();
             let starts = starts(&self.loaded, &instrumented.view, table.as_ref(), names);
             instrumented.known.index.has_starts(&starts)
         };
-        let is_as_it_was = || {
-            !instrumented.all_probes().filter(|probe| probe.site().is_ok()).take(LOOKED_AT).any(is_stale)
-                && has_its_starts()
+        let is_unchanged = || {
+            !instrumented.all_probes().filter(|probe| probe.site().is_ok()).take(EXAMINED).any(is_stale)
+                && has_same_starts()
         };
-        loaded::while_loaded(&self.loaded, is_as_it_was).unwrap_or(false)
+        loaded::while_loaded(&self.loaded, is_unchanged).unwrap_or(false)
     }
 }
 

@@ -16,7 +16,7 @@ use wordpatch::near::NearBlock;
 
 use super::loaded::LoadedObject;
 use super::scan::Site;
-use super::{arrivals, resolve};
+use super::{Scan, arrivals, resolve};
 use crate::error::Error;
 use crate::probe::{ProbeFn, ProbeKind};
 use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
@@ -29,12 +29,31 @@ const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
 /// A block of stubs, of which the first `used` are assigned.
 #[derive(Debug)]
 struct Block {
+    operand: Operand,
     stubs: usize,
     cells: usize,
     /// The distance between cells, in bytes.
     stride: usize,
     used: usize,
     capacity: usize,
+}
+
+/// The operand of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operand {
+    /// The address of the callee.
+    Callee,
+    /// The address of a pointer to the callee.
+    Pointer,
+}
+
+impl Operand {
+    fn of(shape: Shape) -> Self {
+        match shape {
+            Shape::Call | Shape::Jump => Self::Callee,
+            Shape::IndirectCall | Shape::IndirectJump => Self::Pointer,
+        }
+    }
 }
 
 /// The addresses of a stub and its cell.
@@ -52,19 +71,19 @@ impl Place {
 }
 
 fn is_through_pointer(shape: Shape) -> bool {
-    match shape {
-        Shape::Call | Shape::Jump => false,
-        Shape::IndirectCall | Shape::IndirectJump => true,
-    }
+    Operand::of(shape) == Operand::Pointer
 }
 
 impl Block {
-    fn new(near: &Range<usize>, through_pointers: bool, stubs: usize) -> Result<Self, Error> {
-        let stride = CELL_SIZE + if through_pointers { size_of::<usize>() } else { 0 };
+    fn new(near: &Range<usize>, operand: Operand, stubs: usize) -> Result<Self, Error> {
+        let stride = match operand {
+            Operand::Callee => CELL_SIZE,
+            Operand::Pointer => CELL_SIZE + size_of::<usize>(),
+        };
         let capacity = stubs.next_multiple_of(PAGE_OF_STUBS);
         let mut block = NearBlock::allocate(near, capacity * STUB_SIZE, capacity * stride)?;
-        let made =
-            Self { stubs: block.code_address(), cells: block.data_address(), stride, used: 0, capacity };
+        let (stubs, cells) = (block.code_address(), block.data_address());
+        let made = Self { operand, stubs, cells, stride, used: 0, capacity };
         for (index, code) in block.code_mut().chunks_exact_mut(STUB_SIZE).take(capacity).enumerate() {
             let place = made.place(index);
             code.copy_from_slice(&stub(place.stub, place.cell)?);
@@ -94,7 +113,14 @@ pub(super) struct Stubs {
     blocks: Vec<Block>,
 }
 
-/// The results of [`Stubs::make`] or [`Stubs::bring_back`].
+/// Which of the probes of an object are restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    All,
+    Some,
+}
+
+/// The results of [`Stubs::make`] or [`Stubs::restore`].
 pub(super) struct Made {
     /// The new ids.
     pub(super) new: Range<u32>,
@@ -118,29 +144,27 @@ fn stub_cell(place: Place) -> &'static AtomicUsize {
 }
 
 impl Stubs {
-    /// Sees to it that there is room for these sites.
+    /// Allocates blocks, so that there is room for these sites.
     fn reserve(&mut self, near: &Range<usize>, sites: &[Site]) -> Result<(), Error> {
-        for through_pointers in [false, true] {
-            let wants = |site: &&Site| is_through_pointer(site.shape) == through_pointers;
+        for operand in [Operand::Callee, Operand::Pointer] {
+            let wants = |site: &&Site| Operand::of(site.shape) == operand;
             let wanted = sites.iter().filter(wants).count();
-            let room: usize = self.with_room(through_pointers).map(|block| block.capacity - block.used).sum();
+            let room: usize = self.with_room(operand).map(|block| block.capacity - block.used).sum();
             if wanted > room {
-                self.blocks.push(Block::new(near, through_pointers, wanted - room)?);
+                self.blocks.push(Block::new(near, operand, wanted - room)?);
             }
         }
         Ok(())
     }
 
-    fn with_room(&mut self, through_pointers: bool) -> impl Iterator<Item = &mut Block> {
-        let has_room = move |block: &&mut Block| {
-            (block.stride > CELL_SIZE) == through_pointers && block.used < block.capacity
-        };
+    fn with_room(&mut self, operand: Operand) -> impl Iterator<Item = &mut Block> {
+        let has_room = move |block: &&mut Block| block.operand == operand && block.used < block.capacity;
         self.blocks.iter_mut().filter(has_room)
     }
 
     /// Assigns a free stub; [`Stubs::reserve`] has ensured that there is one.
     fn take(&mut self, shape: Shape) -> Place {
-        let block = self.with_room(is_through_pointer(shape)).next().expect("there is room");
+        let block = self.with_room(Operand::of(shape)).next().expect("there is room");
         block.used += 1;
         block.place(block.used - 1)
     }
@@ -155,62 +179,65 @@ impl Stubs {
     }
 
     /// Makes probes of sites of an object. They are switched off, except for those whose functions
-    /// are not known and are determined by execution, and, with `lazily`, entries, which are
+    /// are not known and are determined by execution, and, with [`Scan::Lazy`], entries, which are
     /// counted until [`settle`] is called.
     pub(super) fn make(
         &mut self,
         loaded: &LoadedObject,
         object: &'static ObjectInfo,
         sites: &[Site],
-        lazily: bool,
+        scan: Scan,
     ) -> Result<Made, Error> {
         let first = PROBES.len();
         if first + sites.len() > Segments::<Probe>::LIMIT {
             return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
         }
         self.reserve(&loaded.range, sites)?;
-        let mut led = Led::default();
+        let mut retargeted = Retargeted::default();
         // Each site that can be decoded gets a stub.
-        led.lead(loaded, sites.iter().map(|site| (site, site)), |site| self.take(site.shape));
-        let mut made =
-            Made { new: first as u32..first as u32, switches: led.owners.len(), refused: led.refused };
-        let switches: &'static [Switch] = Box::leak(led.switches.into_boxed_slice());
-        for (switch, (site, place)) in switches.iter().zip(led.owners) {
-            let probe = new_probe(object, site, switch, place, lazily);
+        retargeted.retarget(loaded, sites.iter().map(|site| (site, site)), |site| self.take(site.shape));
+        let mut made = Made {
+            new: first as u32..first as u32,
+            switches: retargeted.owners.len(),
+            refused: retargeted.refused,
+        };
+        let switches: &'static [Switch] = Box::leak(retargeted.switches.into_boxed_slice());
+        for (switch, (site, place)) in switches.iter().zip(retargeted.owners) {
+            let probe = new_probe(object, site, switch, place, scan);
             made.new.end = probe.id().0 + 1;
         }
         Ok(made)
     }
 
     /// Assigns sites of an object that was loaded again to their previous probes, which return to
-    /// their previous states. `is_all` means that the object has no other probes.
-    pub(super) fn bring_back(
+    /// their previous states.
+    pub(super) fn restore(
         &mut self,
         loaded: &LoadedObject,
         sites: &[(Site, &'static Probe)],
-        is_all: bool,
+        restored: Restored,
     ) -> Made {
-        let mut led = Led::default();
-        led.lead(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe| {
+        let mut retargeted = Retargeted::default();
+        retargeted.retarget(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe| {
             self.of_cell(std::ptr::from_ref(probe.cell).addr())
                 .expect("the stub of a probe belongs to its object")
         });
-        let probes = led.owners.iter().map(|(probe, _)| *probe);
-        let mut made = Made { new: 0..0, switches: 0, refused: led.refused };
-        let is_all = is_all && made.refused.is_empty();
-        if let Some(previous) = is_all.then(|| revived(&led.switches, probes.clone())).flatten() {
-            probes.zip(previous).for_each(|(probe, switch)| probe.come_back(switch));
+        let probes = retargeted.owners.iter().map(|(probe, _)| *probe);
+        let mut made = Made { new: 0..0, switches: 0, refused: retargeted.refused };
+        let is_all = restored == Restored::All && made.refused.is_empty();
+        if let Some(previous) = is_all.then(|| revived(&retargeted.switches, probes.clone())).flatten() {
+            probes.zip(previous).for_each(|(probe, switch)| probe.reassign(switch));
         } else {
-            made.switches = led.switches.len();
-            let switches: &'static [Switch] = Box::leak(led.switches.into_boxed_slice());
-            probes.zip(switches).for_each(|(probe, switch)| probe.come_back(switch));
+            made.switches = retargeted.switches.len();
+            let switches: &'static [Switch] = Box::leak(retargeted.switches.into_boxed_slice());
+            probes.zip(switches).for_each(|(probe, switch)| probe.reassign(switch));
         }
         made
     }
 }
 
 /// Sites that were retargeted to their stubs, switched off.
-struct Led<O> {
+struct Retargeted<O> {
     switches: Vec<Switch>,
     /// Their owners and stubs, in the same order.
     owners: Vec<(O, Place)>,
@@ -218,15 +245,15 @@ struct Led<O> {
     refused: Vec<Error>,
 }
 
-impl<O> Default for Led<O> {
+impl<O> Default for Retargeted<O> {
     fn default() -> Self {
         Self { switches: Vec::new(), owners: Vec::new(), refused: Vec::new() }
     }
 }
 
-impl<O> Led<O> {
+impl<O> Retargeted<O> {
     /// Retargets these sites of an object, each to the stub that `place` returns for its owner.
-    fn lead<'a>(
+    fn retarget<'a>(
         &mut self,
         loaded: &LoadedObject,
         sites: impl Iterator<Item = (&'a Site, O)>,
@@ -253,13 +280,13 @@ impl<O> Led<O> {
         }
         // SAFETY: a stub accepts the site's arguments and returns to it; stubs and their cells
         // exist as long as the process.
-        let led = unsafe { callpatch::retarget(&batch) };
-        for (led, owner) in led.into_iter().zip(owners) {
-            match led {
-                Ok(led) => {
+        let results = unsafe { callpatch::retarget(&batch) };
+        for (result, owner) in results.into_iter().zip(owners) {
+            match result {
+                Ok(site) => {
                     // SAFETY: the loader never unloads such an object.
-                    let led = if loaded.stays { unsafe { led.staying_mapped() } } else { led };
-                    self.switches.push(led.switch());
+                    let site = if loaded.stays { unsafe { site.staying_mapped() } } else { site };
+                    self.switches.push(site.switch());
                     self.owners.push(owner);
                 }
                 Err(error) => self.refused.push(error.into()),
@@ -269,20 +296,20 @@ impl<O> Led<O> {
 }
 
 /// Revives the switches that these probes had before their object was unloaded, if all of them are
-/// equivalent to those of `led`, so that loading an object again uses no memory. Then those of
-/// `led` must not be used any more.
+/// equivalent to the `new` ones, so that loading an object again uses no memory. Then the
+/// `new` ones must not be used any more.
 ///
 /// A thread may have started to toggle an old switch before the object was unloaded. Until all
 /// sites are retargeted to their stubs, its store goes to memory that is not executed; after that,
 /// its toggle is like any other.
-fn revived(led: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
+fn revived(new: &[Switch], probes: impl Iterator<Item = &'static Probe>) -> Option<Vec<&'static Switch>> {
     let previous: Vec<_> = probes.map(Probe::previous_site).collect::<Option<_>>()?;
     let first = *previous.first()?;
-    let are_again =
-        previous.iter().zip(led).all(|(old, now)| old.is_again(now) && old.is_of_one_text_with(first));
-    // SAFETY: only our caller knows the new switches, and drops them. The old ones are the same
-    // calls, in text that is mapped.
-    (are_again && unsafe { first.revive() }).then_some(previous)
+    let are_equivalent =
+        previous.iter().zip(new).all(|(old, new)| old.is_equivalent(new) && old.shares_text_with(first));
+    // SAFETY: the new switches are used by our caller only, which drops them. The old ones are the
+    // same calls, in text that is mapped.
+    (are_equivalent && unsafe { first.revive() }).then_some(previous)
 }
 
 fn new_probe(
@@ -290,11 +317,11 @@ fn new_probe(
     site: &Site,
     switch: &'static Switch,
     place: Place,
-    lazily: bool,
+    scan: Scan,
 ) -> &'static Probe {
     let cell = cell(place.cell);
     let is_open = site.function.is_none();
-    let is_counted = !is_open && lazily && site.kind == ProbeKind::ENTRY;
+    let is_counted = !is_open && scan == Scan::Lazy && site.kind == ProbeKind::ENTRY;
     cell.function.store(if is_counted { COUNT as usize } else { RESOLVE as usize }, Ordering::Relaxed);
     // The stubs are within reach of the object, so offsets in the object have 32 bits.
     let offset = |address: usize| (address - object.base) as u32;
@@ -341,7 +368,7 @@ pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
         return;
     }
     // If another thread has switched one of them meanwhile, it may have found it still on, before
-    // it was switched off here. The state that it wants is visible now.
+    // it was switched off here. The requested state is visible now.
     let _ = wordpatch::serialize_all_cores();
     stopped.into_iter().for_each(Probe::restore);
 }

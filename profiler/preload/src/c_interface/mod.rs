@@ -59,7 +59,7 @@ const TEXTS: [(Code, &CStr); 17] = [
     (Code::Contended, c"another thread is patching the same instruction; try again"),
     (Code::Layout, c"a patch replaces 1 to 8 bytes, and each instruction by one of the same length"),
     (Code::OutOfReach, c"the target, or memory for a stub, is out of reach of a 32-bit displacement"),
-    (Code::NotACall, c"no call that can be toggled stands at the address"),
+    (Code::NotACall, c"there is no call at the address that can be toggled"),
     (Code::Immovable, c"the instruction crosses a fetch window and cannot be run out of line"),
     (Code::InCallback, c"a discovery callback must not register callbacks"),
     (Code::System, c"the system refused a mapping, a protection, membarrier, a signal handler or a thread"),

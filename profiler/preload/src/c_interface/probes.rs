@@ -48,7 +48,7 @@ fn with_all_arguments(function: PlainFn) -> ProbeFn {
     unsafe { std::mem::transmute::<PlainFn, ProbeFn>(function) }
 }
 
-/// The pointer that is passed to a callback. The header says that it is used on other threads.
+/// The pointer that is passed to a callback. The header states that it is used on other threads.
 #[derive(Clone, Copy)]
 struct UserData(*mut c_void);
 
@@ -66,7 +66,7 @@ unsafe extern "C" fn fastinst_register_callback(callback: Option<Callback>, user
     static SERVICE: Once = Once::new();
     let Some(callback) = callback else { return Code::Argument as c_int };
     let user_data = UserData(user_data);
-    // The profiler discovers executed functions only; the header promises all probes.
+    // The profiler discovers executed functions only; the header guarantees all probes.
     if let Err(error) = provider::begin(Extent::All) {
         return code(Err::<(), _>(error));
     }

@@ -1,5 +1,5 @@
-//! Functions that concern the process as a whole: the fetch model in force, waits, threads, forked
-//! children, unmapped text.
+//! Functions for the entire process: the fetch model in force, waits, threads, forked children,
+//! unmapped text.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
