@@ -24,7 +24,8 @@
 //! stub of 17 to 35 bytes; the engine keeps some 100 bytes about each site and each probe. Each
 //! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
 //! module can have (eight bytes for each byte of its functions) from the module's first probe on.
-//! All of it is freed with the module's code.
+//! All of it is freed with the module's code. Addresses for versions follow that code (three times
+//! its size, up to 1 MiB), so that a small module with probes has no more mappings than one without.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of

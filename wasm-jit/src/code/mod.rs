@@ -24,10 +24,10 @@ pub(crate) mod probed;
 pub(crate) mod registry;
 pub(crate) mod sections;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasmparser::{BinaryReader, FuncType, FunctionBody};
-use wordpatch::code_memory::CodeMemory;
+use wordpatch::code_memory::{CodeArena, CodeMemory};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
@@ -46,6 +46,8 @@ pub(crate) struct CodeImage {
     probed: OnceLock<Box<probed::Probed>>,
     pub counters: probed::counters::Counters,
     memory: CodeMemory,
+    /// The pages after the code, until the first function is probed.
+    room: Mutex<Option<CodeArena>>,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.
     pub bytes: Arc<Vec<u8>>,
