@@ -564,6 +564,18 @@ fn objdump_shows_the_requested_functions() {
         .run(&["objdump", "--function", "other", "two.wat"])
         .check(1, "")
         .says(&["two.wat: there is no function `other` with code"]);
+    place.text(
+        "sites.wat",
+        "(module (func $work (block (br 0) (unreachable)) (drop (i32.const 1))) (func $other))",
+    );
+    // The entry; `block`, `br` and the last `end`; `i32.const` and `drop`. The others are
+    // unreachable.
+    for (sites, expected) in [("functions", 1), ("branches", 4), ("all", 6)] {
+        let listed = place.run(&["objdump", "--function", "work", "--sites", sites, "sites.wat"]);
+        assert_eq!(listed.stdout.matches(" ; site\n").count(), expected, "{listed:?}");
+        assert_eq!(listed.stdout.matches(" stub:\n").count(), expected, "{listed:?}");
+        assert!(listed.code == Some(0) && !listed.stdout.contains("other"), "{listed:?}");
+    }
 }
 
 #[test]

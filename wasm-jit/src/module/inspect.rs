@@ -23,7 +23,22 @@ impl Module {
         wanted: impl Fn(u32, Option<&str>) -> bool,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        objdump::write(self.code(), wanted, out)
+        objdump::write(self.code(), objdump::Code::Original, wanted, out)
+    }
+
+    /// As [`Module::write_objdump`], but functions that [have probes](Module::probes), or had some,
+    /// are listed as the version of their code that was made last: offsets are from its start, and
+    /// each site is marked and followed by its stub. A site is a NOP, or a jump to its stub if a
+    /// probe there is on.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_objdump_with_sites(
+        &self,
+        wanted: impl Fn(u32, Option<&str>) -> bool,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        objdump::write(self.code(), objdump::Code::LastVersion, wanted, out)
     }
 
     /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from

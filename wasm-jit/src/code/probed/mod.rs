@@ -32,6 +32,7 @@
 
 mod blocks;
 pub(crate) mod counters;
+mod listed;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +45,7 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Blocks};
+pub(crate) use listed::Listed;
 use version::Seen;
 pub(crate) use version::Version;
 

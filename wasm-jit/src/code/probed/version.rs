@@ -55,7 +55,7 @@ pub(super) struct SitePlace {
     pub position: u32,
     pub code: u32,
     /// Where its stub begins, and where the jump back is in there.
-    stub: u32,
+    pub(super) stub: u32,
     back: u32,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Version {
     pub entry: u32,
     pub body: u32,
     /// Behind the last byte of the function; stubs follow.
-    end: u32,
+    pub(super) end: u32,
     /// Behind the last byte.
     pub(super) stubs_end: u32,
     pub frame_size: u32,
