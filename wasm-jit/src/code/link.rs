@@ -12,6 +12,7 @@ use wasm_jit_codegen::{
 };
 use wordpatch::code_memory::CodeBuffer;
 
+use super::gdb::Shown;
 use super::probed::counters::Counters;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
@@ -134,6 +135,7 @@ impl ImageLinker {
             counters: Counters::default(),
             memory,
             room: Mutex::new(room),
+            shown: Shown::default(),
             layout: VmLayout::new(&module),
             module,
             bytes,

@@ -23,6 +23,7 @@ pub(crate) mod perf;
 pub(crate) mod probed;
 pub(crate) mod registry;
 pub(crate) mod sections;
+mod symbols;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -48,6 +49,7 @@ pub(crate) struct CodeImage {
     memory: CodeMemory,
     /// The pages after the code, until the first function is probed.
     room: Mutex<Option<CodeArena>>,
+    shown: gdb::Shown,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.
     pub bytes: Arc<Vec<u8>>,

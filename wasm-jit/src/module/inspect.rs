@@ -42,7 +42,9 @@ impl Module {
     }
 
     /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from
-    /// which perf takes their names.
+    /// which perf takes their names. The versions of probed functions that were made so far are
+    /// `NAME [probed]`, and the code at their sites `NAME [stub]`; write the map again when more
+    /// probes have been made, since perf reads it only for its reports.
     ///
     /// # Errors
     /// Those of `out`.
@@ -50,7 +52,9 @@ impl Module {
         perf::write_map(self.code(), out)
     }
 
-    /// Registers the functions with gdb's JIT interface. Costs some 60 bytes for each of them.
+    /// Registers the functions with gdb's JIT interface, at a cost of some 90 bytes for each of
+    /// them. The versions of probed functions are registered when they are made, as `NAME [probed]`
+    /// and `NAME [stub]`, at a cost of some 900 bytes each. All of it ends with the result.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

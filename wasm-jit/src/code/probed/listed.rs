@@ -1,10 +1,11 @@
-//! A version of a function as listings show it: its code, sites and stubs.
+//! Versions of functions, as listings show them, and debuggers and profilers name them.
 
 use std::ops::Range;
 
 use wasm_jit_codegen::Position;
 
 use super::Version;
+use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, ObserveError};
 
 /// A version with sites. Offsets are from its start.
@@ -44,9 +45,28 @@ impl CodeImage {
         let positions = self.positions_at(version.at(version.entry), function)?;
         Ok(Some(version.listed(positions, self.function(function).wasm_start)))
     }
+
+    /// All versions with sites.
+    pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
+        self.indices().flat_map(|function| {
+            let probed = self.probed.get().and_then(|probed| probed.function(self, function));
+            let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().enumerate().skip(1));
+            versions.filter_map(move |(number, version)| Some(version.get()?.place_of_code(function, number)))
+        })
+    }
 }
 
 impl Version {
+    pub(super) fn place_of_code(&self, function: u32, number: usize) -> VersionCode {
+        VersionCode {
+            function,
+            number,
+            code: self.at(self.entry)..self.at(self.end),
+            body: self.at(self.body),
+            stubs: self.at(self.end)..self.at(self.stubs_end),
+        }
+    }
+
     fn listed(&self, mut positions: Vec<Position>, body: u32) -> Listed {
         let byte = |at: u32| {
             let byte: *const u8 = std::ptr::with_exposed_provenance(self.at(at));

@@ -471,8 +471,10 @@ impl CodeImage {
         let memory = (&mut changes.arenas, &self.probed().blocks);
         let version = Version::with_sites(self, index, sites, original, &state.sites, memory)?;
         let block = version.block(index, count);
+        let place = version.place_of_code(index, count);
         let _ = function.versions[count].set(version);
         self.probed().blocks.push(block);
+        self.shown.version_made(&place);
         if function.current.load(Ordering::Relaxed) != 0 {
             changes.change_version(index, function, count)?;
         }
