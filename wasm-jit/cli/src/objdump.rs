@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use wasm_jit::probes::{Kind, Location, Place, ProbeError, ProbeSpec};
-use wasm_jit::wasmparser::Operator;
-use wasm_jit::{Engine, FunctionInfo};
+use wasm_jit::{Engine, FunctionInfo, Instruction};
 
 use super::Failure;
 
@@ -53,10 +52,10 @@ enum Sites {
 }
 
 impl Sites {
-    fn has(self, operator: &Operator<'_>) -> bool {
+    fn has(self, instruction: &Instruction<'_>) -> bool {
         match self {
             Self::Functions => false,
-            Self::Branches => is_control(operator),
+            Self::Branches => instruction.is_control(),
             Self::All => true,
         }
     }
@@ -67,43 +66,13 @@ impl Sites {
         let start = body.range().start;
         let chosen: Vec<Place> = body
             .instructions()
-            .filter(|instruction| self.has(instruction.operator()))
+            .filter(|instruction| self.has(instruction))
             .map(|instruction| Place::Instruction { offset: (instruction.offset() - start) as u32 })
             .collect();
         let places = [Place::Entry].into_iter().chain(chosen);
         let location = |place| Location { function: function.index(), place };
         places.map(|place| ProbeSpec { location: location(place), kind: Kind::Count }).collect()
     }
-}
-
-/// Whether an instruction begins or ends a block, branches, or calls.
-fn is_control(operator: &Operator<'_>) -> bool {
-    use Operator::{
-        Block, Br, BrIf, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef, Else, End, If, Loop,
-        Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
-    };
-    matches!(
-        operator,
-        Block { .. }
-            | Loop { .. }
-            | If { .. }
-            | Else
-            | End
-            | Try { .. }
-            | TryTable { .. }
-            | Br { .. }
-            | BrIf { .. }
-            | BrTable { .. }
-            | BrOnNull { .. }
-            | BrOnNonNull { .. }
-            | Return
-            | Call { .. }
-            | CallIndirect { .. }
-            | CallRef { .. }
-            | ReturnCall { .. }
-            | ReturnCallIndirect { .. }
-            | ReturnCallRef { .. }
-    )
 }
 
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {

@@ -240,7 +240,7 @@ fn split_entry(function: Symbol) -> impl Iterator<Item = Symbol> {
     let prefixes = (0..function.range.len()).take_while(is_prefix).count();
     let push = function.range.start + prefixes;
     let name = format!("{}@entry", function.name);
-    let entry = (prefixes > 0).then(|| Symbol { name, range: function.range.start..push, frame: None });
+    let entry = (prefixes > 0).then_some(Symbol { name, range: function.range.start..push, frame: None });
     entry.into_iter().chain([Symbol { range: push..function.range.end, ..function }])
 }
 

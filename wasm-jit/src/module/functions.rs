@@ -189,6 +189,36 @@ impl<'m> Instruction<'m> {
         &self.operator
     }
 
+    /// Whether it begins or ends a block, branches, or calls.
+    pub fn is_control(&self) -> bool {
+        use Operator::{
+            Block, Br, BrIf, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef, Else, End, If,
+            Loop, Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
+        };
+        matches!(
+            self.operator,
+            Block { .. }
+                | Loop { .. }
+                | If { .. }
+                | Else
+                | End
+                | Try { .. }
+                | TryTable { .. }
+                | Br { .. }
+                | BrIf { .. }
+                | BrTable { .. }
+                | BrOnNull { .. }
+                | BrOnNonNull { .. }
+                | Return
+                | Call { .. }
+                | CallIndirect { .. }
+                | CallRef { .. }
+                | ReturnCall { .. }
+                | ReturnCallIndirect { .. }
+                | ReturnCallRef { .. }
+        )
+    }
+
     /// Its encoding.
     pub fn bytes(&self) -> &'m [u8] {
         self.bytes
