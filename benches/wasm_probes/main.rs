@@ -15,7 +15,7 @@ use benches::options::Options;
 use benches::report::{Cell, Report, Table};
 use clap::Parser;
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
-use wasm_jit::{Engine, Instruction, Linker, Module, Store, Val};
+use wasm_jit::{Config, Engine, Instruction, Linker, Module, ProbeSites, Store, Val};
 use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ struct Arguments {
 enum Way {
     /// Never probed.
     Original,
+    /// Never probed, but compiled with places for probes (`Config::probe_sites`).
+    With(ProbeSites),
     /// Probes at all entries of functions, which are off, in the code that was made for them.
     FunctionsOff,
     /// Likewise, also at blocks, loops, branches and calls.
@@ -49,8 +51,11 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [(Self, &'static str); 7] = [
+    const ALL: [(Self, &'static str); 10] = [
         (Self::Original, "original"),
+        (Self::With(ProbeSites::Functions), "with functions"),
+        (Self::With(ProbeSites::Branches), "with branches"),
+        (Self::With(ProbeSites::All), "with all"),
         (Self::FunctionsOff, "functions off"),
         (Self::BranchesOff, "branches off"),
         (Self::AllOff, "all off"),
@@ -59,9 +64,12 @@ impl Way {
         (Self::Rewritten, "rewritten"),
     ];
 
+    /// Whether probes of this way are at an instruction.
     fn has(self, instruction: &Instruction<'_>) -> bool {
         match self {
-            Self::Original | Self::FunctionsOff | Self::EntriesCounted | Self::Rewritten => false,
+            Self::Original | Self::With(_) | Self::FunctionsOff | Self::EntriesCounted | Self::Rewritten => {
+                false
+            }
             Self::BranchesOff => instruction.is_control(),
             Self::AllOff | Self::AllCounted => true,
         }
@@ -78,11 +86,16 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(engine: &Engine, bytes: &[u8], way: Way) -> Self {
+    fn new(bytes: &[u8], way: Way) -> Self {
+        let mut config = Config::new();
+        if let Way::With(sites) = way {
+            config.probe_sites(sites);
+        }
+        let engine = Engine::new(&config).expect("an engine");
         let bytes = if way == Way::Rewritten { rewrite::rewrite(bytes).0 } else { bytes.to_vec() };
-        let module = Module::from_binary(engine, &bytes).expect("a valid module");
+        let module = Module::from_binary(&engine, &bytes).expect("a valid module");
         let probes = match way {
-            Way::Original | Way::Rewritten => Vec::new(),
+            Way::Original | Way::With(_) | Way::Rewritten => Vec::new(),
             _ => probes(&module, way),
         };
         for on in activate_all(&probes) {
@@ -179,10 +192,9 @@ fn main() {
 
 /// The least time of each way.
 fn measure(options: &Options, built: &Built, turns: u32) -> Vec<f64> {
-    let engine = Engine::default();
     let bytes = fs::read(&built.wasm).expect("the kernel was built");
     let n = options.either(built.kernel.full, built.kernel.quick);
-    let mut ways: Vec<Loaded> = Way::ALL.iter().map(|(way, _)| Loaded::new(&engine, &bytes, *way)).collect();
+    let mut ways: Vec<Loaded> = Way::ALL.iter().map(|(way, _)| Loaded::new(&bytes, *way)).collect();
     let mut expected = None;
     for _ in 0..turns {
         for loaded in &mut ways {

@@ -27,9 +27,9 @@ fn module_text(functions: usize) -> String {
         let _ = write!(text, "(func (export \"{function}\") (param $n i32) (result i32) (loop $again ");
         for number in 0..INSTRUCTIONS / 8 {
             let (offset, factor) = (number * 4, function % 1000 + 3);
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "(local.set $n (i32.xor (i32.load offset={offset} (i32.const 0)) (i32.mul (local.get $n) (i32.const {factor}))))\n"
+                "(local.set $n (i32.xor (i32.load offset={offset} (i32.const 0)) (i32.mul (local.get $n) (i32.const {factor}))))"
             );
         }
         text += "(br_if $again (i32.and (local.get $n) (i32.const 0)))) (local.get $n))\n";
@@ -215,7 +215,7 @@ fn many(options: &Options) -> Table {
         "Ticks for each probe. For comparison, the module is loaded again, which compiles it on one thread: also divided \
          by the number of probes.",
     );
-    for functions in options.either([5, 500], [1, 5]) {
+    for functions in options.either([6, 547], [1, 6]) {
         let engine = engine();
         let text = module_text(functions);
         let module = Module::new(&engine, &text).expect("a valid module");

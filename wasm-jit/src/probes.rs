@@ -12,7 +12,9 @@
 //! repeat it.
 //!
 //! # What it costs
-//! Code that was never probed has no room for probes, and costs nothing. The first
+//! Code that was never probed has no room for probes, and costs nothing (unless
+//! [`Config::probe_sites`](crate::Config::probe_sites) asks for places from the start, at which all
+//! that follows is not needed, and probes take effect at once for calls that run). The first
 //! [`Probe::activate`] in a function makes its calls, and the frames that it has already, go over
 //! to a version of its code with sites, which was compiled when its probes were made
 //! ([`Module::probes`]). There, a probe that is off is a NOP, and one that counts takes a jump, an

@@ -123,9 +123,9 @@ impl ShownVersions {
     fn add(&mut self, version: &VersionCode) {
         let Some(names) = &self.names else { return };
         self.files.entry((version.function, version.number)).or_insert_with(|| {
-            let [function, stubs] = names.version(version);
-            let symbols: Vec<Symbol> = split_entry(function).chain([stubs]).collect();
-            File::register(object_file(&symbols, version.code.start..version.stubs.end))
+            let function = names.version(version).into_iter().flat_map(split_entry);
+            let symbols: Vec<Symbol> = function.chain([names.stubs(version)]).collect();
+            File::register(object_file(&symbols, symbols[0].range.start..version.stubs.end))
         });
     }
 }
@@ -460,7 +460,7 @@ mod tests {
         image.make_probes(1, &[(image.function(1).wasm_start, true)]).unwrap();
         let names = Names::of(&image);
         let version = image.versions().next().unwrap();
-        let of_version = names.version(&version);
+        let of_version = [names.version(&version).unwrap(), names.stubs(&version)];
         for symbols in [&symbols(&image, &names)[..], &of_version[..]] {
             let file = object_file(symbols, image.memory().pages());
             let file = object::File::parse(&*file).unwrap();

@@ -239,7 +239,7 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
-        let (_, again) = self.compile_again(function, &Sites::None, observer)?;
+        let (_, again) = self.compile_again(function, &self.module.settings.sites.into(), observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)

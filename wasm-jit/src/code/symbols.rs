@@ -57,21 +57,16 @@ impl Names {
         })
     }
 
-    /// A version with sites, and its stubs.
-    pub(super) fn version(&self, version: &VersionCode) -> [Symbol; 2] {
-        let name = self.function(version.function);
-        [
-            Symbol {
-                name: format!("{name} [probed]"),
-                range: version.code.clone(),
-                frame: Some(version.body),
-            },
-            Symbol {
-                name: format!("{name} [stub]"),
-                range: version.stubs.clone(),
-                frame: Some(version.stubs.start),
-            },
-        ]
+    /// A version with sites, if it is not the original.
+    pub(super) fn version(&self, version: &VersionCode) -> Option<Symbol> {
+        let name = format!("{} [probed]", self.function(version.function));
+        version.code.clone().map(|range| Symbol { name, range, frame: Some(version.body) })
+    }
+
+    /// Its stubs.
+    pub(super) fn stubs(&self, version: &VersionCode) -> Symbol {
+        let name = format!("{} [stub]", self.function(version.function));
+        Symbol { name, range: version.stubs.clone(), frame: Some(version.stubs.start) }
     }
 }
 
@@ -80,7 +75,8 @@ impl Names {
 pub(super) struct VersionCode {
     pub function: u32,
     pub number: usize,
-    pub code: Range<usize>,
+    /// None for an original, which has a name already.
+    pub code: Option<Range<usize>>,
     pub body: usize,
     pub stubs: Range<usize>,
 }

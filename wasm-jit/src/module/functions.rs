@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
+use wasm_jit_codegen::is_control;
 use wasmparser::{Operator, OperatorsReader};
 
 use super::{Item, Module};
@@ -191,32 +192,7 @@ impl<'m> Instruction<'m> {
 
     /// Whether it begins or ends a block, branches, or calls.
     pub fn is_control(&self) -> bool {
-        use Operator::{
-            Block, Br, BrIf, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef, Else, End, If,
-            Loop, Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
-        };
-        matches!(
-            self.operator,
-            Block { .. }
-                | Loop { .. }
-                | If { .. }
-                | Else
-                | End
-                | Try { .. }
-                | TryTable { .. }
-                | Br { .. }
-                | BrIf { .. }
-                | BrTable { .. }
-                | BrOnNull { .. }
-                | BrOnNonNull { .. }
-                | Return
-                | Call { .. }
-                | CallIndirect { .. }
-                | CallRef { .. }
-                | ReturnCall { .. }
-                | ReturnCallIndirect { .. }
-                | ReturnCallRef { .. }
-        )
+        is_control(&self.operator)
     }
 
     /// Its encoding.

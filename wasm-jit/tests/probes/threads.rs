@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Kind, Probe, activate_all, deactivate_all};
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Instance, Module, Store};
 
-use super::{Outcome, call_main, outcome, probes_everywhere, programs, reference};
+use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, reference};
 
 const PROGRAM: &str = include_str!("hot.wat");
 
@@ -51,7 +51,7 @@ fn counts_are_exact_once_it_is_quiet() {
     const EXECUTORS: u64 = 4;
     const ROUNDS: usize = 20;
     const CHANGES: usize = 2_000;
-    let engine = Engine::default();
+    let engine = engine();
     let bytes = wat::parse_str(PROGRAM).unwrap();
     let (expected, counts, places) = reference(&engine, &bytes, 1);
     let module = Module::from_binary(&engine, &bytes).unwrap();
@@ -121,7 +121,7 @@ fn counts_are_exact_once_it_is_quiet() {
 /// Random programs give what they should, whatever is switched meanwhile.
 #[test]
 fn random_programs_are_not_disturbed() {
-    let engine = Engine::default();
+    let engine = engine();
     let mut changes = 0;
     for seed in 0..40 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
@@ -146,4 +146,10 @@ fn random_programs_are_not_disturbed() {
     }
     println!("{changes} changes");
     assert!(changes > 1000, "{changes}");
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    counts_are_exact_once_it_is_quiet();
+    random_programs_are_not_disturbed();
 }

@@ -46,24 +46,28 @@ impl CodeImage {
         Ok(Some(version.listed(positions, self.function(function).wasm_start)))
     }
 
-    /// All versions with sites.
+    /// All versions with sites; of an original, its stubs only.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
         self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
-            let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().enumerate().skip(1));
-            versions.filter_map(move |(number, version)| Some(version.get()?.place_of_code(function, number)))
+            let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().enumerate());
+            let versions = versions.filter_map(|(number, version)| Some((number, version.get()?)));
+            let sited = versions.filter(|(_, version)| !version.places.is_empty());
+            sited.map(move |(number, version)| version.place_of_code(function, number))
         })
     }
 }
 
 impl Version {
     pub(super) fn place_of_code(&self, function: u32, number: usize) -> VersionCode {
+        let code = self.at(self.entry)..self.at(self.end);
+        let stubs = self.places.first().map_or(self.end, |place| place.stub);
         VersionCode {
             function,
             number,
-            code: self.at(self.entry)..self.at(self.end),
+            code: (number != 0).then_some(code),
             body: self.at(self.body),
-            stubs: self.at(self.end)..self.at(self.stubs_end),
+            stubs: self.stub_address(stubs)..self.stub_address(self.stubs_end),
         }
     }
 
