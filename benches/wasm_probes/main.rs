@@ -1,9 +1,9 @@
 //! What probes cost the WebAssembly code that runs through them.
 //!
-//! The kernels of `kernels/`, as in the benchmark `wasm`, but in this process: each kernel is loaded
-//! once for each way of [`Way`], and runs in all of them in turn, so that other work on the machine
-//! affects all equally. The least time of the turns counts. All ways must compute the same checksum,
-//! and those that count must have counted.
+//! The kernels of `kernels/`, as in the benchmark `wasm`, but in this process: each kernel is
+//! loaded once for each way of [`Way`], and runs in all of them in turn, so that other work on the
+//! machine affects all equally. The least time of the turns counts. All ways must compute the same
+//! checksum, and those that count must have counted.
 
 #[path = "../../wasm-jit/tests/probes/rewrite.rs"]
 mod rewrite;

@@ -1,6 +1,7 @@
 //! Probes in WebAssembly: four threads run the same functions, each in a store of its own, while a
 //! fifth switches counting probes at all instructions and entries as fast as it can. A sixth loads
-//! modules, runs them with all probes on, and drops them.
+//! modules, runs them with all probes on, and drops them. Engines differ in the places for probes
+//! that functions have from the start.
 //!
 //! After [`ROUND`] switches the fifth thread pauses. With all probes on, each executor makes some
 //! calls, and every count must grow by what a module counts that counts by itself; with all probes
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use wasm_jit::probes::{Kind as ProbeKind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
-use wasm_jit::{Engine, Instance, Module, Store, TypedFunc, Val};
+use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, TypedFunc, Val};
 
 use crate::options::Defect;
 use crate::run::{Kind, Run, Worker};
@@ -34,13 +35,14 @@ const HOT: &str = include_str!("../../wasm-jit/tests/probes/hot.wat");
 const SHAPES: &str = include_str!("../../wasm-jit/tests/probes/shapes.wat");
 
 pub(crate) fn run(run: &Run) {
-    let engine = Engine::default();
+    let with = |sites| Engine::new(Config::new().probe_sites(sites)).expect("an engine");
+    let engines = [ProbeSites::None, ProbeSites::Branches, ProbeSites::All].map(with);
     let texts = [HOT, SHAPES].map(str::to_owned).into_iter().chain((0..).map(programs::program));
     let programs: Vec<Program> =
-        texts.filter_map(|text| Program::new(&engine, &text)).take(2 + RANDOM).collect();
+        texts.filter_map(|text| Program::new(&engines[0], &text)).take(2 + RANDOM).collect();
     thread::scope(|scope| {
-        scope.spawn(|| load(run, &engine, &programs));
-        scope.spawn(|| switch(run, &engine, &programs));
+        scope.spawn(|| load(run, &engines, &programs));
+        scope.spawn(|| switch(run, &engines, &programs));
         scope.spawn(|| crate::defect::inject(run, &crate::sites::make(1)));
     });
 }
@@ -172,11 +174,11 @@ fn check_counts(
 }
 
 /// Loads, runs and drops modules with probes.
-fn load(run: &Run, engine: &Engine, programs: &[Program]) {
+fn load(run: &Run, engines: &[Engine], programs: &[Program]) {
     let mut worker = run.worker("loader");
     while worker.continues() {
         let program = &programs[worker.random.below(programs.len())];
-        let module = program.load(engine);
+        let module = program.load(&engines[worker.random.below(engines.len())]);
         let chosen = worker.random.some_of(&(0..program.places.len()).collect::<Vec<_>>());
         let probes = program.probes(&module, chosen.into_iter());
         let on = activate_all(probes.iter().map(|(_, probe)| probe));
@@ -194,16 +196,18 @@ fn load(run: &Run, engine: &Engine, programs: &[Program]) {
 }
 
 /// Runs round after round.
-fn switch(run: &Run, engine: &Engine, programs: &[Program]) {
+fn switch(run: &Run, engines: &[Engine], programs: &[Program]) {
     let mut switcher = run.worker("switcher");
     let name = |number| format!("executor of WebAssembly {number}");
     let mut executors: Vec<Worker<'_>> = (0..EXECUTORS).map(|number| run.worker(name(number))).collect();
     let mut earlier = None;
+    // Over time, each program is compiled by each engine.
+    let engine = |number: usize| &engines[number / programs.len() % engines.len()];
     for (number, program) in programs.iter().cycle().enumerate() {
         if !switcher.continues() {
             return;
         }
-        round(&mut switcher, &mut executors, engine, program);
+        round(&mut switcher, &mut executors, engine(number), program);
         // Each program has run, and the allocator has what it keeps.
         if run.is_alone && number >= programs.len() {
             let now = Usage::now();

@@ -27,7 +27,8 @@
 //! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
 //! module can have (eight bytes for each byte of its functions) from the module's first probe on.
 //! All of it is freed with the module's code. Addresses for versions follow that code (three times
-//! its size, up to 1 MiB), so that a small module with probes has no more mappings than one without.
+//! its size, up to 1 MiB), so that a small module with probes has no more mappings than one
+//! without.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
