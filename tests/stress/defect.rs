@@ -44,6 +44,8 @@ pub(crate) fn inject(run: &Run, sites: &[usize]) {
                 std::thread::park();
             }
         }
+        // Those of `wasm.rs`.
+        Defect::Switch | Defect::Leak => {}
     }
 }
 

@@ -25,6 +25,7 @@ mod run;
 mod signals;
 mod sites;
 mod unload;
+mod wasm;
 mod watchdog;
 
 use std::io::{Read, Write};
@@ -43,7 +44,7 @@ use run::{Kind, Run};
 type Scenario = fn(&Run);
 
 /// Every scenario, by name; the last one runs all others at once.
-const SCENARIOS: [(&str, Scenario); 10] = [
+const SCENARIOS: [(&str, Scenario); 11] = [
     ("paper", paper::run),
     ("boundaries", boundaries::run),
     ("neighbours", neighbours::run),
@@ -53,6 +54,7 @@ const SCENARIOS: [(&str, Scenario); 10] = [
     ("signals", signals::run),
     ("fork", fork::run),
     ("unload", unload::run),
+    ("wasm", wasm::run),
     ("all", all),
 ];
 

@@ -97,6 +97,10 @@ pub(crate) enum Defect {
     Writable,
     /// A thread stops
     Hang,
+    /// Probes are switched off that must count
+    Switch,
+    /// Modules are kept
+    Leak,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -38,6 +38,8 @@ const LINES: u64 = 5;
 pub(crate) struct Run {
     pub(crate) defect: Option<Defect>,
     pub(crate) patience: Duration,
+    /// Whether no other scenario runs in this process.
+    pub(crate) is_alone: bool,
     time: Duration,
     toggles: Option<u64>,
     seed: u64,
@@ -69,6 +71,7 @@ impl Run {
         Self {
             defect: options.defect,
             patience: Duration::from_secs_f64(options.patience),
+            is_alone: !options.scenario.iter().any(|name| name == "all"),
             time: options.time(),
             toggles: options.toggles,
             seed: options.seed,

@@ -95,6 +95,11 @@ fn unload() {
 }
 
 #[test]
+fn wasm() {
+    check("wasm");
+}
+
+#[test]
 fn unload_of_text_that_is_mapped_shared() {
     check_with(&["--scenario", "unload", "--text", "alias"]);
 }
@@ -124,8 +129,12 @@ fn injected_defects_are_found() {
         ("asynchronous", "lock", damage),
         ("unload", "writable", &["a mapping is writable and executable"]),
         ("contention", "hang", &["hung: the injected defect has made no progress"]),
+        ("wasm", "switch", &["lost: "]),
+        ("wasm", "leak", &["other: switcher: memory grows"]),
     ] {
-        let arguments = ["--scenario", scenario, "--defect", defect, "--seconds", "0.4", "--patience", "3"];
+        // Memory grows after some rounds only.
+        let seconds = if defect == "leak" { "4" } else { "0.4" };
+        let arguments = ["--scenario", scenario, "--defect", defect, "--seconds", seconds, "--patience", "3"];
         let (code, _, said) = stress(&arguments);
         assert_eq!(code, Some(1), "{scenario}, {defect}: {said}");
         assert!(lines.iter().any(|line| said.contains(line)), "{scenario}, {defect}: {said}");

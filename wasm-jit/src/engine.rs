@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit_codegen::CodeSettings;
+use wasm_jit_codegen::{CodeSettings, CompiledSites};
 use wasmparser::FuncType;
 
 use crate::code::CodeImage;
@@ -30,6 +30,23 @@ pub enum BoundsChecks {
     Instructions,
 }
 
+/// Places that all functions have for [probes](crate::probes) from the start, so that a probe there
+/// takes effect at once for running calls, and needs no further version of its function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProbeSites {
+    /// None: code that is not probed costs nothing.
+    #[default]
+    None,
+    /// Entries of functions: a NOP for each.
+    Functions,
+    /// Entries, blocks, loops, branches and calls: on average, code takes a tenth more time.
+    Branches,
+    /// Entries and all instructions: the code is up to three times as large, and takes twice as
+    /// long.
+    All,
+}
+
 /// Settings of an [`Engine`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -38,6 +55,7 @@ pub struct Config {
     interrupt_signal: i32,
     bounds_checks: BoundsChecks,
     harden_speculation: bool,
+    probe_sites: ProbeSites,
 }
 
 impl Default for Config {
@@ -48,6 +66,7 @@ impl Default for Config {
             interrupt_signal: DEFAULT_SIGNAL,
             bounds_checks: BoundsChecks::default(),
             harden_speculation: false,
+            probe_sites: ProbeSites::default(),
         }
     }
 }
@@ -98,6 +117,13 @@ impl Config {
     /// separate processes.
     pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
         self.harden_speculation = harden;
+        self
+    }
+
+    /// The places that functions have for probes from the start. By default there are none. Probes
+    /// can be at any other instruction too.
+    pub fn probe_sites(&mut self, sites: ProbeSites) -> &mut Self {
+        self.probe_sites = sites;
         self
     }
 }
@@ -192,7 +218,13 @@ impl Engine {
             BoundsChecks::Reservation => false,
             BoundsChecks::Instructions => true,
         };
-        let code_settings = CodeSettings { checks_bounds, masks_indices: config.harden_speculation };
+        let sites = match config.probe_sites {
+            ProbeSites::None => CompiledSites::None,
+            ProbeSites::Functions => CompiledSites::Functions,
+            ProbeSites::Branches => CompiledSites::Branches,
+            ProbeSites::All => CompiledSites::All,
+        };
+        let code_settings = CodeSettings { checks_bounds, masks_indices: config.harden_speculation, sites };
         Ok(Self(Arc::new(EngineInner { config: config.clone(), code_settings, types: Mutex::default() })))
     }
 

@@ -116,7 +116,7 @@ mod types;
 use wasm_jit_codegen::vmctx;
 
 pub use code::gdb::GdbRegistration;
-pub use engine::{BoundsChecks, Config, Engine};
+pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
 pub use error::{Error, Mismatch};
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{

@@ -5,10 +5,15 @@
 //! instruction is determined by compiling the function again. Addresses are offsets from the start
 //! of the module's code, and call targets are given by name, so the output does not depend on the
 //! address of the code.
+//!
+//! A function that was probed can be listed as its last version: then offsets are from the start of
+//! the version, sites are marked, and the stub of a site follows the code of its instruction.
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::Range;
+use std::rc::Rc;
 
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind, SymbolResolver,
@@ -18,11 +23,20 @@ use wasm_jit_codegen::Position;
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
+use crate::code::probed::Listed;
 use crate::code::sections::{Sections, printable};
 use crate::vmctx::TrapCode;
 
 /// Bytes of machine code in a line.
 const BYTES: usize = 10;
+
+/// Which code of a function is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Original,
+    /// The version that was made last, where there is one.
+    LastVersion,
+}
 
 /// Writes the functions for which `wanted` returns true, given index and name in the name section.
 ///
@@ -30,19 +44,29 @@ const BYTES: usize = 10;
 /// Those of `out`.
 pub(crate) fn write(
     image: &CodeImage,
+    code: Code,
     wanted: impl Fn(u32, Option<&str>) -> bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let sections = Sections::of(&image.bytes);
     let mut functions: Vec<u32> = image.indices().collect();
     functions.retain(|index| wanted(*index, sections.function_names.get(index).copied()));
-    let names: HashMap<u64, String> =
-        image.indices().map(|index| (entry(image, index), name(&sections, index))).collect();
+    let entry = |index| image.entry(index) as u64;
+    let by_address = image.indices().map(|index| (entry(index), name(&sections, index))).collect();
+    let base = Rc::new(Cell::new(0));
+    let names = Names { by_address, base: base.clone() };
     let mut listing = Listing {
         image,
+        listed: code,
         functions: functions.into_iter().rev().collect(),
         current: None,
-        disassembler: Disassembler { formatter: formatter(names), code: image.memory().code() },
+        originals: image.memory().code(),
+        disassembler: Disassembler {
+            formatter: formatter(names),
+            code: Vec::new(),
+            base,
+            sites: HashSet::new(),
+        },
         line: String::new(),
         offset: None,
         sections: &sections,
@@ -55,10 +79,6 @@ pub(crate) fn write(
     printed.map_err(|error| error.downcast::<io::Error>().unwrap_or_else(io::Error::other))
 }
 
-fn entry(image: &CodeImage, index: u32) -> u64 {
-    image.function(index).entry.into()
-}
-
 /// A name that fits on one line and contains no control characters, whatever the module's name is.
 fn name(sections: &Sections<'_>, index: u32) -> String {
     match sections.function_name(index) {
@@ -67,8 +87,8 @@ fn name(sections: &Sections<'_>, index: u32) -> String {
     }
 }
 
-fn formatter(names: HashMap<u64, String>) -> NasmFormatter {
-    let mut formatter = NasmFormatter::with_options(Some(Box::new(Names(names))), None);
+fn formatter(names: Names) -> NasmFormatter {
+    let mut formatter = NasmFormatter::with_options(Some(Box::new(names)), None);
     let options = formatter.options_mut();
     options.set_space_after_operand_separator(true);
     options.set_hex_prefix("0x");
@@ -79,8 +99,12 @@ fn formatter(names: HashMap<u64, String>) -> NasmFormatter {
     formatter
 }
 
-/// The functions' names, by the offsets of their entry points.
-struct Names(HashMap<u64, String>);
+/// The functions' names, by the addresses of their entry points.
+struct Names {
+    by_address: HashMap<u64, String>,
+    /// The address that offsets are from.
+    base: Rc<Cell<u64>>,
+}
 
 impl SymbolResolver for Names {
     fn symbol(
@@ -95,13 +119,19 @@ impl SymbolResolver for Names {
         if instruction.op_kind(operand) != OpKind::NearBranch64 {
             return None;
         }
-        self.0.get(&address).map(|name| SymbolResult::with_str(address, name))
+        let name = self.by_address.get(&self.base.get().wrapping_add(address));
+        name.map(|name| SymbolResult::with_str(address, name))
     }
 }
 
 struct Disassembler {
     formatter: NasmFormatter,
+    /// The original code of all functions, or a version of one.
     code: Vec<u8>,
+    /// Where it is executed.
+    base: Rc<Cell<u64>>,
+    /// Offsets of the sites in it.
+    sites: HashSet<u32>,
 }
 
 impl Disassembler {
@@ -126,6 +156,9 @@ impl Disassembler {
             }
             let bytes = &code[start..decoder.position()];
             let address = range.start as usize + start;
+            if self.sites.contains(&(address as u32)) {
+                text += " ; site";
+            }
             let (first, rest) = bytes.split_at(bytes.len().min(BYTES));
             writeln!(out, "{address:12x}: {:<width$}{text}", hex(first), width = 3 * BYTES)?;
             if !rest.is_empty() {
@@ -133,6 +166,12 @@ impl Disassembler {
             }
         }
         Ok(())
+    }
+
+    /// Writes the stub of the site above it.
+    fn write_stub(&mut self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "        stub:")?;
+        self.write(range, out)
     }
 
     fn write_data(&self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
@@ -151,6 +190,8 @@ fn hex(bytes: &[u8]) -> String {
 /// The listing of a module, written while its text is produced.
 struct Listing<'a> {
     image: &'a CodeImage,
+    listed: Code,
+    originals: Vec<u8>,
     /// Functions still to be listed, the next one last.
     functions: Vec<u32>,
     current: Option<Current>,
@@ -162,6 +203,16 @@ struct Listing<'a> {
     out: &'a mut dyn Write,
 }
 
+/// The code of a function. Offsets are from the disassembler's base.
+struct Shown {
+    entry: u32,
+    end: u32,
+    /// In code order.
+    positions: Vec<Position>,
+    /// As in [`Current`].
+    stubs: HashMap<u64, Range<u32>>,
+}
+
 /// The function being listed.
 struct Current {
     wasm: Range<u64>,
@@ -169,6 +220,8 @@ struct Current {
     prologue: Option<(u64, Range<u32>)>,
     /// By offset of an instruction in the module: its code, if not yet written.
     code: HashMap<u64, Vec<Range<u32>>>,
+    /// Likewise: the stub of its site; for the entry, by the offset of the body.
+    stubs: HashMap<u64, Range<u32>>,
 }
 
 impl Print for Listing<'_> {
@@ -213,19 +266,52 @@ impl Listing<'_> {
         let Some(current) = &mut self.current else { return Ok(()) };
         if let Some((_, prologue)) = current.prologue.take_if(|(first, _)| *first <= offset) {
             self.disassembler.write(prologue, self.out)?;
+            if let Some(stub) = current.stubs.remove(&current.wasm.start) {
+                self.disassembler.write_stub(stub, self.out)?;
+            }
         }
         writeln!(self.out, "{line}")?;
         for range in current.code.remove(&offset).unwrap_or_default() {
             self.disassembler.write(range, self.out)?;
         }
+        if offset != current.wasm.start
+            && let Some(stub) = current.stubs.remove(&offset)
+        {
+            self.disassembler.write_stub(stub, self.out)?;
+        }
         Ok(())
+    }
+
+    /// The code of a function that is listed.
+    fn code_of(&mut self, index: u32) -> io::Result<Shown> {
+        let version = match self.listed {
+            Code::Original => None,
+            Code::LastVersion => self.image.last_version(index).map_err(io::Error::other)?,
+        };
+        let disassembler = &mut self.disassembler;
+        if let Some(Listed { base, code, entry, end, positions, sites }) = version {
+            disassembler.code = code;
+            disassembler.base.set(base as u64);
+            disassembler.sites = sites.iter().map(|site| site.code).collect();
+            let stubs = sites.into_iter().map(|site| (site.wasm.into(), site.stub)).collect();
+            return Ok(Shown { entry, end, positions, stubs });
+        }
+        let function = *self.image.function(index);
+        let mut positions = self.image.positions(index).map_err(io::Error::other)?;
+        positions.iter_mut().for_each(|position| position.code += function.entry);
+        let base = self.image.memory().address() as u64;
+        if disassembler.base.replace(base) != base {
+            disassembler.code.clone_from(&self.originals);
+            disassembler.sites.clear();
+        }
+        Ok(Shown { entry: function.entry, end: function.end, positions, stubs: HashMap::new() })
     }
 
     fn begin_function(&mut self, index: u32) -> io::Result<()> {
         let function = *self.image.function(index);
-        let positions = self.image.positions(index).map_err(io::Error::other)?;
-        let starts = positions.iter().map(|position| function.entry + position.code);
-        let ends = starts.clone().skip(1).chain([function.end]);
+        let Shown { entry, end, positions, stubs } = self.code_of(index)?;
+        let starts = positions.iter().map(|position| position.code);
+        let ends = starts.clone().skip(1).chain([end]);
         let mut code: HashMap<u64, Vec<Range<u32>>> = HashMap::new();
         for ((position, start), end) in positions.iter().zip(starts.clone()).zip(ends) {
             if start < end {
@@ -233,19 +319,23 @@ impl Listing<'_> {
             }
         }
         let wasm = u64::from(function.wasm_start)..u64::from(function.wasm_end);
-        writeln!(
+        write!(
             self.out,
-            "\n{}: {} bytes of WebAssembly at {:#x}, {} bytes of code at {:#x}",
+            "\n{}: {} bytes of WebAssembly at {:#x}, {} bytes of code",
             name(self.sections, index),
             wasm.end - wasm.start,
             wasm.start,
-            function.end - function.entry,
-            function.entry,
+            end - entry,
         )?;
+        match stubs.len() {
+            0 => writeln!(self.out, " at {entry:#x}")?,
+            1 => writeln!(self.out, " with one site")?,
+            sites => writeln!(self.out, " with {sites} sites")?,
+        }
         let first = positions.first().map_or(wasm.start, |position| position.wasm.into());
-        let behind_prologue = starts.clone().next().unwrap_or(function.end);
-        let prologue = Some((first, function.entry..behind_prologue));
-        self.current = Some(Current { wasm, prologue, code });
+        let behind_prologue = starts.clone().next().unwrap_or(end);
+        let prologue = Some((first, entry..behind_prologue));
+        self.current = Some(Current { wasm, prologue, code, stubs });
         Ok(())
     }
 
@@ -265,7 +355,9 @@ impl Listing<'_> {
                 false => self.disassembler.write(range, self.out)?,
             }
         }
-        Ok(())
+        let mut stubs: Vec<Range<u32>> = current.stubs.into_values().collect();
+        stubs.sort_unstable_by_key(|range| range.start);
+        stubs.into_iter().try_for_each(|stub| self.disassembler.write_stub(stub, self.out))
     }
 }
 
@@ -273,6 +365,7 @@ impl Listing<'_> {
 mod tests {
     use std::io::{self, Write};
 
+    use super::Code;
     use crate::code::tests::compile;
 
     const MODULE: &str = r#"(module
@@ -297,7 +390,7 @@ mod tests {
     fn listing(wanted: impl Fn(u32, Option<&str>) -> bool) -> String {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
         let mut out = Vec::new();
-        super::write(&image, wanted, &mut out).unwrap();
+        super::write(&image, Code::Original, wanted, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -306,7 +399,7 @@ mod tests {
         let module = r#"(module (func $"a\n\1b[31m" (call 0)))"#;
         let image = compile(wat::parse_str(module).unwrap(), 1).unwrap();
         let mut out = Vec::new();
-        super::write(&image, |_, _| true, &mut out).unwrap();
+        super::write(&image, Code::Original, |_, _| true, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("\na\\n\\u{1b}[31m: 4 bytes"), "{text}");
         assert!(text.lines().any(|line| line.ends_with(r"call a\n\u{1b}[31m")), "{text}");
@@ -331,9 +424,9 @@ mod tests {
     fn a_broken_pipe_is_reported_wherever_it_breaks() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
         let mut whole = Vec::new();
-        super::write(&image, |_, _| true, &mut whole).unwrap();
+        super::write(&image, Code::Original, |_, _| true, &mut whole).unwrap();
         for taken in 0..whole.len() {
-            let error = super::write(&image, |_, _| true, &mut Pipe(taken)).unwrap_err();
+            let error = super::write(&image, Code::Original, |_, _| true, &mut Pipe(taken)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "after {taken} bytes");
         }
     }
@@ -352,23 +445,73 @@ mod tests {
         }
     }
 
+    /// How often each byte of the code is shown. The first two lines name the function.
+    fn times_shown(listing: &str, entry: u32, end: u32) -> Vec<u32> {
+        let mut shown = vec![0; (end - entry) as usize];
+        let mut next = 0;
+        for line in listing.lines().skip(2) {
+            let Some((address, count)) = bytes_in(line) else { continue };
+            next = address.unwrap_or(next);
+            for byte in next..next + count {
+                shown[byte - entry as usize] += 1;
+            }
+            next += count;
+        }
+        shown
+    }
+
     #[test]
     fn every_byte_of_code_is_shown_once() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
         for index in image.indices() {
             let function = image.function(index);
-            let mut shown = vec![0; (function.end - function.entry) as usize];
-            let mut next = 0;
-            for line in listing(|wanted, _| wanted == index).lines().skip(2) {
-                let Some((address, count)) = bytes_in(line) else { continue };
-                next = address.unwrap_or(next);
-                for byte in next..next + count {
-                    shown[byte - function.entry as usize] += 1;
-                }
-                next += count;
-            }
+            let listing = listing(|wanted, _| wanted == index);
+            let shown = times_shown(&listing, function.entry, function.end);
             assert!(shown.iter().all(|times| *times == 1), "function {index}: {shown:?}");
         }
+    }
+
+    #[test]
+    fn every_byte_of_a_version_is_shown_once() {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        for index in image.indices() {
+            let function = image.function(index);
+            let all: Vec<_> = (function.wasm_start..function.wasm_end).map(|at| (at, true)).collect();
+            let made = image.make_probes(index, &all).unwrap();
+            let mut out = Vec::new();
+            super::write(&image, Code::LastVersion, |wanted, _| wanted == index, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let version = image.last_version(index).unwrap().unwrap();
+            let shown = times_shown(&text, version.entry, version.code.len() as u32);
+            assert!(shown.iter().all(|times| *times == 1), "function {index}: {shown:?}\n{text}");
+            let sites = made.iter().filter(|(reach, _)| *reach == crate::code::probed::Reach::Yes).count();
+            assert!(sites > 3);
+            assert_eq!(text.matches(" ; site\n").count(), sites, "{text}");
+            assert_eq!(text.matches("\n        stub:\n").count(), sites, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_site_that_is_on_jumps_to_its_stub() {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        let listing = || {
+            let mut out = Vec::new();
+            super::write(&image, Code::LastVersion, |wanted, _| wanted == 0, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let entry = image.function(0).wasm_start;
+        let probe = image.make_probes(0, &[(entry, true)]).unwrap()[0].1;
+        let off = listing();
+        assert!(off.contains(" bytes of code with one site\n") && off.contains("call fib"), "{off}");
+        image.activate_probe(probe).unwrap();
+        let lines = listing();
+        let lines: Vec<&str> = lines.lines().collect();
+        let site = lines.iter().position(|line| line.ends_with(" ; site")).unwrap();
+        let target =
+            lines[site].split("jmp 0x").nth(1).and_then(|rest| rest.strip_suffix(" ; site")).unwrap();
+        assert_eq!(lines[site + 1], "        stub:");
+        assert!(lines[site + 2].trim().starts_with(&format!("{target}:")), "{lines:#?}");
+        assert!(lines[site + 3].contains("add qword"), "{lines:#?}");
     }
 
     #[test]

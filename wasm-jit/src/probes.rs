@@ -12,7 +12,9 @@
 //! repeat it.
 //!
 //! # What it costs
-//! Code that was never probed has no room for probes, and costs nothing. The first
+//! Code that was never probed has no room for probes, and costs nothing (unless
+//! [`Config::probe_sites`](crate::Config::probe_sites) asks for places from the start, at which all
+//! that follows is not needed, and probes take effect at once for calls that run). The first
 //! [`Probe::activate`] in a function makes its calls, and the frames that it has already, go over
 //! to a version of its code with sites, which was compiled when its probes were made
 //! ([`Module::probes`]). There, a probe that is off is a NOP, and one that counts takes a jump, an
@@ -24,7 +26,9 @@
 //! stub of 17 to 35 bytes; the engine keeps some 100 bytes about each site and each probe. Each
 //! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
 //! module can have (eight bytes for each byte of its functions) from the module's first probe on.
-//! All of it is freed with the module's code.
+//! All of it is freed with the module's code. Addresses for versions follow that code (three times
+//! its size, up to 1 MiB), so that a small module with probes has no more mappings than one
+//! without.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of

@@ -1,5 +1,6 @@
 //! Golden tests: small programs in `golden/*.wat`, with their machine code in `.golden` files next
-//! to them.
+//! to them. A program whose first line says `--sites` is listed with a probe at each instruction
+//! and entry.
 //!
 //! After a change of the compiler, `BLESS=1 cargo test -p wasm-jit --test golden` rewrites the
 //! files; review the difference.
@@ -8,6 +9,7 @@ use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
+use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
 use wasm_jit::{BoundsChecks, Config, Engine, Error, Module};
 
 /// The code of a module as text, compiled by this number of threads. A first line such as
@@ -23,8 +25,26 @@ fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
     });
     let module = Module::new(&Engine::new(&config)?, module)?;
     let mut text = Vec::new();
-    module.write_objdump(|_, _| true, &mut text).unwrap();
+    if has("--sites") {
+        let _probes = module.probes(&everywhere(&module));
+        module.write_objdump_with_sites(|_, _| true, &mut text).unwrap();
+    } else {
+        module.write_objdump(|_, _| true, &mut text).unwrap();
+    }
     Ok(String::from_utf8(text).unwrap())
+}
+
+/// A probe for each place.
+fn everywhere(module: &Module) -> Vec<ProbeSpec> {
+    let places = module.functions().filter_map(|function| Some((function.index(), function.body()?)));
+    let places = places.flat_map(|(function, body)| {
+        let start = body.range().start;
+        let offset = move |at: usize| Place::Instruction { offset: (at - start) as u32 };
+        let instructions: Vec<Place> = body.instructions().map(|at| offset(at.offset())).collect();
+        let places = [Place::Entry].into_iter().chain(instructions);
+        places.map(move |place| Location { function, place })
+    });
+    places.map(|location| ProbeSpec { location, kind: Kind::Count }).collect()
 }
 
 /// The files in the folder with this extension, or without it.

@@ -12,7 +12,9 @@
 //!
 //! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
 //! once, near the code that it belongs to, and code is appended through the writable one. Appended
-//! code never moves.
+//! code never moves. An arena may also follow code in its mappings
+//! ([`CodeBuffer::seal_with_arena`]): a process may have some 65,000 mappings, and the search for a
+//! place near others takes longer the more there are.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -42,6 +44,16 @@ impl View {
     fn range(&self) -> Range<usize> {
         let start = self.start.addr().get();
         start..start + self.length
+    }
+
+    /// The first `length` bytes, and the rest, which may be empty.
+    fn split(self, length: usize) -> (Self, Self) {
+        let Self { start, length: all } = self;
+        assert!(length <= all);
+        std::mem::forget(self);
+        // SAFETY: inside the mapping, or at its end.
+        let rest = Self { start: unsafe { start.add(length) }, length: all - length };
+        (Self { start, length }, rest)
     }
 }
 
@@ -105,30 +117,48 @@ impl CodeBuffer {
     ///
     /// # Errors
     /// [`Error::CodeMemory`], [`Error::MemoryMap`].
-    pub fn seal(mut self) -> Result<CodeMemory, Error> {
+    pub fn seal(self) -> Result<CodeMemory, Error> {
+        Ok(self.seal_with_arena(0)?.0)
+    }
+
+    /// As [`CodeBuffer::seal`], and makes the pages after the code an arena of `room` bytes, or
+    /// fewer if the limit of the buffer is reached: none if no page is left. Both belong to one
+    /// mapping, so that the arena is near the code and takes no mapping of its own.
+    ///
+    /// # Errors
+    /// As [`CodeBuffer::seal`].
+    pub fn seal_with_arena(mut self, room: usize) -> Result<(CodeMemory, Option<CodeArena>), Error> {
         let length = self.written.max(1).next_multiple_of(PAGE);
+        let room = room.next_multiple_of(PAGE).min(self.view.length - length);
         let code = self.written;
         self.written = length;
         self.bytes_mut()[code..].fill(INT3);
-        let rest = self.view.range().start + length..self.view.range().end;
+        let all = length + room;
+        let rest = self.view.range().start + all..self.view.range().end;
         if let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(rest.start))
             && !rest.is_empty()
         {
             // SAFETY: the unused part of our own mapping.
             unsafe { munmap(start, rest.len()) }.map_err(refused)?;
         }
-        self.view.length = length;
+        self.view.length = all;
         // Needed before any text is registered: forked children share it.
         text::fork::watch()?;
         site_table::reserve()?;
-        // SAFETY: the view is mapped shared, and `length` long.
-        let start = unsafe { alias::map_executable(self.view.start, length) }.map_err(refused)?;
-        let text = View { start, length };
+        // SAFETY: the view is mapped shared, and `all` long.
+        let start = unsafe { alias::map_executable(self.view.start, all) }.map_err(refused)?;
+        let text = View { start, length: all };
         // The pages are kept; this mapping of them is needed only where code is patched.
         // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
-        text::register(text.range(), self.view.start);
-        Ok(CodeMemory { text, view: self.view, code })
+        let ((text, text_of_arena), (view, view_of_arena)) = (text.split(length), self.view.split(length));
+        text::register(text.range(), view.start);
+        let memory = CodeMemory { text, view, code };
+        let arena = match room {
+            0 => None,
+            _ => Some(CodeArena::of(text_of_arena, view_of_arena)?),
+        };
+        Ok((memory, arena))
     }
 }
 
@@ -189,11 +219,16 @@ impl CodeArena {
         site_table::reserve()?;
         // SAFETY: both mappings are ours, have this length, and are not in use yet.
         unsafe { alias::map_executable_at(view.start, length, text.start) }.map_err(refused)?;
+        Self::of(text, view)
+    }
+
+    /// An empty arena in a text and its writable view.
+    fn of(text: View, view: View) -> Result<Self, Error> {
         text::register(text.range(), view.start);
         let memory = CodeMemory { text, view, code: 0 };
         // SAFETY: the mapping has just been registered, and is not changed before `self` is
         // dropped.
-        let place = unsafe { TextRef::resolve(memory.address(), length)? };
+        let place = unsafe { TextRef::resolve(memory.address(), memory.pages().len())? };
         Ok(Self { memory, place })
     }
 

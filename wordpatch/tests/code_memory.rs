@@ -144,3 +144,42 @@ fn code_is_added_near_running_code() {
     assert!(matches!(arena.append(&[RET; 65], 1), Err(Error::OutOfReach { .. })));
     assert!(!std::fs::read_to_string("/proc/self/maps").unwrap().contains(" rwx"));
 }
+
+#[test]
+fn an_arena_follows_the_code_in_its_mappings() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let function: Vec<u8> = mov_eax(A).iter().copied().chain([RET]).collect();
+    let sealed = |limit: usize, room: usize| {
+        let mut buffer = CodeBuffer::new(limit).unwrap();
+        buffer.append(&function, 64).unwrap();
+        buffer.seal_with_arena(room).unwrap()
+    };
+    let (memory, arena) = sealed(1 << 20, PAGE + 1);
+    let mut arena = arena.unwrap();
+    assert_eq!((memory.pages().len(), memory.pages().end), (PAGE, arena.pages().start));
+    assert_eq!(arena.pages().len(), 2 * PAGE);
+    let lines = mappings(&(memory.pages().start..arena.pages().end));
+    assert!(matches!(&*lines, [line] if line.contains(" r-x")), "{lines:?}");
+    let address = arena.append(&function, 64).unwrap();
+    assert_eq!((address, call(address), call(memory.address())), (arena.pages().start, A, A));
+    let patch_both = |to: u32, from: u32| {
+        for site in [memory.address(), address] {
+            // SAFETY: the site is one instruction, inside a window.
+            unsafe { patch(site, &mov_eax(from), &mov_eax(to)) }.unwrap();
+        }
+    };
+    patch_both(B, A);
+    assert_eq!((call(address), call(memory.address())), (B, B));
+    // Each goes by itself.
+    let pages = memory.pages();
+    drop(memory);
+    assert!(mappings(&pages).is_empty());
+    assert_eq!(call(address), B);
+    let pages = arena.pages();
+    drop(arena);
+    assert!(mappings(&pages).is_empty());
+    // The limit of the buffer.
+    assert_eq!(sealed(2 * PAGE, 5 * PAGE).1.unwrap().pages().len(), PAGE);
+    assert!(sealed(PAGE, PAGE).1.is_none());
+    assert!(sealed(1 << 20, 0).1.is_none());
+}

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-use wasm_jit::{Engine, FunctionInfo};
+use clap::{Args, ValueEnum};
+use wasm_jit::probes::{Kind, Location, Place, ProbeError, ProbeSpec};
+use wasm_jit::{Engine, FunctionInfo, Instruction};
 
 use super::Failure;
 
@@ -13,7 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit objdump math.wat                    every function
   wasm-jit objdump --function fib math.wat     the function with this name
-  wasm-jit objdump --function 12 math.wat      the function with this index, imports counted";
+  wasm-jit objdump --function 12 math.wat      the function with this index, imports counted
+  wasm-jit objdump --sites all math.wat        the code that is run while there are probes";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -29,8 +31,48 @@ pub(super) struct Objdump {
     #[arg(long, value_name = "NAME|INDEX")]
     function: Option<String>,
 
+    /// Prints the versions of functions that probes at these places use: each site is marked, and
+    /// followed by its stub
+    #[arg(long, value_enum, value_name = "PLACES")]
+    sites: Option<Sites>,
+
     /// The module, .wasm or .wat
     file: PathBuf,
+}
+
+/// Places of probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sites {
+    /// Entries of functions
+    Functions,
+    /// Also blocks, loops, branches and calls
+    Branches,
+    /// Entries and all instructions
+    All,
+}
+
+impl Sites {
+    fn has(self, instruction: &Instruction<'_>) -> bool {
+        match self {
+            Self::Functions => false,
+            Self::Branches => instruction.is_control(),
+            Self::All => true,
+        }
+    }
+
+    /// A probe for each place of a function.
+    fn specs(self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
+        let Some(body) = function.body() else { return Vec::new() };
+        let start = body.range().start;
+        let chosen: Vec<Place> = body
+            .instructions()
+            .filter(|instruction| self.has(instruction))
+            .map(|instruction| Place::Instruction { offset: (instruction.offset() - start) as u32 })
+            .collect();
+        let places = [Place::Entry].into_iter().chain(chosen);
+        let location = |place| Location { function: function.index(), place };
+        places.map(|place| ProbeSpec { location: location(place), kind: Kind::Count }).collect()
+    }
 }
 
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
@@ -46,6 +88,19 @@ pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
         let message = format_args!("there is no function `{function}` with code");
         return Err(Failure::of_file(&arguments.file, message));
     }
-    super::print(|out| module.write_objdump(|index, _| wanted.contains(&index), out))?;
+    let is_wanted = |index, _: Option<&str>| wanted.contains(&index);
+    let Some(sites) = arguments.sites else {
+        super::print(|out| module.write_objdump(is_wanted, out))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let chosen = module.functions().filter(|function| wanted.contains(&function.index()));
+    let specs: Vec<ProbeSpec> = chosen.flat_map(|function| sites.specs(&function)).collect();
+    // An unreachable instruction has no code, and no site.
+    let is_expected = |error: &ProbeError| matches!(error, ProbeError::Unreachable { .. });
+    let probes = module.probes(&specs);
+    if let Some(error) = probes.iter().filter_map(|probe| probe.as_ref().err()).find(|at| !is_expected(at)) {
+        return Err(Failure::of_file(&arguments.file, error));
+    }
+    super::print(|out| module.write_objdump_with_sites(is_wanted, out))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -141,11 +141,12 @@ fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
     if arguments.invoke.is_none() {
         check_main(&module).map_err(|failure| failure.about(arguments.file().display()))?;
     }
-    if arguments.perf_map {
-        write_perf_map(&module)?;
-    }
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let counts = Counts::of(&module, &arguments.counts)?;
+    if arguments.perf_map {
+        // With the code that runs while there are probes.
+        write_perf_map(&module)?;
+    }
     let wasi = wasi_context(arguments)?;
     let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
     let program = Program::new(module, wasi, arguments.max_stack, of_thread);

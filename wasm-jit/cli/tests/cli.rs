@@ -564,6 +564,18 @@ fn objdump_shows_the_requested_functions() {
         .run(&["objdump", "--function", "other", "two.wat"])
         .check(1, "")
         .says(&["two.wat: there is no function `other` with code"]);
+    place.text(
+        "sites.wat",
+        "(module (func $work (block (br 0) (unreachable)) (drop (i32.const 1))) (func $other))",
+    );
+    // The entry; `block`, `br` and the last `end`; `i32.const` and `drop`. The others are
+    // unreachable.
+    for (sites, expected) in [("functions", 1), ("branches", 4), ("all", 6)] {
+        let listed = place.run(&["objdump", "--function", "work", "--sites", sites, "sites.wat"]);
+        assert_eq!(listed.stdout.matches(" ; site\n").count(), expected, "{listed:?}");
+        assert_eq!(listed.stdout.matches(" stub:\n").count(), expected, "{listed:?}");
+        assert!(listed.code == Some(0) && !listed.stdout.contains("other"), "{listed:?}");
+    }
 }
 
 #[test]
@@ -571,13 +583,54 @@ fn perf_gets_a_map_of_the_functions() {
     let place = Place::new();
     let text = r#"(module $"of two\0alines" (func $the_function_in_the_map (export "_start")))"#;
     place.text("map.wat", text);
-    let mut child = place.command(&["run", "--perf-map", "map.wat"]).spawn().unwrap();
+    let count = ["--count", "the_function_in_the_map"];
+    let mut child =
+        place.command(&[&["run", "--perf-map"], &count[..], &["map.wat"]].concat()).spawn().unwrap();
     let path = format!("/tmp/perf-{}.map", child.id());
     assert!(child.wait().unwrap().success());
     let map = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     let line = map.lines().find(|line| line.ends_with(r" of two\nlines!the_function_in_the_map"));
     let line = line.expect("its line");
+    for what in ["[probed]", "[stub]"] {
+        let name = format!(r" of two\nlines!the_function_in_the_map {what}");
+        assert!(map.lines().any(|line| line.ends_with(&name)), "{map}");
+    }
     let mut fields = line.split(' ').map(|field| u64::from_str_radix(field, 16));
     assert!(fields.next().unwrap().unwrap() > 4096 && fields.next().unwrap().unwrap() > 0, "{line}");
+}
+
+/// Stopped in a stub, gdb finds the callers by unwind information; the stub has no prologue.
+#[test]
+fn gdb_unwinds_from_a_stub() {
+    let place = Place::new();
+    let text = "(module $m
+        (func $work (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
+        (func $caller (export \"caller\") (result i32) (call $work (i32.const 6))))";
+    place.text("stub.wat", text);
+    let mut gdb = std::process::Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set breakpoint pending on"])
+        .args(["-ex", "break __jit_debug_register_code", "-ex", "run"])
+        // The module, then the version of `work`.
+        .args(["-ex", "continue", "-ex", "finish", "-ex", "delete"])
+        .args([
+            "-ex",
+            "set language c",
+            "-ex",
+            "hbreak *(long)&'m!work [stub]'",
+            "-ex",
+            "continue",
+            "-ex",
+            "backtrace 4",
+        ])
+        .arg("--args");
+    let program = place.command(&["run", "--gdb", "--count", "work", "--invoke", "caller", "stub.wat"]);
+    gdb.arg(program.get_program()).args(program.get_args()).current_dir(program.get_current_dir().unwrap());
+    let output = gdb.output().expect("gdb can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let frames: Vec<&str> = said.lines().filter(|line| line.starts_with('#')).collect();
+    let at = |number: usize| frames.iter().rfind(|line| line.starts_with(&format!("#{number} ")));
+    let named = |number: usize, name: &str| at(number).is_some_and(|line| line.contains(name));
+    assert!(named(0, "m!work [stub]"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(named(1, "m!caller") && named(2, "m!trampoline[enter]"), "{said}");
 }

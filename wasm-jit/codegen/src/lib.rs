@@ -29,6 +29,6 @@ pub use compiler::{
     Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub, DirectCall,
     ENTRY_LENGTH, FrameMap, FrameMaps, Limit, LocalPlace, MAX_GROWTH, Observer, OperandPlace, Placed,
     Position, Positions, SITE_LENGTH, SITE_WINDOW, Sites, State, TryRegion, Ty, counter_stub,
-    entry_trampoline, host_trampoline,
+    entry_trampoline, host_trampoline, is_control,
 };
-pub use module::{CodeSettings, ModuleInfo};
+pub use module::{CodeSettings, CompiledSites, ModuleInfo};

@@ -11,6 +11,22 @@ pub struct CodeSettings {
     /// Indices that are compared with a bound are set to 0 after the comparison if they exceed it,
     /// because the processor may speculatively continue past a mispredicted branch.
     pub masks_indices: bool,
+    /// The sites of functions in their first compilation.
+    pub sites: CompiledSites,
+}
+
+/// Which places of all functions have sites: as in [`Sites`](crate::Sites).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompiledSites {
+    /// None.
+    #[default]
+    None,
+    /// Entries.
+    Functions,
+    /// Entries and control instructions.
+    Branches,
+    /// Entries and all instructions.
+    All,
 }
 
 /// The declarations of a module; in each list the imports come first.

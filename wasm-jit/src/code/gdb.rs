@@ -3,10 +3,13 @@
 //!
 //! gdb reads a list of object files from a variable of the process whenever the process calls an
 //! empty function; it finds both by their names. Each image gets an object file in memory, with a
-//! symbol for each function and trampoline, and no code: gdb reads that from the process. No unwind
-//! information is needed: gdb analyzes the prologue that every function has, and follows `rbp`.
-//! It must find PUSH at the address of a symbol, so the prefixes before it get a symbol of their
-//! own, `FUNCTION@entry`.
+//! symbol for each function and trampoline, and no code: gdb reads that from the process. So does
+//! each version of a probed function, as soon as it is made.
+//!
+//! After their prologue, functions and stubs have unwind information: the caller's frame is found
+//! by `rbp`. (gdb would analyze the prologue, but a stub has none, and that of an original whose
+//! calls go to another version begins with a JMP.) In the prologue gdb must find PUSH at the
+//! address of a symbol, so the prefixes before it get a symbol of their own, `FUNCTION@entry`.
 //!
 //! Code is shared memory that is not writable where it is executed, so gdb cannot insert software
 //! breakpoints: `hbreak`, which uses hardware breakpoints, works.
@@ -15,8 +18,10 @@
 //! that contain this one.
 
 use std::arch::global_asm;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use object::Endianness;
 use object::elf;
@@ -25,7 +30,7 @@ use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 use wasm_jit_codegen::ENTRY_PREFIX;
 
 use super::CodeImage;
-use super::sections::Sections;
+use super::symbols::{Names, Symbol, VersionCode};
 
 global_asm!(
     ".pushsection .data.__jit_debug_descriptor, \"aw\", @progbits",
@@ -83,46 +88,116 @@ static LIST: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 #[must_use = "gdb forgets the module when it is dropped"]
 pub struct GdbRegistration {
-    entry: NonNull<Entry>,
-    /// The object file that gdb reads.
-    _file: Vec<u8>,
-    _image: Arc<CodeImage>,
+    _file: File,
+    image: Arc<CodeImage>,
 }
 
-// SAFETY: the entry is reached through the list only, under its lock.
-unsafe impl Send for GdbRegistration {}
-// SAFETY: as above.
-unsafe impl Sync for GdbRegistration {}
-
-/// Registers the functions of an image with gdb. Allocates an object file of some 60 bytes for each
-/// of them.
+/// Registers the functions of an image with gdb, those versions of them included that are made
+/// later. Allocates an object file of some 90 bytes for each of them.
 pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
-    let file = object_file(&image);
-    let entry = Entry {
-        next: std::ptr::null_mut(),
-        previous: std::ptr::null_mut(),
-        file: file.as_ptr(),
-        length: file.len() as u64,
-    };
-    let entry = NonNull::from(Box::leak(Box::new(entry)));
-    let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: list and entries are accessed under the lock only; gdb reads them while the process
-    // is stopped.
-    unsafe {
-        let first = DESCRIPTOR.first;
-        (*entry.as_ptr()).next = first;
-        if !first.is_null() {
-            (*first).previous = entry.as_ptr();
-        }
-        DESCRIPTOR.first = entry.as_ptr();
-        DESCRIPTOR.relevant = entry.as_ptr();
-        DESCRIPTOR.action = REGISTER;
-        register_code();
-    }
-    GdbRegistration { entry, _file: file, _image: image }
+    let names = Names::of(&image);
+    let file = File::register(object_file(&symbols(&image, &names), image.memory().pages()));
+    image.shown.begin(names, || image.versions());
+    GdbRegistration { _file: file, image }
 }
 
 impl Drop for GdbRegistration {
+    fn drop(&mut self) {
+        self.image.shown.end();
+    }
+}
+
+/// The versions of an image's functions that gdb knows.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(Mutex<ShownVersions>);
+
+#[derive(Debug, Default)]
+struct ShownVersions {
+    /// While there are registrations.
+    names: Option<Names>,
+    registrations: usize,
+    files: HashMap<(u32, usize), File>,
+}
+
+impl ShownVersions {
+    fn add(&mut self, version: &VersionCode) {
+        let Some(names) = &self.names else { return };
+        self.files.entry((version.function, version.number)).or_insert_with(|| {
+            let function = names.version(version).into_iter().flat_map(split_entry);
+            let symbols: Vec<Symbol> = function.chain([names.stubs(version)]).collect();
+            File::register(object_file(&symbols, symbols[0].range.start..version.stubs.end))
+        });
+    }
+}
+
+impl Shown {
+    fn lock(&self) -> MutexGuard<'_, ShownVersions> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn begin<I: Iterator<Item = VersionCode>>(&self, names: Names, versions: impl FnOnce() -> I) {
+        let mut shown = self.lock();
+        shown.registrations += 1;
+        shown.names = Some(names);
+        // Under the lock: a version that is made now is registered by whoever comes second.
+        versions().for_each(|version| shown.add(&version));
+    }
+
+    fn end(&self) {
+        let mut shown = self.lock();
+        shown.registrations -= 1;
+        if shown.registrations == 0 {
+            *shown = ShownVersions::default();
+        }
+    }
+
+    /// A version was made, and can be found.
+    pub(super) fn version_made(&self, version: &VersionCode) {
+        self.lock().add(version);
+    }
+}
+
+/// An object file in gdb's list.
+#[derive(Debug)]
+struct File {
+    entry: NonNull<Entry>,
+    /// What gdb reads.
+    _contents: Vec<u8>,
+}
+
+// SAFETY: the entry is reached through the list only, under its lock.
+unsafe impl Send for File {}
+// SAFETY: as above.
+unsafe impl Sync for File {}
+
+impl File {
+    fn register(contents: Vec<u8>) -> Self {
+        let entry = Entry {
+            next: std::ptr::null_mut(),
+            previous: std::ptr::null_mut(),
+            file: contents.as_ptr(),
+            length: contents.len() as u64,
+        };
+        let entry = NonNull::from(Box::leak(Box::new(entry)));
+        let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: list and entries are accessed under the lock only; gdb reads them while the
+        // process is stopped.
+        unsafe {
+            let first = DESCRIPTOR.first;
+            (*entry.as_ptr()).next = first;
+            if !first.is_null() {
+                (*first).previous = entry.as_ptr();
+            }
+            DESCRIPTOR.first = entry.as_ptr();
+            DESCRIPTOR.relevant = entry.as_ptr();
+            DESCRIPTOR.action = REGISTER;
+            register_code();
+        }
+        Self { entry, _contents: contents }
+    }
+}
+
+impl Drop for File {
     fn drop(&mut self) {
         let _list = LIST.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: as in `register`; the entry is in the list, and nothing else refers to it after
@@ -144,31 +219,66 @@ impl Drop for GdbRegistration {
     }
 }
 
-/// An ELF file with the image's code as a section without contents, and a symbol for each function
-/// and trampoline.
-fn object_file(image: &CodeImage) -> Vec<u8> {
-    let sections = Sections::of(&image.bytes);
-    let module = sections.module_name.unwrap_or("wasm");
-    let name = |index| match sections.function_name(index) {
-        Some(name) => format!("{module}!{name}"),
-        None => format!("{module}!function[{index}]"),
-    };
-    let code = image.memory().code();
-    let functions = image.indices().flat_map(|index| {
-        let function = image.function(index);
-        let prefixes =
-            code[function.entry as usize..].iter().take_while(|byte| **byte == ENTRY_PREFIX).count();
-        let push = function.entry + prefixes as u32;
-        let entry = (prefixes > 0).then(|| (name(index) + "@entry", function.entry..push));
-        entry.into_iter().chain([(name(index), push..function.end)])
-    });
+/// The symbols of an image: originals and trampolines.
+fn symbols(image: &CodeImage, names: &Names) -> Vec<Symbol> {
+    let functions = names.originals(image).flat_map(split_entry);
     // By their symbols, gdb unwinds from here to the host's frames.
-    let trampolines =
-        image.trampolines().into_iter().map(|(what, place)| (format!("{module}!trampoline[{what}]"), place));
-    let places: Vec<_> = functions
-        .chain(trampolines)
-        .map(|(name, place)| (name.replace('\0', " ").into_bytes(), place))
-        .collect();
+    let trampolines = image.trampolines().into_iter().map(|(what, place)| {
+        let range = image.at(place.start) as usize..image.at(place.end) as usize;
+        Symbol { name: names.of_code(format_args!("trampoline[{what}]")), range, frame: None }
+    });
+    functions.chain(trampolines).collect()
+}
+
+/// The function from its PUSH on, and before it the prefixes of that instruction.
+fn split_entry(function: Symbol) -> impl Iterator<Item = Symbol> {
+    let start: *const u8 = std::ptr::with_exposed_provenance(function.range.start);
+    let is_prefix = |at: &usize| {
+        // SAFETY: inside the function, whose code stays mapped with its image.
+        unsafe { start.add(*at).read_volatile() == ENTRY_PREFIX }
+    };
+    let prefixes = (0..function.range.len()).take_while(is_prefix).count();
+    let push = function.range.start + prefixes;
+    let name = format!("{}@entry", function.name);
+    let entry = (prefixes > 0).then_some(Symbol { name, range: function.range.start..push, frame: None });
+    entry.into_iter().chain([Symbol { range: push..function.range.end, ..function }])
+}
+
+/// Unwind information in the form of `.debug_frame` (DWARF 5, section 6.4.1): from `frame` of each
+/// symbol to its end, the caller's frame is found by `rbp`.
+fn unwind_information(symbols: &[Symbol]) -> Vec<u8> {
+    const RBP: u8 = 6;
+    const RETURN_ADDRESS: u8 = 16;
+    const DEFINE_CFA: u8 = 12;
+    const OFFSET: u8 = 1 << 7;
+    /// -8, as a signed LEB128.
+    const DATA_ALIGNMENT: u8 = 0x78;
+    let mut out = Vec::new();
+    let mut entry = |id: u32, contents: &[u8]| {
+        // Padding is DW_CFA_nop, which is zero.
+        let length = contents.len().next_multiple_of(8) + 4;
+        out.extend((length as u32).to_le_bytes());
+        out.extend(id.to_le_bytes());
+        out.extend(contents);
+        out.resize(out.len() + length - 4 - contents.len(), 0);
+    };
+    // Common: version 1, no augmentation; the caller's `rbp` and `rip` are below the CFA.
+    let cfa = [DEFINE_CFA, RBP, 16, OFFSET | RBP, 2, OFFSET | RETURN_ADDRESS, 1];
+    entry(u32::MAX, &[&[1, 0, 1, DATA_ALIGNMENT, RETURN_ADDRESS], &cfa[..]].concat());
+    for symbol in symbols {
+        let Some(frame) = symbol.frame else { continue };
+        let range = [frame, symbol.range.end - frame].map(|word| (word as u64).to_le_bytes());
+        entry(0, &range.concat());
+    }
+    out
+}
+
+/// An ELF file with these addresses as a section without contents, these symbols, and unwind
+/// information.
+fn object_file(symbols: &[Symbol], code: Range<usize>) -> Vec<u8> {
+    let places: Vec<_> =
+        symbols.iter().map(|symbol| (symbol.name.replace('\0', " ").into_bytes(), &symbol.range)).collect();
+    let unwind = unwind_information(symbols);
     let mut file = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut file);
 
@@ -176,16 +286,19 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
     writer.reserve_null_section_index();
     let text_name = writer.add_section_name(b".text");
     let text = writer.reserve_section_index();
+    let unwind_name = writer.add_section_name(b".debug_frame");
+    writer.reserve_section_index();
     writer.reserve_symtab_section_index();
     writer.reserve_strtab_section_index();
     writer.reserve_shstrtab_section_index();
     writer.reserve_null_symbol_index();
-    let mut symbols = Vec::with_capacity(places.len());
+    let mut indices = Vec::with_capacity(places.len());
     for (name, _) in &places {
-        symbols.push(writer.add_string(name));
+        indices.push(writer.add_string(name));
         writer.reserve_symbol_index(Some(text));
     }
     writer.reserve_file_header();
+    let unwind_offset = writer.reserve(unwind.len() as u64, 8);
     writer.reserve_symtab();
     writer.reserve_strtab().expect("the names were given above");
     writer.reserve_shstrtab().expect("the names were given above");
@@ -200,32 +313,45 @@ fn object_file(image: &CodeImage) -> Vec<u8> {
         e_flags: elf::FileFlags(0),
     };
     writer.write_file_header(&header).expect("an ordinary header");
+    writer.write_align(8);
+    writer.write(&unwind);
     writer.write_null_symbol();
-    for ((_, place), name) in places.iter().zip(&symbols) {
+    for ((_, place), name) in places.iter().zip(&indices) {
         writer.write_symbol(&Sym {
             section: Some(text.0),
             st_name: writer.string_offset(Some(*name)),
             st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
             st_other: elf::SymbolOther(0),
             st_shndx: elf::SHN_UNDEF,
-            st_value: image.at(place.start) as u64,
-            st_size: u64::from(place.end - place.start),
+            st_value: place.start as u64,
+            st_size: place.len() as u64,
         });
     }
     writer.write_strtab();
     writer.write_shstrtab();
     writer.write_null_section_header();
-    writer.write_section_header(&SectionHeader {
+    let section = SectionHeader {
         sh_name: writer.section_name_offset(Some(text_name)),
         sh_type: elf::SHT_NOBITS,
         sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
-        sh_addr: image.memory().address() as u64,
+        sh_addr: code.start as u64,
         sh_offset: 0,
-        sh_size: image.memory().pages().len() as u64,
+        sh_size: code.len() as u64,
         sh_link: 0,
         sh_info: 0,
         sh_addralign: 16,
         sh_entsize: 0,
+    };
+    writer.write_section_header(&section);
+    writer.write_section_header(&SectionHeader {
+        sh_name: writer.section_name_offset(Some(unwind_name)),
+        sh_type: elf::SHT_PROGBITS,
+        sh_flags: elf::SectionFlags(0),
+        sh_addr: 0,
+        sh_offset: unwind_offset,
+        sh_size: unwind.len() as u64,
+        sh_addralign: 8,
+        ..section
     });
     writer.write_symtab_section_header(1);
     writer.write_strtab_section_header();
@@ -244,7 +370,7 @@ mod tests {
     fn the_object_file_has_the_functions_of_the_image() {
         let image = image(&[10, 5000, 70]);
         let registration = register(image.clone());
-        let file = object::File::parse(&*registration._file).unwrap();
+        let file = object::File::parse(&*registration._file._contents).unwrap();
         let found: Vec<_> = file
             .symbols()
             .map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address(), symbol.size()))
@@ -260,7 +386,7 @@ mod tests {
     fn trampolines_have_symbols() {
         let text = "(module $m (func) (func) (func (param i32)))";
         let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
-        let file = object_file(&image);
+        let file = object_file(&symbols(&image, &Names::of(&image)), image.memory().pages());
         let file = object::File::parse(&*file).unwrap();
         let names: Vec<_> = file.symbols().skip(6).map(|symbol| symbol.name().unwrap().to_owned()).collect();
         let of_functions: Vec<_> = file.symbols().take(2).map(|symbol| symbol.name().unwrap()).collect();
@@ -268,6 +394,101 @@ mod tests {
         assert_eq!(names, ["enter", "leave", "enter", "leave"].map(|what| format!("m!trampoline[{what}]")));
         let ends: Vec<_> = file.symbols().map(|symbol| symbol.address() + symbol.size()).collect();
         assert!(ends.is_sorted() && ends.last() == Some(&(image.memory().pages().end as u64)), "{ends:x?}");
+    }
+
+    /// The symbols of all files in the list whose names begin so.
+    fn listed(module: &str) -> Vec<(String, u64, u64)> {
+        let _list = LIST.lock().unwrap();
+        let mut found = Vec::new();
+        // SAFETY: entries and their files are valid under the lock.
+        unsafe {
+            let mut next = DESCRIPTOR.first;
+            while let Some(entry) = next.as_ref() {
+                let file = std::slice::from_raw_parts(entry.file, entry.length as usize);
+                let file = object::File::parse(file).unwrap();
+                let symbols = file
+                    .symbols()
+                    .map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address(), symbol.size()));
+                found.extend(symbols.filter(|(name, ..)| name.starts_with(module)));
+                next = entry.next;
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn versions_of_probed_functions_have_symbols_while_the_module_is_shown() {
+        let text = "(module $versions (func $f (param i32) (result i32) (local.get 0)) (func))";
+        let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
+        let start = |function| image.function(function).wasm_start;
+        let marked = || {
+            let mut found = listed("versions!");
+            found.retain(|(name, ..)| name.ends_with("[probed]") || name.ends_with("[stub]"));
+            found.sort();
+            found
+        };
+        let names = || marked().into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+        // One version is older than the registration.
+        image.make_probes(0, &[(start(0), true)]).unwrap();
+        assert!(marked().is_empty());
+        let first = register(image.clone());
+        let of_f = ["versions!f [probed]", "versions!f [stub]"];
+        assert_eq!(names(), of_f);
+        image.make_probes(1, &[(start(1), true)]).unwrap();
+        let of_both = [of_f, ["versions!function[1] [probed]", "versions!function[1] [stub]"]].concat();
+        assert_eq!(names(), of_both);
+        let second = register(image.clone());
+        assert_eq!(names(), of_both);
+        for (name, address, size) in marked() {
+            let version = image.version_at(address as usize).unwrap().1;
+            assert_eq!(image.version_at((address + size) as usize - 1).unwrap().1.base(), version.base());
+            assert_eq!(image.stub_at(address as usize).is_some(), name.ends_with("[stub]"), "{name}");
+        }
+        drop(first);
+        assert_eq!(names(), of_both);
+        drop(second);
+        assert!(marked().is_empty());
+        image.make_probes(1, &[(start(1) + 1, true)]).unwrap();
+        assert!(marked().is_empty());
+    }
+
+    #[test]
+    fn the_caller_is_found_by_rbp_in_functions_and_stubs() {
+        use gimli::UnwindSection;
+        let text = "(module (func (param i32)) (func))";
+        let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
+        image.make_probes(1, &[(image.function(1).wasm_start, true)]).unwrap();
+        let names = Names::of(&image);
+        let version = image.versions().next().unwrap();
+        let of_version = [names.version(&version).unwrap(), names.stubs(&version)];
+        for symbols in [&symbols(&image, &names)[..], &of_version[..]] {
+            let file = object_file(symbols, image.memory().pages());
+            let file = object::File::parse(&*file).unwrap();
+            let section =
+                object::ObjectSection::data(&file.section_by_name(".debug_frame").unwrap()).unwrap();
+            let mut frames = gimli::DebugFrame::new(section, gimli::LittleEndian);
+            frames.set_address_size(8);
+            let framed = symbols.iter().filter(|symbol| symbol.frame.is_some());
+            assert_eq!(framed.clone().count(), 2);
+            for Symbol { name, range, frame } in framed {
+                for at in [frame.unwrap(), range.end - 1] {
+                    let bases = gimli::BaseAddresses::default();
+                    let mut context = gimli::UnwindContext::new();
+                    let row = frames.unwind_info_for_address(
+                        &bases,
+                        &mut context,
+                        at as u64,
+                        gimli::DebugFrame::cie_from_offset,
+                    );
+                    let row = row.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    let rbp = gimli::X86_64::RBP;
+                    let cfa = gimli::CfaRule::RegisterAndOffset { register: rbp, offset: 16 };
+                    assert_eq!(*row.cfa(), cfa);
+                    assert_eq!(row.register(rbp), Some(gimli::RegisterRule::Offset(-16)));
+                    assert_eq!(row.register(gimli::X86_64::RA), Some(gimli::RegisterRule::Offset(-8)));
+                }
+            }
+        }
     }
 
     #[test]
@@ -287,7 +508,7 @@ mod tests {
             found
         }
         let registrations: Vec<_> = (10..14).map(|length| register(image(&[length]))).collect();
-        let mut files: Vec<_> = registrations.iter().map(|one| one._file.as_ptr()).collect();
+        let mut files: Vec<_> = registrations.iter().map(|one| one._file._contents.as_ptr()).collect();
         let check = |files: &[*const u8]| {
             let list = list();
             let known: Vec<_> =

@@ -5,19 +5,25 @@
 //! the image does not depend on the order in which threads finish.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasm_jit_codegen::{
     Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline,
 };
 use wordpatch::code_memory::CodeBuffer;
 
+use super::gdb::Shown;
 use super::probed::counters::Counters;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
 
 /// Alignment of chunks and trampolines: a cache line.
 const ALIGNMENT: usize = 64;
+
+/// Addresses reserved after the code for versions of probed functions: this many times the code's
+/// size, up to a limit, so that small modules need no further mapping.
+const ROOM_FOR_VERSIONS: usize = 3;
+const MAX_ROOM_FOR_VERSIONS: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct ImageLinker {
@@ -118,7 +124,8 @@ impl ImageLinker {
         }
         let functions_end = self.code.len() as u32;
         let trampolines = self.trampolines(&module, used)?;
-        let memory = self.code.seal()?;
+        let room = (ROOM_FOR_VERSIONS * functions_end as usize).min(MAX_ROOM_FOR_VERSIONS);
+        let (memory, room) = self.code.seal_with_arena(room)?;
         self.functions.shrink_to_fit();
         self.regions.shrink_to_fit();
         self.catches.shrink_to_fit();
@@ -127,6 +134,8 @@ impl ImageLinker {
             probed: OnceLock::new(),
             counters: Counters::default(),
             memory,
+            room: Mutex::new(room),
+            shown: Shown::default(),
             layout: VmLayout::new(&module),
             module,
             bytes,

@@ -23,11 +23,12 @@ pub(crate) mod perf;
 pub(crate) mod probed;
 pub(crate) mod registry;
 pub(crate) mod sections;
+mod symbols;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wasmparser::{BinaryReader, FuncType, FunctionBody};
-use wordpatch::code_memory::CodeMemory;
+use wordpatch::code_memory::{CodeArena, CodeMemory};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
@@ -46,6 +47,9 @@ pub(crate) struct CodeImage {
     probed: OnceLock<Box<probed::Probed>>,
     pub counters: probed::counters::Counters,
     memory: CodeMemory,
+    /// The pages after the code, until the first function is probed.
+    room: Mutex<Option<CodeArena>>,
+    shown: gdb::Shown,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.
     pub bytes: Arc<Vec<u8>>,
@@ -235,7 +239,7 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
-        let (_, again) = self.compile_again(function, &Sites::None, observer)?;
+        let (_, again) = self.compile_again(function, &self.module.settings.sites.into(), observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)

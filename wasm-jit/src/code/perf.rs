@@ -4,24 +4,27 @@
 use std::io::{self, Write};
 
 use super::CodeImage;
-use super::sections::{Sections, printable};
+use super::sections::printable;
+use super::symbols::{Names, Symbol};
 
-/// Writes the module's functions and trampolines. Maps of several modules of a process are appended
-/// to the same file.
+/// Writes the module's functions and trampolines, and the versions of probed functions. Maps of
+/// several modules of a process are appended to the same file.
 ///
 /// # Errors
 /// Those of `out`.
 pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()> {
-    let sections = Sections::of(&image.bytes);
-    let module = printable(sections.module_name.unwrap_or("wasm"));
-    for index in image.indices() {
-        let function = image.function(index);
-        let (start, length) = (image.at(function.entry) as usize, function.end - function.entry);
-        match sections.function_name(index) {
-            Some(name) => writeln!(out, "{start:x} {length:x} {module}!{}", printable(&name))?,
-            None => writeln!(out, "{start:x} {length:x} {module}!function[{index}]")?,
-        }
+    let names = Names::of(image);
+    let trampolines = Symbol {
+        name: names.of_code("trampolines"),
+        range: image.at(image.functions_end) as usize..image.memory.pages().end,
+        frame: None,
+    };
+    let versions = image.versions().flat_map(|version| {
+        let stubs = names.stubs(&version);
+        names.version(&version).into_iter().chain([stubs])
+    });
+    for Symbol { name, range, .. } in names.originals(image).chain([trampolines]).chain(versions) {
+        writeln!(out, "{:x} {:x} {}", range.start, range.len(), printable(&name))?;
     }
-    let (start, end) = (image.at(image.functions_end) as usize, image.memory.pages().end);
-    writeln!(out, "{start:x} {:x} {module}!trampolines", end - start)
+    Ok(())
 }

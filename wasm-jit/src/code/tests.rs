@@ -216,5 +216,21 @@ fn each_function_has_one_line_in_the_map_for_perf() {
     super::perf::write_map(&image, &mut map).unwrap();
     let map = String::from_utf8(map).unwrap();
     let names: Vec<_> = map.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
-    assert_eq!(names, [r"a\nb!c\nd", r"a\nb!function[1]", r"a\nb!trampolines"]);
+    let originals = [r"a\nb!c\nd", r"a\nb!function[1]", r"a\nb!trampolines"];
+    assert_eq!(names, originals);
+    image.make_probes(1, &[(image.function(1).wasm_start, true)]).unwrap();
+    let mut map = Vec::new();
+    super::perf::write_map(&image, &mut map).unwrap();
+    let map = String::from_utf8(map).unwrap();
+    let names: Vec<_> = map.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
+    assert_eq!(names[..3], originals);
+    assert_eq!(names[3..], [r"a\nb!function[1] [probed]", r"a\nb!function[1] [stub]"]);
+    for line in map.lines().skip(3) {
+        let mut fields = line.split(' ').map(|field| usize::from_str_radix(field, 16));
+        let [start, length] = [fields.next().unwrap().unwrap(), fields.next().unwrap().unwrap()];
+        assert!(
+            length > 0 && image.version_at(start).is_some() && image.version_at(start + length - 1).is_some()
+        );
+        assert_eq!(image.stub_at(start).is_some(), line.ends_with("[stub]"));
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
+use wasm_jit_codegen::is_control;
 use wasmparser::{Operator, OperatorsReader};
 
 use super::{Item, Module};
@@ -187,6 +188,11 @@ impl<'m> Instruction<'m> {
     /// The operator, with its immediates.
     pub fn operator(&self) -> &Operator<'m> {
         &self.operator
+    }
+
+    /// Whether it begins or ends a block, branches, or calls.
+    pub fn is_control(&self) -> bool {
+        is_control(&self.operator)
     }
 
     /// Its encoding.

@@ -23,11 +23,28 @@ impl Module {
         wanted: impl Fn(u32, Option<&str>) -> bool,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        objdump::write(self.code(), wanted, out)
+        objdump::write(self.code(), objdump::Code::Original, wanted, out)
+    }
+
+    /// As [`Module::write_objdump`], but functions that [have probes](Module::probes), or had some,
+    /// are listed as the version of their code that was made last: offsets are from its start, and
+    /// each site is marked and followed by its stub. A site is a NOP, or a jump to its stub if a
+    /// probe there is on.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_objdump_with_sites(
+        &self,
+        wanted: impl Fn(u32, Option<&str>) -> bool,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        objdump::write(self.code(), objdump::Code::LastVersion, wanted, out)
     }
 
     /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from
-    /// which perf takes their names.
+    /// which perf takes their names. The versions of probed functions that were made so far are
+    /// `NAME [probed]`, and the code at their sites `NAME [stub]`; write the map again when more
+    /// probes have been made, since perf reads it only for its reports.
     ///
     /// # Errors
     /// Those of `out`.
@@ -35,7 +52,9 @@ impl Module {
         perf::write_map(self.code(), out)
     }
 
-    /// Registers the functions with gdb's JIT interface. Costs some 60 bytes for each of them.
+    /// Registers the functions with gdb's JIT interface, at a cost of some 90 bytes for each of
+    /// them. The versions of probed functions are registered when they are made, as `NAME [probed]`
+    /// and `NAME [stub]`, at a cost of some 900 bytes each. All of it ends with the result.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

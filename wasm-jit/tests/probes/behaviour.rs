@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all, deactivate_all};
-use wasm_jit::{Engine, Error, Instance, Linker, Module, Store};
+use wasm_jit::{Config, Error, Instance, Linker, Module, ProbeSites, Store};
 
-use super::{outcome, probes_everywhere, programs, reference, rewrite};
+use super::{engine, outcome, probes_everywhere, programs, reference, rewrite};
 
 fn offset_of(
     module: &Module,
@@ -55,7 +55,7 @@ fn run_recursion(module: &Module, runs: u32, act: impl Fn(u32) + Send + Sync + '
 /// return.
 #[test]
 fn frames_that_wait_for_a_call_meet_the_probe_when_it_returns() {
-    let module = Module::new(&Engine::default(), RECURSION).unwrap();
+    let module = Module::new(&engine(), RECURSION).unwrap();
     let at = offset_of(&module, 1, |it| matches!(it, wasm_jit::wasmparser::Operator::GlobalSet { .. }));
     let probe = Arc::new(module.probe(count_at(1, at)).unwrap());
     let of_host = probe.clone();
@@ -71,7 +71,7 @@ fn frames_that_wait_for_a_call_meet_the_probe_when_it_returns() {
 
 #[test]
 fn probes_of_one_place_count_what_happens_while_each_is_on() {
-    let module = Module::new(&Engine::default(), RECURSION).unwrap();
+    let module = Module::new(&engine(), RECURSION).unwrap();
     let make = |kind| module.probe(entry(1, kind)).unwrap();
     let probes = Arc::new([make(Kind::Count), make(Kind::Count), make(Kind::Empty)]);
     let check = |expected: [u64; 2]| {
@@ -104,7 +104,7 @@ fn probes_of_one_place_count_what_happens_while_each_is_on() {
 fn a_loop_at_the_start_does_not_repeat_the_entry() {
     let text = "(module (func (export \"run\") (param i32)
         (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let at = offset_of(&module, 0, |it| matches!(it, wasm_jit::wasmparser::Operator::Loop { .. }));
     let probes: Vec<Probe> = module
         .probes(&[entry(0, Kind::Count), count_at(0, at)])
@@ -122,7 +122,7 @@ fn a_loop_at_the_start_does_not_repeat_the_entry() {
 #[test]
 fn what_instances_have_counted_is_kept_when_they_go() {
     let text = "(module (func (export \"run\")))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let run = |store: &mut Store<()>, instance: &Instance| {
         instance.get_typed_func::<(), ()>(&mut *store, "run").unwrap().call(store, ()).unwrap();
     };
@@ -150,7 +150,7 @@ fn what_instances_have_counted_is_kept_when_they_go() {
 fn errors_say_why_a_place_cannot_be_probed() {
     let text =
         "(module (import \"a\" \"b\" (func)) (func (local i32) (local.set 0 (i32.const 500)) return nop))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let made = module.probes(&[
         entry(0, Kind::Count),
         entry(2, Kind::Count),
@@ -197,7 +197,7 @@ fn traps_are_the_same_with_probes() {
                 (func (export \"main\") (result i64) (i64.extend_i32_u (call $outer (i32.const 7)))))"
         );
         let bytes = wat::parse_str(text).unwrap();
-        let engine = Engine::default();
+        let engine = engine();
         let (expected, counts, places) = reference(&engine, &bytes, 1);
         assert!(expected.0.is_err());
         let module = Module::from_binary(&engine, &bytes).unwrap();
@@ -235,7 +235,7 @@ fn interrupts_leave_code_with_probes() {
                 (if (i32.lt_u (local.get 0) (i32.const 100)) (then (local.set 0 (i32.const 3))))
                 (br 0))))";
     let bytes = wat::parse_str(text).unwrap();
-    let engine = Engine::default();
+    let engine = engine();
     let module = Module::from_binary(&engine, &bytes).unwrap();
     let (_, places) = rewrite::rewrite(&bytes);
     let probes = probes_everywhere(&module, &places, Kind::Count);
@@ -282,7 +282,7 @@ fn interrupts_leave_code_with_probes() {
 fn probes_are_added_to_functions_that_have_some() {
     for seed in 0..10 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        let engine = Engine::default();
+        let engine = engine();
         let (expected, counts, places) = reference(&engine, &bytes, 1);
         let module = Module::from_binary(&engine, &bytes).unwrap();
         let mut probes: Vec<(usize, Probe)> = Vec::new();
@@ -308,7 +308,7 @@ fn probes_are_added_to_functions_that_have_some() {
 #[test]
 fn modules_with_probes_leave_nothing() {
     let bytes = wat::parse_str(programs::program(3)).unwrap();
-    let engine = Engine::default();
+    let engine = engine();
     let (_, places) = rewrite::rewrite(&bytes);
     let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let round = || {
@@ -322,4 +322,58 @@ fn modules_with_probes_leave_nothing() {
     (0..100).for_each(|_| round());
     // Other tests of this process map and unmap meanwhile.
     assert!(mappings() < before + 100, "{} mappings, {before} before", mappings());
+}
+
+/// Functions that were compiled with sites need no version for probes there; other places do.
+#[test]
+fn originals_with_sites_need_no_versions() {
+    let text = "(module $m (func (export \"run\") (param i32) (result i32)
+        (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))) (local.get 0)))";
+    let is_loop =
+        |it: &wasm_jit::wasmparser::Operator<'_>| matches!(it, wasm_jit::wasmparser::Operator::Loop { .. });
+    let is_sub =
+        |it: &wasm_jit::wasmparser::Operator<'_>| matches!(it, wasm_jit::wasmparser::Operator::I32Sub);
+    for sites in [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All] {
+        let engine = wasm_jit::Engine::new(Config::new().probe_sites(sites)).unwrap();
+        let module = Module::new(&engine, text).unwrap();
+        let versions = || {
+            let mut map = Vec::new();
+            module.write_perf_map(&mut map).unwrap();
+            let map = String::from_utf8(map).unwrap();
+            [" [probed]\n", " [stub]\n"].map(|kind| map.matches(kind).count())
+        };
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+        let mut check = |spec: ProbeSpec, has_site: bool, executed: u64| {
+            let [made, _] = versions();
+            let probe = module.probe(spec).unwrap();
+            assert_eq!(versions()[0] - made, usize::from(!has_site), "{sites:?}, {spec:?}");
+            run.call(&mut store, 5).unwrap();
+            probe.activate().unwrap();
+            run.call(&mut store, 5).unwrap();
+            probe.deactivate().unwrap();
+            run.call(&mut store, 5).unwrap();
+            assert_eq!(probe.count(), executed, "{sites:?}, {spec:?}");
+        };
+        check(entry(0, Kind::Count), sites != ProbeSites::None, 1);
+        let at_loop = count_at(0, offset_of(&module, 0, is_loop));
+        check(at_loop, matches!(sites, ProbeSites::Branches | ProbeSites::All), 5);
+        check(count_at(0, offset_of(&module, 0, is_sub)), sites == ProbeSites::All, 5);
+        let of_original = usize::from(sites != ProbeSites::None);
+        assert_eq!(versions()[1], versions()[0] + of_original, "{sites:?}");
+    }
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    frames_that_wait_for_a_call_meet_the_probe_when_it_returns();
+    probes_of_one_place_count_what_happens_while_each_is_on();
+    a_loop_at_the_start_does_not_repeat_the_entry();
+    what_instances_have_counted_is_kept_when_they_go();
+    errors_say_why_a_place_cannot_be_probed();
+    traps_are_the_same_with_probes();
+    interrupts_leave_code_with_probes();
+    probes_are_added_to_functions_that_have_some();
+    modules_with_probes_leave_nothing();
 }

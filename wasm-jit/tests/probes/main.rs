@@ -7,8 +7,43 @@ mod programs;
 mod rewrite;
 mod threads;
 
+use std::cell::Cell;
+
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
-use wasm_jit::{Engine, Instance, Module, Store, Val};
+use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, Val};
+
+thread_local! {
+    static SITES: Cell<ProbeSites> = const { Cell::new(ProbeSites::None) };
+}
+
+/// An engine whose functions have the places for probes that this thread has chosen.
+fn engine() -> Engine {
+    Engine::new(Config::new().probe_sites(SITES.get())).unwrap()
+}
+
+/// All tests again, with sites in the originals of functions.
+fn test_all_with(sites: ProbeSites) {
+    SITES.set(sites);
+    every_instruction_of_random_programs_is_counted_exactly();
+    every_shape_of_block_is_counted_as_the_specification_executes_it();
+    behaviour::test_all();
+    threads::test_all();
+}
+
+#[test]
+fn all_of_this_with_sites_at_entries() {
+    test_all_with(ProbeSites::Functions);
+}
+
+#[test]
+fn all_of_this_with_sites_at_branches() {
+    test_all_with(ProbeSites::Branches);
+}
+
+#[test]
+fn all_of_this_with_sites_everywhere() {
+    test_all_with(ProbeSites::All);
+}
 
 /// A probe for each place of a module that has code, with the number of the place.
 fn probes_everywhere(module: &Module, places: &[rewrite::Counted], kind: Kind) -> Vec<(usize, Probe)> {
@@ -78,7 +113,7 @@ fn every_instruction_of_random_programs_is_counted_exactly() {
     let (mut counted, mut traps) = (0, 0);
     for seed in 0..150 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        let engine = Engine::default();
+        let engine = engine();
         let (expected, reference, places) = reference(&engine, &bytes, 1);
         let module = Module::from_binary(&engine, &bytes).unwrap();
         let probes = probes_everywhere(&module, &places, Kind::Count);
@@ -107,7 +142,7 @@ fn every_instruction_of_random_programs_is_counted_exactly() {
 fn every_shape_of_block_is_counted_as_the_specification_executes_it() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes/shapes.wat");
     let bytes = wat::parse_file(folder).unwrap();
-    let engine = Engine::default();
+    let engine = engine();
     let (expected, reference, places) = reference(&engine, &bytes, 1);
     assert!(expected.0.is_ok(), "{expected:?}");
     let module = Module::from_binary(&engine, &bytes).unwrap();

@@ -5,34 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Kind, Probe, activate_all, deactivate_all};
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Instance, Module, Store};
 
-use super::{Outcome, call_main, outcome, probes_everywhere, programs, reference};
+use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, reference};
 
-/// Loops, branches, calls, recursion, comparisons fused with branches, loads fused with additions.
-const PROGRAM: &str = r#"(module
-    (memory (export "memory") 1)
-    (func $leaf (param $x i32) (result i32)
-        (i32.xor (i32.mul (local.get $x) (i32.const 31)) (i32.load (i32.and (local.get $x) (i32.const 1020)))))
-    (func $work (param $n i32) (param $depth i32) (result i32) (local $i i32) (local $sum i32)
-        (block $none
-            (br_if $none (i32.eqz (local.get $depth)))
-            (local.set $sum (call $work (local.get $n) (i32.sub (local.get $depth) (i32.const 1)))))
-        (loop $again
-            (if (i32.and (local.get $i) (i32.const 3))
-                (then (local.set $sum (i32.add (local.get $sum) (call $leaf (local.get $i)))))
-                (else (i32.store (i32.and (local.get $i) (i32.const 1020)) (local.get $sum))))
-            (loop $inner
-                (local.set $sum
-                    (i32.add (local.get $sum) (i32.load (i32.and (local.get $sum) (i32.const 1020)))))
-                (br_if $inner (i32.gt_u
-                    (local.tee $sum (i32.rotl (local.get $sum) (i32.const 3))) (i32.const 0xc0000000))))
-            (br_if $again
-                (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $n))))
-        (local.get $sum))
-    (func (export "main") (result i64)
-        (memory.fill (i32.const 0) (i32.const 7) (i32.const 1024))
-        (i64.extend_i32_u (call $work (i32.const 100) (i32.const 20)))))"#;
+const PROGRAM: &str = include_str!("hot.wat");
 
 /// Sets the flag when it goes, also by a panic.
 struct Ends<'a>(&'a AtomicBool);
@@ -74,7 +51,7 @@ fn counts_are_exact_once_it_is_quiet() {
     const EXECUTORS: u64 = 4;
     const ROUNDS: usize = 20;
     const CHANGES: usize = 2_000;
-    let engine = Engine::default();
+    let engine = engine();
     let bytes = wat::parse_str(PROGRAM).unwrap();
     let (expected, counts, places) = reference(&engine, &bytes, 1);
     let module = Module::from_binary(&engine, &bytes).unwrap();
@@ -144,7 +121,7 @@ fn counts_are_exact_once_it_is_quiet() {
 /// Random programs give what they should, whatever is switched meanwhile.
 #[test]
 fn random_programs_are_not_disturbed() {
-    let engine = Engine::default();
+    let engine = engine();
     let mut changes = 0;
     for seed in 0..40 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
@@ -169,4 +146,10 @@ fn random_programs_are_not_disturbed() {
     }
     println!("{changes} changes");
     assert!(changes > 1000, "{changes}");
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    counts_are_exact_once_it_is_quiet();
+    random_programs_are_not_disturbed();
 }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use wasm_jit::{
-    BoundsChecks, Config, Engine, Error, Instance, Linker, Module, SharedMemory, Store, Trap, Val,
+    BoundsChecks, Config, Engine, Error, Instance, Linker, Module, ProbeSites, SharedMemory, Store, Trap, Val,
 };
 use wast::lexer::Lexer;
 use wast::parser::{self, ParseBuffer};
@@ -28,6 +28,9 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     config.harden_speculation(has("--harden-speculation"));
     if has("--bounds-checks") {
         config.bounds_checks(BoundsChecks::Instructions);
+    }
+    if has("--probe-sites") {
+        config.probe_sites(ProbeSites::All);
     }
     Engine::new(&config).expect("the configuration is possible")
 });

@@ -11,6 +11,7 @@ use super::cached_locals::bits;
 use super::edges::label_register;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
+use super::sites::SiteKind;
 use super::state::{Operand, Place, Val};
 use crate::asm::Label;
 
@@ -214,7 +215,7 @@ impl<'a> FunctionCompiler<'a> {
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
         self.show_transfer();
-        self.lay_out_site(self.position);
+        self.lay_out_site(self.position, SiteKind::Control);
     }
 
     /// Aligns an innermost loop if many of its bytes would otherwise share a fetch with the code

@@ -19,7 +19,7 @@ use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
 use super::scan::Scan;
-use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
+use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
@@ -197,7 +197,7 @@ pub(super) fn compile<'a>(
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()));
     function.enter();
-    function.lay_out_site(body.range().start as u32);
+    function.lay_out_site(body.range().start as u32, SiteKind::Entry);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
     let mut current = Some(reader.read().map_err(malformed)?);
@@ -211,7 +211,7 @@ pub(super) fn compile<'a>(
         if function.reachable {
             // The site of a loop is at its label: every iteration comes there.
             if !matches!(operator, Operator::Loop { .. }) {
-                function.lay_out_site(position);
+                function.lay_out_site(position, SiteKind::of(&operator));
             }
             function.operator(&operator)?;
         } else {
@@ -266,8 +266,8 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Lays out the site of a place, if it has one: the current instruction, or the entry.
-    pub(super) fn lay_out_site(&mut self, position: u32) {
-        if !self.sites.contains(position) {
+    pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
+        if !self.sites.contains(position, kind) {
             return;
         }
         let before = self.asm.offset();

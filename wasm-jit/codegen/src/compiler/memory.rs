@@ -69,7 +69,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
         let base = self.memory_base(memory);
-        let CodeSettings { checks_bounds, masks_indices } = self.module.settings;
+        let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
         if let Val::Const(index) = operand.val {
             let whole = index + arg.offset;
             let end = whole + u64::from(size.bytes());
@@ -115,7 +115,7 @@ impl FunctionCompiler<'_> {
     /// others.
     pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
-        let CodeSettings { checks_bounds, masks_indices } = self.module.settings;
+        let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
         let near = i32::try_from(arg.offset).ok();
         if memory == 0 && near.is_some() && !(checks_bounds && masks_indices) {
             return self.address(operand, arg, size);

@@ -69,7 +69,7 @@ pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
-pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites};
+pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 
@@ -102,12 +102,13 @@ impl<'m> Compiler<'m> {
         Self { module, layout: VmLayout::new(module), scratch: function::Scratch::default() }
     }
 
-    /// Appends a function, which must be valid, to a chunk.
+    /// Appends a function, which must be valid, to a chunk, with the sites of the settings.
     ///
     /// # Errors
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, &Sites::None, None)
+        let sites = self.module.settings.sites.into();
+        function::compile(self, index, body, chunk, &sites, None)
     }
 
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
@@ -121,10 +122,11 @@ impl<'m> Compiler<'m> {
         chunk: &mut Chunk,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        self.compile_with_sites(index, body, chunk, &Sites::None, observer)
+        let sites = self.module.settings.sites.into();
+        self.compile_with_sites(index, body, chunk, &sites, observer)
     }
 
-    /// As [`Compiler::compile_observed`], with sites in front of some instructions.
+    /// As [`Compiler::compile_observed`], with other sites.
     ///
     /// # Errors
     /// As [`Compiler::compile`].

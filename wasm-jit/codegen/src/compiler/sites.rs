@@ -21,6 +21,10 @@
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.
 
+use wasmparser::Operator;
+
+use crate::module::CompiledSites;
+
 /// How many bytes at a function's entry can be turned into a JMP.
 pub const ENTRY_LENGTH: u32 = 5;
 /// Length of a site.
@@ -34,16 +38,66 @@ pub enum Sites {
     /// None.
     #[default]
     None,
+    /// The entry.
+    Functions,
+    /// The entry, and control instructions ([`is_control`]).
+    Branches,
     /// These, in ascending order.
     At(Box<[u32]>),
     /// All that can be reached.
     All,
 }
 
+/// What a site is in front of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SiteKind {
+    Entry,
+    Control,
+    Other,
+}
+
+impl SiteKind {
+    pub(super) fn of(operator: &Operator<'_>) -> Self {
+        if is_control(operator) { Self::Control } else { Self::Other }
+    }
+}
+
+/// Whether an instruction begins or ends a block, branches, or calls.
+pub fn is_control(operator: &Operator<'_>) -> bool {
+    use Operator::{
+        Block, Br, BrIf, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef, Else, End, If, Loop,
+        Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
+    };
+    matches!(
+        operator,
+        Block { .. }
+            | Loop { .. }
+            | If { .. }
+            | Else
+            | End
+            | Try { .. }
+            | TryTable { .. }
+            | Br { .. }
+            | BrIf { .. }
+            | BrTable { .. }
+            | BrOnNull { .. }
+            | BrOnNonNull { .. }
+            | Return
+            | Call { .. }
+            | CallIndirect { .. }
+            | CallRef { .. }
+            | ReturnCall { .. }
+            | ReturnCallIndirect { .. }
+            | ReturnCallRef { .. }
+    )
+}
+
 impl Sites {
-    pub(super) fn contains(&self, position: u32) -> bool {
+    pub(super) fn contains(&self, position: u32, kind: SiteKind) -> bool {
         match self {
             Self::None => false,
+            Self::Functions => kind == SiteKind::Entry,
+            Self::Branches => kind != SiteKind::Other,
             Self::At(positions) => positions.binary_search(&position).is_ok(),
             Self::All => true,
         }
@@ -52,5 +106,16 @@ impl Sites {
     /// How much one of them may add to the code, with what aligns it.
     pub(super) fn max_bytes_each(&self) -> u32 {
         if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW }
+    }
+}
+
+impl From<CompiledSites> for Sites {
+    fn from(sites: CompiledSites) -> Self {
+        match sites {
+            CompiledSites::None => Self::None,
+            CompiledSites::Functions => Self::Functions,
+            CompiledSites::Branches => Self::Branches,
+            CompiledSites::All => Self::All,
+        }
     }
 }

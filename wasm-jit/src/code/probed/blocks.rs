@@ -1,21 +1,22 @@
 //! The memory of versions, and a table of their addresses, which is read without locks, also by
 //! signal handlers.
 //!
-//! Memory is allocated in arenas, each twice as large as the previous one. A block is appended to
-//! the last arena, so the blocks of an arena are in ascending order. Versions are freed with their
-//! image, so entries never change.
+//! Memory is allocated in arenas. The first one was reserved with the image and follows its code;
+//! each of the others is twice as large as the previous one. A block is appended to the last arena,
+//! so the blocks of an arena are in ascending order. Versions are freed with their image, so
+//! entries never change.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fastinst_sigsafe::Segments;
 use wordpatch::code_memory::CodeArena;
 
 use crate::code::CodeImage;
 use crate::code::registry::{self, Registered};
 
-/// The first arena.
-const FIRST_ARENA: usize = 1 << 20;
+/// The first arena that does not follow the code.
+const FIRST_ARENA: usize = 64 << 10;
 /// Arenas are not larger than this, unless a single block is.
 const MAX_ARENA: usize = 64 << 20;
 const MAX_ARENAS: usize = 64;
@@ -31,26 +32,60 @@ pub(super) struct Block {
     pub version: usize,
 }
 
+/// The blocks of an arena, in ascending order: a table that only grows. It has room for as many as
+/// fit into the arena; its pages are allocated as they are written.
+#[derive(Debug)]
+struct Entries {
+    /// For each block its start, and its function and version.
+    words: Box<[[AtomicU64; 2]]>,
+    length: AtomicUsize,
+}
+
+/// Bits for the number of a version.
+const VERSION_BITS: u32 = 8;
+
+impl Entries {
+    fn of(arena: &Range<usize>) -> Self {
+        let zeroed = Box::<[[AtomicU64; 2]]>::new_zeroed_slice(arena.len() / ALIGNMENT);
+        // SAFETY: zero is a valid value of an atomic.
+        Self { words: unsafe { zeroed.assume_init() }, length: AtomicUsize::new(0) }
+    }
+
+    fn get(&self, index: usize) -> Option<Block> {
+        // Acquire: below the length, entries are complete.
+        let words = self.words[..self.length.load(Ordering::Acquire)].get(index)?;
+        let [start, of] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let version = of as usize & ((1 << VERSION_BITS) - 1);
+        Some(Block { start: start as usize, function: (of >> VERSION_BITS) as u32, version })
+    }
+
+    /// Appends a block; callers take turns.
+    fn push(&self, block: Block) {
+        let index = self.length.load(Ordering::Relaxed);
+        let [start, of] = &self.words[index];
+        start.store(block.start as u64, Ordering::Relaxed);
+        of.store(u64::from(block.function) << VERSION_BITS | block.version as u64, Ordering::Relaxed);
+        self.length.store(index + 1, Ordering::Release);
+    }
+
+    /// The last block that begins at the address or before.
+    fn find(&self, pc: usize) -> Option<Block> {
+        let (mut from, mut to) = (0, self.length.load(Ordering::Acquire));
+        while from < to {
+            let middle = from + (to - from) / 2;
+            if self.get(middle)?.start <= pc { from = middle + 1 } else { to = middle }
+        }
+        self.get(from.checked_sub(1)?)
+    }
+}
+
 /// An arena, as readers without locks see it.
 #[derive(Debug)]
 struct Known {
     /// Dropped first: nobody finds the arena any more when its code is freed.
     _registered: Registered,
     pages: Range<usize>,
-    /// In ascending order. There is room for as many as fit into the largest arena.
-    blocks: Segments<Block, 512, { MAX_ARENA / ALIGNMENT / 512 }>,
-}
-
-impl Known {
-    /// The last block that begins at the address or before.
-    fn find(&self, pc: usize) -> Option<&Block> {
-        let (mut from, mut to) = (0, self.blocks.len());
-        while from < to {
-            let middle = from + (to - from) / 2;
-            if self.blocks.get(middle)?.start <= pc { from = middle + 1 } else { to = middle }
-        }
-        self.blocks.get(from.checked_sub(1)?)
-    }
+    blocks: Entries,
 }
 
 /// The table.
@@ -72,7 +107,7 @@ impl Blocks {
 
     /// The block that contains the address, or the last one before it in its arena. Atomics only.
     pub(super) fn find(&self, pc: usize) -> Option<Block> {
-        self.known(pc)?.find(pc).copied()
+        self.known(pc)?.blocks.find(pc)
     }
 
     /// The end of the arena that contains the address.
@@ -82,7 +117,7 @@ impl Blocks {
 
     pub(super) fn push(&self, block: Block) {
         let known = self.known(block.start).expect("blocks are in arenas");
-        known.blocks.push_with(|_| block).expect("an arena has room for fewer blocks");
+        known.blocks.push(block);
     }
 }
 
@@ -102,20 +137,34 @@ impl Arenas {
         length: usize,
     ) -> Result<&mut CodeArena, wordpatch::Error> {
         let needed = length + ALIGNMENT;
+        if self.0.is_empty()
+            && let Some(arena) = image.room.lock().unwrap_or_else(|e| e.into_inner()).take()
+        {
+            self.add(image, blocks, arena)?;
+        }
         if self.0.last().is_none_or(|arena| arena.room() < needed) {
-            let pages = image.memory().pages();
             let size = (FIRST_ARENA << self.0.len().min(16)).min(MAX_ARENA).max(needed);
-            let full = || wordpatch::Error::OutOfReach { address: pages.start, length };
-            let place = blocks.0.get(self.0.len()).ok_or_else(full)?;
-            let arena = CodeArena::near(&pages, size)?;
-            let _ = place.set(Box::new(Known {
-                _registered: registry::register_more(image, &arena.pages()),
-                pages: arena.pages(),
-                blocks: Segments::new(),
-            }));
-            self.0.push(arena);
+            self.add(image, blocks, CodeArena::near(&image.memory().pages(), size)?)?;
         }
         Ok(self.0.last_mut().expect("there is one with room"))
+    }
+
+    fn add(
+        &mut self,
+        image: &Arc<CodeImage>,
+        blocks: &Blocks,
+        arena: CodeArena,
+    ) -> Result<(), wordpatch::Error> {
+        let pages = arena.pages();
+        let full = || wordpatch::Error::OutOfReach { address: pages.start, length: pages.len() };
+        let place = blocks.0.get(self.0.len()).ok_or_else(full)?;
+        let _ = place.set(Box::new(Known {
+            _registered: registry::register_more(image, &pages),
+            blocks: Entries::of(&pages),
+            pages,
+        }));
+        self.0.push(arena);
+        Ok(())
     }
 
     /// The arena that the address is in.

@@ -13,6 +13,9 @@
 //!    site's stub.
 //! 4. When the function has no probe left, its original becomes the current version again.
 //!
+//! An original has sites if the engine's settings say so; their stubs are made when its function is
+//! first probed ([`original`]).
+//!
 //! # Write order of a change of version
 //! 1. The traps in the version that becomes current are taken out.
 //! 2. It is noted as the current one: what meets a trap from now on goes there.
@@ -32,6 +35,8 @@
 
 mod blocks;
 pub(crate) mod counters;
+mod listed;
+mod original;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +49,7 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Blocks};
+pub(crate) use listed::Listed;
 use version::Seen;
 pub(crate) use version::Version;
 
@@ -173,7 +179,7 @@ impl Probed {
     fn find(&self, image: &CodeImage, pc: usize) -> Option<(u32, usize, &Version)> {
         let block = self.blocks.find(pc)?;
         let version = self.function(image, block.function)?.versions[block.version].get()?;
-        (pc < version.at(version.stubs_end)).then_some((block.function, block.version, version))
+        (pc < version.stub_address(version.stubs_end)).then_some((block.function, block.version, version))
     }
 }
 
@@ -358,7 +364,8 @@ impl CodeImage {
     /// # Errors
     /// As [`CodeImage::observe`].
     pub(crate) fn positions_at(&self, pc: usize, function: u32) -> Result<Vec<Position>, ObserveError> {
-        let Some((_, _, version)) = self.sited_at(pc) else { return self.positions(function) };
+        let sited = self.sited_at(pc).filter(|(_, number, _)| *number != 0);
+        let Some((_, _, version)) = sited else { return self.positions(function) };
         let mut positions = Positions::default();
         let (_, again) = self.compile_again(function, &version.sites, &mut positions)?;
         let is_same =
@@ -406,7 +413,9 @@ impl CodeImage {
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
             let function = slot.get_or_init(Box::default);
-            function.versions[0].get_or_init(|| Version::original(self, index, &compiled, &seen));
+            if function.versions[0].get().is_none() {
+                self.prepare_original(index, function, (&compiled, &seen), changes)?;
+            }
             self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
         }
         let mut make = |(position, counts): &(u32, bool)| {
@@ -469,8 +478,10 @@ impl CodeImage {
         let memory = (&mut changes.arenas, &self.probed().blocks);
         let version = Version::with_sites(self, index, sites, original, &state.sites, memory)?;
         let block = version.block(index, count);
+        let place = version.place_of_code(index, count);
         let _ = function.versions[count].set(version);
         self.probed().blocks.push(block);
+        self.shown.version_made(&place);
         if function.current.load(Ordering::Relaxed) != 0 {
             changes.change_version(index, function, count)?;
         }

@@ -27,7 +27,7 @@ use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 pub(super) struct Seen {
     /// Each instruction: where its code begins, its position, and whether it can be reached.
     pub instructions: Vec<(u32, u32, bool)>,
-    sites: Vec<(Position, AtSite)>,
+    pub sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
     points: Vec<u32>,
 }
@@ -55,8 +55,8 @@ pub(super) struct SitePlace {
     pub position: u32,
     pub code: u32,
     /// Where its stub begins, and where the jump back is in there.
-    stub: u32,
-    back: u32,
+    pub(super) stub: u32,
+    pub(super) back: u32,
 }
 
 impl SitePlace {
@@ -84,7 +84,7 @@ pub(crate) struct Version {
     pub entry: u32,
     pub body: u32,
     /// Behind the last byte of the function; stubs follow.
-    end: u32,
+    pub(super) end: u32,
     /// Behind the last byte.
     pub(super) stubs_end: u32,
     pub frame_size: u32,
@@ -126,7 +126,7 @@ impl Version {
             end: first.end,
             stubs_end: first.end,
             frame_size: first.frame_size,
-            sites: Sites::None,
+            sites: image.module.settings.sites.into(),
             first_bytes: points.iter().map(byte).collect(),
             points,
             landings: Box::default(),
@@ -202,6 +202,11 @@ impl Version {
         self.base + offset as usize
     }
 
+    /// Where an offset is that belongs to a stub: those of an original may lie below it.
+    pub(super) fn stub_address(&self, offset: u32) -> usize {
+        self.base.wrapping_add_signed(offset as i32 as isize)
+    }
+
     pub(super) fn block(&self, function: u32, version: usize) -> Block {
         Block { start: self.base, function, version }
     }
@@ -224,7 +229,7 @@ impl Version {
 
     /// The position of the instruction whose stub the address is in.
     pub(super) fn stub_at(&self, pc: usize) -> Option<u32> {
-        let offset = (pc - self.base) as u32;
+        let offset = pc.wrapping_sub(self.base) as u32;
         if offset < self.end {
             return None;
         }

@@ -1,0 +1,238 @@
+//! What probes cost the WebAssembly code that runs through them.
+//!
+//! The kernels of `kernels/`, as in the benchmark `wasm`, but in this process: each kernel is
+//! loaded once for each way of [`Way`], and runs in all of them in turn, so that other work on the
+//! machine affects all equally. The least time of the turns counts. All ways must compute the same
+//! checksum, and those that count must have counted.
+
+#[path = "../../wasm-jit/tests/probes/rewrite.rs"]
+mod rewrite;
+
+use std::fs;
+
+use benches::kernels::{self, Built, KERNELS, Kernel};
+use benches::options::Options;
+use benches::report::{Cell, Report, Table};
+use clap::Parser;
+use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
+use wasm_jit::{Config, Engine, Instruction, Linker, Module, ProbeSites, Store, Val};
+use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures, and prints tables.")]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    /// Only kernels whose names contain this (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+/// How a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Never probed.
+    Original,
+    /// Never probed, but compiled with places for probes (`Config::probe_sites`).
+    With(ProbeSites),
+    /// Probes at all entries of functions, which are off, in the code that was made for them.
+    FunctionsOff,
+    /// Likewise, also at blocks, loops, branches and calls.
+    BranchesOff,
+    /// Likewise, at all instructions.
+    AllOff,
+    /// Calls of all functions are counted.
+    EntriesCounted,
+    /// So are all instructions.
+    AllCounted,
+    /// The module counts all instructions and calls itself, in a global for each.
+    Rewritten,
+}
+
+impl Way {
+    const ALL: [(Self, &'static str); 10] = [
+        (Self::Original, "original"),
+        (Self::With(ProbeSites::Functions), "with functions"),
+        (Self::With(ProbeSites::Branches), "with branches"),
+        (Self::With(ProbeSites::All), "with all"),
+        (Self::FunctionsOff, "functions off"),
+        (Self::BranchesOff, "branches off"),
+        (Self::AllOff, "all off"),
+        (Self::EntriesCounted, "entries counted"),
+        (Self::AllCounted, "all counted"),
+        (Self::Rewritten, "rewritten"),
+    ];
+
+    /// Whether probes of this way are at an instruction.
+    fn has(self, instruction: &Instruction<'_>) -> bool {
+        match self {
+            Self::Original | Self::With(_) | Self::FunctionsOff | Self::EntriesCounted | Self::Rewritten => {
+                false
+            }
+            Self::BranchesOff => instruction.is_control(),
+            Self::AllOff | Self::AllCounted => true,
+        }
+    }
+}
+
+/// A kernel, loaded for a way of running it.
+struct Loaded {
+    way: Way,
+    module: Module,
+    probes: Vec<Probe>,
+    /// The least time of all turns, in nanoseconds.
+    least: f64,
+}
+
+impl Loaded {
+    fn new(bytes: &[u8], way: Way) -> Self {
+        let mut config = Config::new();
+        if let Way::With(sites) = way {
+            config.probe_sites(sites);
+        }
+        let engine = Engine::new(&config).expect("an engine");
+        let bytes = if way == Way::Rewritten { rewrite::rewrite(bytes).0 } else { bytes.to_vec() };
+        let module = Module::from_binary(&engine, &bytes).expect("a valid module");
+        let probes = match way {
+            Way::Original | Way::With(_) | Way::Rewritten => Vec::new(),
+            _ => probes(&module, way),
+        };
+        for on in activate_all(&probes) {
+            on.expect("a probe can be switched on");
+        }
+        if matches!(way, Way::FunctionsOff | Way::BranchesOff | Way::AllOff) {
+            // One by one, they leave functions in the code with sites.
+            probes.iter().for_each(|probe| probe.deactivate().expect("a probe can be switched off"));
+        }
+        Self { way, module, probes, least: f64::INFINITY }
+    }
+
+    /// Runs the kernel; returns its checksum.
+    fn run(&mut self, n: u32) -> String {
+        let output = OutputPipe::new();
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.arg("kernel").arg(n.to_string()).arg("1").stdout(output.clone());
+        let mut store = Store::new(self.module.engine(), wasi.build());
+        let mut linker = Linker::new(self.module.engine());
+        add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).expect("the names of WASI are free");
+        let instance = linker.instantiate(&mut store, &self.module).expect("a WASI command");
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a WASI command");
+        let before = self.counted();
+        // A command may end by an exit, which is an error of the call.
+        let _ = start.call(&mut store, ());
+        let text = String::from_utf8(output.contents()).expect("a line of text");
+        let mut words = text.split_whitespace();
+        let (Some(checksum), Some(Ok(ns)), None) =
+            (words.next(), words.next().map(str::parse::<f64>), words.next())
+        else {
+            panic!("the kernel printed: {text}")
+        };
+        let has_counted = match self.way {
+            Way::Rewritten => {
+                let first = instance.get_global(&mut store, "count 0").expect("a counter").get(&mut store);
+                matches!(first, Val::I64(count) if count > 0)
+            }
+            Way::EntriesCounted | Way::AllCounted => self.counted() > before,
+            _ => self.counted() == before,
+        };
+        assert!(has_counted, "{:?}: wrong counts", self.way);
+        self.least = self.least.min(ns.max(1.0));
+        checksum.to_owned()
+    }
+
+    fn counted(&self) -> u64 {
+        self.probes.iter().map(Probe::count).sum()
+    }
+}
+
+/// Probes at the places of a way.
+fn probes(module: &Module, way: Way) -> Vec<Probe> {
+    let mut specs = Vec::new();
+    for function in module.functions() {
+        let Some(body) = function.body() else { continue };
+        let mut add = |place| {
+            let location = Location { function: function.index(), place };
+            specs.push(ProbeSpec { location, kind: Kind::Count });
+        };
+        add(Place::Entry);
+        for instruction in body.instructions().filter(|instruction| way.has(instruction)) {
+            add(Place::Instruction { offset: (instruction.offset() - body.range().start) as u32 });
+        }
+    }
+    let made = module.probes(&specs).into_iter();
+    made.filter_map(|probe| match probe {
+        Ok(probe) => Some(probe),
+        Err(ProbeError::Unreachable { .. }) => None,
+        Err(error) => panic!("{error}"),
+    })
+    .collect()
+}
+
+fn main() {
+    let Arguments { options, only } = Arguments::parse();
+    let mut report = Report::new("What do probes cost the WebAssembly code that runs through them?");
+    let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
+    let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
+    assert!(!chosen.is_empty(), "there is nothing to measure");
+    options.progress("the kernels are compiled");
+    let built = kernels::build(&chosen);
+    let turns = options.runs(3);
+    let measured: Vec<(Kernel, Vec<f64>)> = built
+        .iter()
+        .map(|built| {
+            options.progress(built.kernel.name);
+            (built.kernel, measure(&options, built, turns))
+        })
+        .collect();
+    report.push(times(&measured));
+    report.push(ratios(&measured));
+    options.print(&report);
+}
+
+/// The least time of each way.
+fn measure(options: &Options, built: &Built, turns: u32) -> Vec<f64> {
+    let bytes = fs::read(&built.wasm).expect("the kernel was built");
+    let n = options.either(built.kernel.full, built.kernel.quick);
+    let mut ways: Vec<Loaded> = Way::ALL.iter().map(|(way, _)| Loaded::new(&bytes, *way)).collect();
+    let mut expected = None;
+    for _ in 0..turns {
+        for loaded in &mut ways {
+            let checksum = loaded.run(n);
+            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.way);
+        }
+    }
+    ways.iter().map(|loaded| loaded.least).collect()
+}
+
+fn columns() -> Vec<&'static str> {
+    ["kernel"].into_iter().chain(Way::ALL.iter().map(|(_, name)| *name)).collect()
+}
+
+fn times(measured: &[(Kernel, Vec<f64>)]) -> Table {
+    let mut table = Table::new("Run time", "Milliseconds, the least of all turns.", &columns());
+    for (kernel, ns) in measured {
+        let ms = ns.iter().map(|ns| Cell::from(ns / 1e6));
+        table.push([Cell::from(kernel.name)].into_iter().chain(ms).collect());
+    }
+    table
+}
+
+fn ratios(measured: &[(Kernel, Vec<f64>)]) -> Table {
+    let mut table = Table::new(
+        "Times the run time without probes",
+        "The same run times. Below: the geometric mean, and the largest of each column.",
+        &columns(),
+    );
+    let mut row = |name: &str, value: &dyn Fn(usize) -> f64| {
+        let values = (0..Way::ALL.len()).map(|way| Cell::from(value(way)));
+        table.push([Cell::from(name)].into_iter().chain(values).collect());
+    };
+    for (kernel, ns) in measured {
+        row(kernel.name, &|way| ns[way] / ns[0]);
+    }
+    let all = |way: usize| measured.iter().map(move |(_, ns)| ns[way] / ns[0]);
+    row("geometric mean", &|way| (all(way).map(f64::ln).sum::<f64>() / measured.len() as f64).exp());
+    row("largest", &|way| all(way).fold(0.0, f64::max));
+    table
+}

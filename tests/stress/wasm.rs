@@ -1,0 +1,332 @@
+//! Probes in WebAssembly: four threads run the same functions, each in a store of its own, while a
+//! fifth switches counting probes at all instructions and entries as fast as it can. A sixth loads
+//! modules, runs them with all probes on, and drops them. Engines differ in the places for probes
+//! that functions have from the start.
+//!
+//! After [`ROUND`] switches the fifth thread pauses. With all probes on, each executor makes some
+//! calls, and every count must grow by what a module counts that counts by itself; with all probes
+//! off, none may grow. Then the module is dropped, and the next round loads another one: the
+//! memory of the process and the number of its mappings must not grow from round to round.
+
+#[path = "../../wasm-jit/tests/frame_maps/programs.rs"]
+mod programs;
+#[path = "../../wasm-jit/tests/probes/rewrite.rs"]
+mod rewrite;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use wasm_jit::probes::{Kind as ProbeKind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
+use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, TypedFunc, Val};
+
+use crate::options::Defect;
+use crate::run::{Kind, Run, Worker};
+
+const EXECUTORS: usize = 4;
+/// Switches of a round.
+const ROUND: usize = 5_000;
+/// Calls of each executor while counts are compared.
+const CALLS: u64 = 3;
+/// Random programs, besides those of the files.
+const RANDOM: usize = 3;
+
+const HOT: &str = include_str!("../../wasm-jit/tests/probes/hot.wat");
+const SHAPES: &str = include_str!("../../wasm-jit/tests/probes/shapes.wat");
+
+pub(crate) fn run(run: &Run) {
+    let with = |sites| Engine::new(Config::new().probe_sites(sites)).expect("an engine");
+    let engines = [ProbeSites::None, ProbeSites::Branches, ProbeSites::All].map(with);
+    let texts = [HOT, SHAPES].map(str::to_owned).into_iter().chain((0..).map(programs::program));
+    let programs: Vec<Program> =
+        texts.filter_map(|text| Program::new(&engines[0], &text)).take(2 + RANDOM).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| load(run, &engines, &programs));
+        scope.spawn(|| switch(run, &engines, &programs));
+        scope.spawn(|| crate::defect::inject(run, &crate::sites::make(1)));
+    });
+}
+
+/// What a call of `main` gives: the result, or the trap, and a checksum of the memory.
+type Outcome = (Result<i64, String>, u32);
+
+/// A program, and what each call of it does.
+struct Program {
+    bytes: Vec<u8>,
+    outcome: Outcome,
+    places: Vec<rewrite::Counted>,
+    /// How often each place is executed.
+    counts: Vec<u64>,
+}
+
+impl Program {
+    /// `None` if a second call differs from the first, or a call takes long.
+    fn new(engine: &Engine, text: &str) -> Option<Self> {
+        let bytes = wat::parse_str(text).expect("a valid program");
+        let (rewritten, places) = rewrite::rewrite(&bytes);
+        let module = Module::from_binary(engine, &rewritten).expect("the rewritten program is valid");
+        let mut running = Running::new(&module);
+        let outcome = running.call();
+        let counts = running.counted(places.len());
+        let again = running.call();
+        let twice: Vec<u64> = counts.iter().map(|count| 2 * count).collect();
+        let is_regular = again == outcome && running.counted(places.len()) == twice;
+        let is_short = counts.iter().sum::<u64>() < 200_000;
+        (is_regular && is_short).then_some(Self { bytes, outcome, places, counts })
+    }
+
+    fn load(&self, engine: &Engine) -> Module {
+        Module::from_binary(engine, &self.bytes).expect("it was compiled before")
+    }
+
+    /// How many instructions a call executes.
+    fn executed(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Probes at these places, as far as control can come there, each with the number of its place.
+    fn probes(&self, module: &Module, numbers: impl Iterator<Item = usize>) -> Vec<(usize, Probe)> {
+        let start = |function| {
+            let body = module.function(function).and_then(|function| function.body());
+            body.expect("the module has the function").range().start as u32
+        };
+        let numbers: Vec<usize> = numbers.collect();
+        let specs = numbers.iter().map(|number| {
+            let (function, at) = self.places[*number];
+            let place = match at {
+                None => Place::Entry,
+                Some(at) => Place::Instruction { offset: at - start(function) },
+            };
+            ProbeSpec { location: Location { function, place }, kind: ProbeKind::Count }
+        });
+        let made = module.probes(&specs.collect::<Vec<_>>());
+        let made = numbers.into_iter().zip(made);
+        made.filter_map(|(number, probe)| Some((number, probe.ok()?))).collect()
+    }
+}
+
+/// An instance in a store.
+struct Running {
+    store: Store<()>,
+    instance: Instance,
+    main: TypedFunc<(), i64>,
+}
+
+impl Running {
+    fn new(module: &Module) -> Self {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, module, &[]).expect("an instance");
+        let main = instance.get_typed_func(&mut store, "main").expect("main");
+        Self { store, instance, main }
+    }
+
+    fn call(&mut self) -> Outcome {
+        let result = self.main.call(&mut self.store, ());
+        let result = result.map_err(|error| match error.trap() {
+            Some(trap) => trap.to_string(),
+            None => error.to_string(),
+        });
+        let memory = self.instance.get_memory(&mut self.store, "memory").expect("a memory");
+        (result, crc32fast::hash(memory.data(&self.store)))
+    }
+
+    /// A call by an executor, which must give what it should.
+    fn execute(&mut self, worker: &Worker<'_>, program: &Program) {
+        let outcome = self.call();
+        worker.check(outcome == program.outcome, Kind::Torn, || {
+            format!("{outcome:?} instead of {:?}", program.outcome)
+        });
+        worker.executed(program.executed());
+        worker.beat();
+    }
+
+    /// The counters of a rewritten program.
+    fn counted(&mut self, places: usize) -> Vec<u64> {
+        let count = |number: usize| {
+            let global = self.instance.get_global(&mut self.store, &format!("count {number}"));
+            match global.expect("a counter").get(&mut self.store) {
+                Val::I64(count) => count as u64,
+                other => panic!("{other:?}"),
+            }
+        };
+        (0..places).map(count).collect()
+    }
+}
+
+fn counts(probes: &[(usize, Probe)]) -> Vec<u64> {
+    probes.iter().map(|(_, probe)| probe.count()).collect()
+}
+
+/// Checks what probes have counted since `before`, in `times` calls of their program.
+fn check_counts(
+    worker: &Worker<'_>,
+    program: &Program,
+    probes: &[(usize, Probe)],
+    before: &[u64],
+    times: u64,
+) {
+    for ((number, probe), before) in probes.iter().zip(before) {
+        let (counted, expected) = (probe.count() - before, times * program.counts[*number]);
+        worker.check(counted == expected, Kind::Lost, || {
+            format!("{counted} executions of {:x?} were counted, not {expected}", program.places[*number])
+        });
+    }
+}
+
+/// Loads, runs and drops modules with probes.
+fn load(run: &Run, engines: &[Engine], programs: &[Program]) {
+    let mut worker = run.worker("loader");
+    while worker.continues() {
+        let program = &programs[worker.random.below(programs.len())];
+        let module = program.load(&engines[worker.random.below(engines.len())]);
+        let chosen = worker.random.some_of(&(0..program.places.len()).collect::<Vec<_>>());
+        let probes = program.probes(&module, chosen.into_iter());
+        let on = activate_all(probes.iter().map(|(_, probe)| probe));
+        worker.check(on.iter().all(Result::is_ok), Kind::Lost, || format!("{on:?}"));
+        worker.toggled(on.len() as u64);
+        let mut running = Running::new(&module);
+        running.execute(&worker, program);
+        check_counts(&worker, program, &probes, &vec![0; probes.len()], 1);
+        match worker.random.below(3) {
+            0 => drop(probes),
+            1 => drop(running),
+            _ => drop(module),
+        }
+    }
+}
+
+/// Runs round after round.
+fn switch(run: &Run, engines: &[Engine], programs: &[Program]) {
+    let mut switcher = run.worker("switcher");
+    let name = |number| format!("executor of WebAssembly {number}");
+    let mut executors: Vec<Worker<'_>> = (0..EXECUTORS).map(|number| run.worker(name(number))).collect();
+    let mut earlier = None;
+    // Over time, each program is compiled by each engine.
+    let engine = |number: usize| &engines[number / programs.len() % engines.len()];
+    for (number, program) in programs.iter().cycle().enumerate() {
+        if !switcher.continues() {
+            return;
+        }
+        round(&mut switcher, &mut executors, engine(number), program);
+        // Each program has run, and the allocator has what it keeps.
+        if run.is_alone && number >= programs.len() {
+            let now = Usage::now();
+            now.check(&switcher, *earlier.get_or_insert(now));
+        }
+    }
+}
+
+fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engine, program: &Program) {
+    let module = program.load(engine);
+    // One instance is older than the probes.
+    let mut running = vec![Running::new(&module)];
+    let mut probes = program.probes(&module, 0..program.places.len());
+    running.resize_with(EXECUTORS, || Running::new(&module));
+    let is_quiet = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for (worker, running) in executors.iter_mut().zip(&mut running) {
+            let is_quiet = &is_quiet;
+            scope.spawn(move || {
+                while !is_quiet.load(Ordering::Acquire) {
+                    running.execute(worker, program);
+                }
+            });
+        }
+        switch_at_random(switcher, &module, program, &mut probes);
+        is_quiet.store(true, Ordering::Release);
+    });
+    let call_all = |executors: &mut [Worker<'_>], running: &mut [Running]| {
+        thread::scope(|scope| {
+            for (worker, running) in executors.iter_mut().zip(running) {
+                scope.spawn(move || (0..CALLS).for_each(|_| running.execute(worker, program)));
+            }
+        });
+    };
+    if switcher.run.defect == Some(Defect::Switch) {
+        let _ = probes.iter().try_for_each(|(_, probe)| probe.deactivate());
+    }
+    let before = counts(&probes);
+    call_all(executors, &mut running);
+    check_counts(switcher, program, &probes, &before, CALLS * EXECUTORS as u64);
+    let off = match switcher.random.coin() {
+        true => deactivate_all(probes.iter().map(|(_, probe)| probe)),
+        false => probes.iter().map(|(_, probe)| probe.deactivate()).collect(),
+    };
+    switcher.check(off.iter().all(Result::is_ok), Kind::Lost, || format!("{off:?}"));
+    switcher.toggled(off.len() as u64);
+    let before = counts(&probes);
+    call_all(executors, &mut running);
+    check_counts(switcher, program, &probes, &before, 0);
+    if switcher.run.defect == Some(Defect::Leak) {
+        std::mem::forget(module);
+    }
+}
+
+/// Switches probes, makes and drops some; at the end, all are on.
+fn switch_at_random(
+    worker: &mut Worker<'_>,
+    module: &Module,
+    program: &Program,
+    probes: &mut [(usize, Probe)],
+) {
+    let mut are_on = vec![false; probes.len()];
+    for _ in 0..ROUND {
+        let chosen = worker.random.below(probes.len());
+        let (number, probe) = &mut probes[chosen];
+        let switched = match (worker.random.below(1000), are_on[chosen]) {
+            (0, _) => {
+                let remade = program.probes(module, [*number].into_iter()).pop();
+                *probe = remade.expect("there was one").1;
+                are_on[chosen] = false;
+                continue;
+            }
+            // The functions return to their originals.
+            (1, _) => {
+                are_on.fill(false);
+                let off = deactivate_all(probes.iter().map(|(_, probe)| probe));
+                worker.check(off.iter().all(Result::is_ok), Kind::Lost, || format!("{off:?}"));
+                continue;
+            }
+            (_, true) => probe.deactivate(),
+            (_, false) => probe.activate(),
+        };
+        are_on[chosen] = !are_on[chosen];
+        worker.check(switched.is_ok(), Kind::Lost, || format!("{switched:?}"));
+        worker.toggled(1);
+        worker.beat();
+    }
+    let on = activate_all(probes.iter().map(|(_, probe)| probe));
+    worker.check(on.iter().all(Result::is_ok), Kind::Lost, || format!("{on:?}"));
+    worker.toggled(are_on.iter().filter(|is_on| !**is_on).count() as u64);
+}
+
+/// What this process has of the system.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    /// Kilobytes of memory.
+    memory: u64,
+    mappings: usize,
+}
+
+impl Usage {
+    /// By how much it may grow.
+    const ROOM: Self = Self { memory: 16 << 10, mappings: 60 };
+
+    fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").expect("a process has a status");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let value = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            value.unwrap_or_else(|| panic!("no {name} in {status}"))
+        };
+        let maps = fs::read_to_string("/proc/self/maps").expect("a process has mappings");
+        Self { memory: field("RssAnon:") + field("RssShmem:"), mappings: maps.lines().count() }
+    }
+
+    /// Checks that a round has left no more than an earlier one.
+    fn check(self, worker: &Worker<'_>, earlier: Self) {
+        let is_more = self.memory > earlier.memory + Self::ROOM.memory
+            || self.mappings > earlier.mappings + Self::ROOM.mappings;
+        worker.check(!is_more, Kind::Other, || format!("memory grows: {self:?}, earlier {earlier:?}"));
+    }
+}

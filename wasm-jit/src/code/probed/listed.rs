@@ -1,0 +1,110 @@
+//! Versions of functions, as listings show them, and debuggers and profilers name them.
+
+use std::ops::Range;
+
+use wasm_jit_codegen::Position;
+
+use super::Version;
+use crate::code::symbols::VersionCode;
+use crate::code::{CodeImage, ObserveError};
+
+/// A version with sites. Offsets are from its start.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Where it is executed.
+    pub base: usize,
+    /// The function, and the stubs after it; sites as they stand now.
+    pub code: Vec<u8>,
+    pub entry: u32,
+    /// The end of the function, where stubs begin.
+    pub end: u32,
+    /// What the code belongs to, in code order. A site belongs to its instruction.
+    pub positions: Vec<Position>,
+    /// In code order.
+    pub sites: Vec<ListedSite>,
+}
+
+/// A site and its stub.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedSite {
+    pub code: u32,
+    /// The offset of the instruction in the module; for the entry, that of the body.
+    pub wasm: u32,
+    pub stub: Range<u32>,
+}
+
+impl CodeImage {
+    /// The version of a function that was made last; none if the function was never probed.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`].
+    pub(crate) fn last_version(&self, function: u32) -> Result<Option<Listed>, ObserveError> {
+        let probed = self.probed.get().and_then(|probed| probed.function(self, function));
+        let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().skip(1));
+        let Some(version) = versions.filter_map(|version| version.get()).last() else { return Ok(None) };
+        let positions = self.positions_at(version.at(version.entry), function)?;
+        Ok(Some(version.listed(positions, self.function(function).wasm_start)))
+    }
+
+    /// All versions with sites; of an original, its stubs only.
+    pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
+        self.indices().flat_map(|function| {
+            let probed = self.probed.get().and_then(|probed| probed.function(self, function));
+            let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().enumerate());
+            let versions = versions.filter_map(|(number, version)| Some((number, version.get()?)));
+            let sited = versions.filter(|(_, version)| !version.places.is_empty());
+            sited.map(move |(number, version)| version.place_of_code(function, number))
+        })
+    }
+}
+
+impl Version {
+    pub(super) fn place_of_code(&self, function: u32, number: usize) -> VersionCode {
+        let code = self.at(self.entry)..self.at(self.end);
+        let stubs = self.places.first().map_or(self.end, |place| place.stub);
+        VersionCode {
+            function,
+            number,
+            code: (number != 0).then_some(code),
+            body: self.at(self.body),
+            stubs: self.stub_address(stubs)..self.stub_address(self.stubs_end),
+        }
+    }
+
+    fn listed(&self, mut positions: Vec<Position>, body: u32) -> Listed {
+        let byte = |at: u32| {
+            let byte: *const u8 = std::ptr::with_exposed_provenance(self.at(at));
+            // SAFETY: inside the version, which stays mapped with its image. Patches store
+            // meanwhile.
+            unsafe { byte.read_volatile() }
+        };
+        for position in &mut positions {
+            position.code += self.entry;
+        }
+        let ends = self.places.iter().skip(1).map(|place| place.stub).chain([self.stubs_end]);
+        let sites = self.places.iter().zip(ends).map(|(place, end)| ListedSite {
+            code: place.code,
+            wasm: place.position,
+            stub: place.stub..end,
+        });
+        let sites: Vec<ListedSite> = sites.collect();
+        for site in sites.iter().filter(|site| site.wasm != body) {
+            let position = Position { code: site.code, wasm: site.wasm };
+            let first = positions.iter().position(|other| other.wasm == site.wasm);
+            // In front of the instruction, or in the code of a loop.
+            let at = match first.filter(|first| positions[*first].code >= site.code) {
+                Some(first) => first,
+                None => positions.partition_point(|other| other.code <= site.code),
+            };
+            positions.insert(at, position);
+        }
+        Listed {
+            base: self.base,
+            code: (0..self.stubs_end).map(byte).collect(),
+            entry: self.entry,
+            end: self.end,
+            positions,
+            sites,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Names of generated code, as perf and gdb get them: `MODULE!FUNCTION` for a function's original
+//! code and trampolines, `MODULE!FUNCTION [probed]` for a version with sites, and
+//! `MODULE!FUNCTION [stub]` for the stubs of its sites.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::CodeImage;
+use super::sections::{Sections, demangle};
+
+/// A name for a range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Symbol {
+    pub name: String,
+    pub range: Range<usize>,
+    /// From here on, the code has the frame of a function: `rbp` points to that of the caller.
+    pub frame: Option<usize>,
+}
+
+/// The names of a module and its functions.
+#[derive(Debug)]
+pub(super) struct Names {
+    module: String,
+    functions: HashMap<u32, String>,
+}
+
+impl Names {
+    pub(super) fn of(image: &CodeImage) -> Self {
+        let sections = Sections::of(&image.bytes);
+        Self {
+            module: sections.module_name.unwrap_or("wasm").to_owned(),
+            functions: sections.function_names.into_iter().map(|(at, name)| (at, name.to_owned())).collect(),
+        }
+    }
+
+    pub(super) fn of_code(&self, what: impl std::fmt::Display) -> String {
+        format!("{}!{what}", self.module)
+    }
+
+    fn function(&self, index: u32) -> String {
+        match self.functions.get(&index) {
+            Some(name) => self.of_code(demangle(name)),
+            None => self.of_code(format_args!("function[{index}]")),
+        }
+    }
+
+    /// The originals of the module's functions, in ascending order.
+    pub(super) fn originals(&self, image: &CodeImage) -> impl Iterator<Item = Symbol> {
+        image.indices().map(|index| {
+            let function = image.function(index);
+            let at = |offset| image.at(offset) as usize;
+            Symbol {
+                name: self.function(index),
+                range: at(function.entry)..at(function.end),
+                frame: Some(at(function.body)),
+            }
+        })
+    }
+
+    /// A version with sites, if it is not the original.
+    pub(super) fn version(&self, version: &VersionCode) -> Option<Symbol> {
+        let name = format!("{} [probed]", self.function(version.function));
+        version.code.clone().map(|range| Symbol { name, range, frame: Some(version.body) })
+    }
+
+    /// Its stubs.
+    pub(super) fn stubs(&self, version: &VersionCode) -> Symbol {
+        let name = format!("{} [stub]", self.function(version.function));
+        Symbol { name, range: version.stubs.clone(), frame: Some(version.stubs.start) }
+    }
+}
+
+/// Where a version with sites is.
+#[derive(Clone, Debug)]
+pub(super) struct VersionCode {
+    pub function: u32,
+    pub number: usize,
+    /// None for an original, which has a name already.
+    pub code: Option<Range<usize>>,
+    pub body: usize,
+    pub stubs: Range<usize>,
+}
