@@ -114,9 +114,7 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
         let (row, sum) = (by_index.get(callee)?, &sums[callee]);
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
-        let total = row
-            .all
-            .map(|all| part(&all, share(from.ticks, sum.ticks), row.windows).at_most(units.thread_time));
+        let total = row.all.map(|all| bounded(part(&all, share(from.ticks, sum.ticks), row.windows), units));
         Some(Edge { caller: *caller, callee: *callee, calls, total })
     };
     arcs.arcs.iter().filter_map(edge).collect()
@@ -144,6 +142,13 @@ impl Sum {
     fn high(&self) -> f64 {
         if self.is_open { f64::INFINITY } else { self.value + self.above.unwrap_or(0.0) }
     }
+}
+
+/// A total, which is at most the time of all threads. A sum over nested calls may exceed that: then
+/// it says nothing about the least time.
+fn bounded(total: Estimate, units: &Units) -> Estimate {
+    let low = if total.value > units.thread_time { 0.0 } else { total.low };
+    Estimate { low, ..total }.at_most(units.thread_time)
 }
 
 fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
@@ -186,12 +191,7 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
                 total
             });
         }
-        // A sum over nested calls may exceed what is possible: then it is only a bound.
-        let bounded = |total: Estimate| match total.value > units.thread_time {
-            true => Estimate { low: 0.0, ..total }.at_most(units.thread_time),
-            false => total.at_most(units.thread_time),
-        };
-        row.report.total_ns = row.report.total_ns.map(bounded);
+        row.report.total_ns = row.report.total_ns.map(|total| bounded(total, units));
         let total = row.report.total_ns.and_then(|total| total.high);
         if let (Some(own), Some(total)) = (row.report.self_ns, total) {
             row.report.self_ns = Some(own.at_most(total));
@@ -217,6 +217,23 @@ mod tests {
 
     fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {
         Edge { caller: Some(caller), callee, calls: Estimate::exact(1.0), total: Some(total) }
+    }
+
+    /// Two functions call each other 1000 times, and the times of the nested calls add up to more
+    /// than the run.
+    #[test]
+    fn a_sum_over_nested_calls_is_no_lower_bound() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e6 };
+        let mut rows = [row(1, 5e8, &units), row(2, 5e8, &units)];
+        let mut arcs = Arcs::default();
+        arcs.arcs.insert((Some(1), 2), From { calls: 1000.0, ticks: 5e8, seen: 1000.0 });
+        arcs.arcs.insert((Some(2), 1), From { calls: 1000.0, ticks: 5e8, seen: 1000.0 });
+        let edges = edges(&rows, &arcs, &units);
+        finish(&mut rows, &edges, &units);
+        for row in rows {
+            let total = row.report.total_ns.expect("it was timed");
+            assert_eq!((total.low, total.high), (0.0, Some(1e6)));
+        }
     }
 
     /// The callees' time is hardly known, and estimated as more than all of the caller's.
