@@ -69,9 +69,15 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::code::probed::{MakeError, Reach};
+use wasm_jit_codegen::{NoValue, Wanted};
+
+use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
+
+mod native;
+
+pub use native::{Bound, NativeFn, NativeFunction, Values};
 
 /// A place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +110,13 @@ pub enum Kind {
     Empty,
     /// Counts how often control comes to its place, in all instances of the module.
     Count,
+    /// Calls a function of the host.
+    Native {
+        /// The function.
+        function: NativeFn,
+        /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
 }
 
 /// A probe that is to be made.
@@ -147,6 +160,35 @@ pub enum ProbeError {
         /// What is wrong.
         reason: String,
     },
+    /// A value cannot be passed to the probe's function: it does not exist, or the code does not
+    /// keep it.
+    #[error("{value:?} has no value at offset {offset:#x} of the body of function {function}: {reason}")]
+    Value {
+        /// The value that was asked for.
+        value: Bound,
+        /// The function.
+        function: u32,
+        /// The offset that was given; 0 for the entry.
+        offset: u32,
+        /// Why.
+        reason: ValueError,
+    },
+    /// The number of values differs from the number of the function's parameters.
+    #[error("the function of the probe has {parameters} parameters, but there are {values} values")]
+    Parameters {
+        /// Of the function.
+        parameters: usize,
+        /// Of the probe.
+        values: usize,
+    },
+    /// The stubs of the module's probes have reached the limit of their memory. There are too many
+    /// probes that call functions, or too many different orders in which they were activated.
+    #[error("the stubs of the module's probes take more than {limit} bytes")]
+    StubMemory {
+        /// The limit for probes that are switched on. To switch probes off, as much again may be
+        /// used.
+        limit: usize,
+    },
     /// The system refuses addresses for counters.
     #[error("no addresses for counters: {source}")]
     Memory {
@@ -158,12 +200,31 @@ pub enum ProbeError {
     Patch(#[from] wordpatch::Error),
 }
 
+/// Why a value does not exist at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The function has fewer parameters and locals.
+    #[error("the function has fewer locals")]
+    NoLocal,
+    /// The stack has fewer operands.
+    #[error("the stack has fewer operands")]
+    NoOperand,
+    /// No later instruction accesses the local, so the compiled code does not keep its value.
+    #[error("no later instruction accesses the local, and its value is not kept")]
+    Dead,
+    /// The instruction is no load, store or atomic operation.
+    #[error("the instruction does not access a memory at an address")]
+    NoAccess,
+}
+
 impl From<MakeError> for ProbeError {
     fn from(error: MakeError) -> Self {
         match error {
             MakeError::Compile(error) => Self::compile(&error),
             MakeError::Code(error) => Self::Patch(error),
             MakeError::Counters(source) => Self::Memory { source },
+            MakeError::StubMemory { limit } => Self::StubMemory { limit },
         }
     }
 }
@@ -221,7 +282,12 @@ impl Module {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
         let start = image.function(function).wasm_start;
-        let wanted: Vec<(u32, bool)> = specs
+        let offset = |spec: &ProbeSpec| match spec.location.place {
+            Place::Entry => 0,
+            Place::Instruction { offset } => offset,
+        };
+        let mut body = native::Body::of(image, function);
+        let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
                 let position = match spec.location.place {
@@ -230,10 +296,18 @@ impl Module {
                     Place::Instruction { offset: 0 } => u32::MAX,
                     Place::Instruction { offset } => start.saturating_add(offset),
                 };
-                (position, spec.kind == Kind::Count)
+                let what = match &spec.kind {
+                    Kind::Empty => RequestedKind::Nothing,
+                    Kind::Count => RequestedKind::Count,
+                    Kind::Native { function, values } => {
+                        body.call(*function, values, spec.location, position)?
+                    }
+                };
+                Ok(Request { position, what })
             })
             .collect();
-        let made = match image.make_probes(function, &wanted) {
+        let valid: Vec<Request> = requests.iter().flatten().cloned().collect();
+        let made = match image.make_probes(function, &valid) {
             Ok(made) => made,
             Err(error) => {
                 // The error goes to the first, its text to the others.
@@ -243,15 +317,25 @@ impl Module {
                 return std::iter::once(Err(error.into())).chain(others).collect();
             }
         };
-        let handles = made.into_iter().zip(specs).map(|((reach, number), spec)| {
-            let offset = match spec.location.place {
-                Place::Entry => 0,
-                Place::Instruction { offset } => offset,
-            };
-            match reach {
-                Reach::Yes => Ok(Probe { image: image.clone(), number, spec: *spec }),
-                Reach::No => Err(ProbeError::NoInstruction { function, offset }),
-                Reach::Unreachable => Err(ProbeError::Unreachable { function, offset }),
+        let mut made = made.into_iter();
+        let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
+            request?;
+            let offset = offset(spec);
+            match made.next().expect("one for each request") {
+                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec }),
+                Err(NoProbe::NoInstruction) => Err(ProbeError::NoInstruction { function, offset }),
+                Err(NoProbe::Unreachable) => Err(ProbeError::Unreachable { function, offset }),
+                Err(NoProbe::NoValue(wanted, reason)) => {
+                    let value = match wanted {
+                        Wanted::Local(index) => Bound::Local(index),
+                        Wanted::Operand(depth) => Bound::Operand(depth),
+                    };
+                    let reason = match reason {
+                        NoValue::NotThere => ValueError::NoOperand,
+                        NoValue::Dead => ValueError::Dead,
+                    };
+                    Err(ProbeError::Value { value, function, offset, reason })
+                }
             }
         });
         handles.collect()

@@ -137,6 +137,9 @@ pub struct VmContext {
 /// Offset of the address of the instance's counters, which lies in front of its context: quadwords
 /// that stubs add to. Not read before there is a stub.
 pub const COUNTERS: i32 = -8;
+/// Offset of a quadword in front of the context, in which versions with sites keep an operand that
+/// would otherwise be in no register or slot, from a site until its instruction has been executed.
+pub const SETTLED: i32 = -16;
 /// Offset of [`VmContext::store`].
 pub const STORE: i32 = offset_of!(VmContext, store) as i32;
 /// Offset of [`VmContext::memory0`].

@@ -34,9 +34,14 @@ pub enum Sites {
     /// None.
     #[default]
     None,
-    /// These, in ascending order.
-    At(Box<[u32]>),
-    /// All that can be reached.
+    /// Some, in ascending order.
+    At {
+        /// These instructions.
+        positions: Box<[u32]>,
+        /// Those of them whose sites are settled.
+        settled: Box<[u32]>,
+    },
+    /// All that can be reached, and all settled.
     All,
 }
 
@@ -44,13 +49,23 @@ impl Sites {
     pub(super) fn contains(&self, position: u32) -> bool {
         match self {
             Self::None => false,
-            Self::At(positions) => positions.binary_search(&position).is_ok(),
+            Self::At { positions, .. } => positions.binary_search(&position).is_ok(),
+            Self::All => true,
+        }
+    }
+
+    /// Whether the site of an instruction is settled.
+    #[must_use]
+    pub fn settles(&self, position: u32) -> bool {
+        match self {
+            Self::None => false,
+            Self::At { settled, .. } => settled.binary_search(&position).is_ok(),
             Self::All => true,
         }
     }
 
     /// How much one of them may add to the code, with what aligns it.
     pub(super) fn max_bytes_each(&self) -> u32 {
-        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW }
+        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW + super::settle::MAX_BYTES }
     }
 }

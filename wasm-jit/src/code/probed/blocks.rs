@@ -23,12 +23,16 @@ const MAX_ARENAS: usize = 64;
 /// Alignment of blocks: a cache line, as for the code of functions.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// A block of code: its address, and the version of a function that it contains.
+/// A block of code: its addresses, and the version of a function that it contains, or to which its
+/// stub belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub start: usize,
+    pub end: usize,
     pub function: u32,
     pub version: usize,
+    /// The position of the instruction, if the block is the stub of a list of probes.
+    pub stub: Option<u32>,
 }
 
 /// An arena, as readers without locks see it.

@@ -32,38 +32,30 @@
 
 mod blocks;
 pub(crate) mod counters;
+mod stubs;
 mod version;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{CompiledFunction, ENTRY_LENGTH, Position, Positions, Sites, TRANSFER_TRAP};
+use wasm_jit_codegen::{
+    CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP, Value, Wanted,
+};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
-use blocks::{Arenas, Blocks};
-use version::Seen;
+use blocks::{Arenas, Block, Blocks};
+use stubs::{Call, Form, Site, StubMemory, What};
 pub(crate) use version::Version;
+use version::{Seen, SitePlace};
 
 /// Versions of a function, the original counted.
 const VERSIONS: usize = 4;
 
 /// The patches are inside aligned quadwords, whatever the processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
-
-/// What a site does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Nothing.
-    #[default]
-    Off,
-    /// Jumps to a stub that does nothing.
-    Empty,
-    /// Counts.
-    Count,
-}
 
 /// Why a place cannot have a probe, or a probe cannot be switched.
 #[derive(Debug, thiserror::Error)]
@@ -74,16 +66,74 @@ pub(crate) enum MakeError {
     Code(#[from] Error),
     #[error("no addresses for counters: {0}")]
     Counters(io::Error),
+    #[error("the stubs of the module's probes take more than {limit} bytes")]
+    StubMemory { limit: usize },
 }
 
-/// What is known of a place when a probe is asked for there.
+/// A probe that is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The position in the module.
+    pub position: u32,
+    pub what: RequestedKind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RequestedKind {
+    Nothing,
+    Count,
+    Call { function: usize, arguments: Vec<Argument> },
+}
+
+/// An argument of a function that a probe calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Argument {
+    Known(Value),
+    /// A value of the frame, and what is added to it.
+    Of(Wanted, u64),
+}
+
+impl RequestedKind {
+    /// The values of the frame that are asked for.
+    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        let arguments = if let Self::Call { arguments, .. } = self { &arguments[..] } else { &[] };
+        arguments.iter().filter_map(|argument| match argument {
+            Argument::Known(_) => None,
+            Argument::Of(wanted, _) => Some(*wanted),
+        })
+    }
+
+    fn calls(&self) -> bool {
+        matches!(self, Self::Call { .. })
+    }
+
+    /// What a probe does whose values are in these places, in order.
+    fn with_values(&self, values: impl IntoIterator<Item = Value>) -> What {
+        let mut values = values.into_iter();
+        match self {
+            Self::Nothing => What::Nothing,
+            Self::Count => What::Count,
+            Self::Call { function, arguments } => {
+                let argument = |argument: &Argument| match argument {
+                    Argument::Known(value) => *value,
+                    Argument::Of(_, plus) => values.next().expect("one for each").plus(*plus),
+                };
+                let arguments = arguments.iter().map(argument).collect();
+                What::Call(Arc::new(Call { function: *function, arguments }))
+            }
+        }
+    }
+}
+
+/// Why there is no probe at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum NoProbe {
     /// No instruction begins there.
-    No,
+    NoInstruction,
     /// No control comes there.
     Unreachable,
-    Yes,
+    /// A value cannot be had.
+    NoValue(Wanted, NoValue),
 }
 
 /// A function that was asked to be probed: read by signal handlers.
@@ -99,16 +149,6 @@ impl Function {
     fn made(&self) -> usize {
         self.versions.iter().filter(|version| version.get().is_some()).count()
     }
-}
-
-/// A site, in all versions that have it.
-#[derive(Debug, Default)]
-struct Site {
-    cell: u32,
-    form: Form,
-    /// How many probes are here that are on, and how many of these count.
-    active: u32,
-    counting: u32,
 }
 
 /// A function's part of what the lock protects.
@@ -128,7 +168,7 @@ struct FunctionState {
 struct ProbeState {
     function: u32,
     position: u32,
-    counts: bool,
+    what: What,
     active: bool,
     /// What the counter showed when the probe went on.
     base: u64,
@@ -141,6 +181,7 @@ struct Changes {
     /// The image's code, as a place to patch at.
     text: Option<TextRef>,
     arenas: Arenas,
+    stubs: StubMemory,
     functions: HashMap<u32, FunctionState>,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
@@ -169,11 +210,12 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
-    /// The version with sites that the address is in: function, number, version. Atomics only.
-    fn find(&self, image: &CodeImage, pc: usize) -> Option<(u32, usize, &Version)> {
-        let block = self.blocks.find(pc)?;
+    /// The version with sites in which the address is, or to which its stub belongs; and the block.
+    /// Atomics only.
+    fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
+        let block = self.blocks.find(pc).filter(|block| pc < block.end)?;
         let version = self.function(image, block.function)?.versions[block.version].get()?;
-        (pc < version.at(version.stubs_end)).then_some((block.function, block.version, version))
+        Some((block, version))
     }
 }
 
@@ -248,32 +290,65 @@ impl Changes {
     }
 
     /// Gives a site the form that its probes ask for, in all versions.
-    fn apply(&mut self, index: u32, position: u32, function: &Function) -> Result<(), Error> {
-        let site = &self.functions[&index].sites[&position];
+    fn apply(
+        &mut self,
+        image: &Arc<CodeImage>,
+        (index, position): (u32, u32),
+        function: &Function,
+        goes_on: bool,
+    ) -> Result<(), MakeError> {
+        let Self { functions, probes, .. } = self;
+        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
+        let site = site.expect("the site was made");
         let old = site.form;
-        let new = match (site.active, site.counting) {
-            (0, _) => Form::Off,
-            (_, 0) => Form::Empty,
-            _ => Form::Count,
-        };
+        let probe = |number: &usize| &probes[*number].as_ref().expect("it is on").what;
+        let active = std::mem::take(&mut site.active);
+        let new = site.form_of(active.iter().map(probe));
+        site.active = active;
         if new == old {
             return Ok(());
         }
-        let versions: Vec<&Version> = function.versions.iter().filter_map(OnceLock::get).collect();
+        let versions = || function.versions.iter().filter_map(OnceLock::get);
+        for version in versions() {
+            self.make_stub(image, (index, version), position, new, goes_on)?;
+        }
+        let site = &self.functions[&index].sites[&position];
         let store = |old, new| -> Result<(), Error> {
-            for version in &versions {
+            for version in versions() {
                 if let Some(place) = version.place(position) {
-                    self.exchange(version.at(place.code), &place.bytes(old), &place.bytes(new))?;
+                    let bytes = |form| version.bytes(place, form, site);
+                    self.exchange(version.at(place.code), &bytes(old), &bytes(new))?;
                 }
             }
             Ok(())
         };
         if let Err(error) = store(old, new) {
             let _ = store(new, old);
-            return Err(error);
+            return Err(error.into());
         }
         self.site(index, position).form = new;
         Ok(())
+    }
+
+    /// Makes the stub of a form in a version, if it is one of a list.
+    fn make_stub(
+        &mut self,
+        image: &Arc<CodeImage>,
+        (index, version): (u32, &Version),
+        position: u32,
+        form: Form,
+        goes_on: bool,
+    ) -> Result<(), MakeError> {
+        let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
+        let Self { functions, stubs, arenas, .. } = self;
+        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
+        let site = site.expect("the site was made");
+        let memory = (stubs, arenas, &image.probed().blocks);
+        let made = stubs::make_stub(image, (index, version), place, (site, list), goes_on, memory);
+        if made.is_err() {
+            site.forget_last_list();
+        }
+        made
     }
 
     fn state(&mut self, index: u32) -> &mut FunctionState {
@@ -290,14 +365,15 @@ impl Changes {
 }
 
 impl CodeImage {
-    /// The version with sites that the address is in, with its function and number. Atomics only.
-    fn sited_at(&self, pc: usize) -> Option<(u32, usize, &Version)> {
+    /// The version with sites in which the address is, or to which its stub belongs; and the block.
+    /// Atomics only.
+    fn sited_at(&self, pc: usize) -> Option<(Block, &Version)> {
         self.probed.get()?.find(self, pc)
     }
 
     /// The version with sites that the address is in, with its function. Atomics only.
     pub(crate) fn version_at(&self, pc: usize) -> Option<(u32, &Version)> {
-        self.sited_at(pc).map(|(function, _, version)| (function, version))
+        self.sited_at(pc).map(|(block, version)| (block.function, version))
     }
 
     /// Where the mapped code ends that the address is in.
@@ -336,17 +412,22 @@ impl CodeImage {
 
     /// A number for the version of a function's code that the address is in; 0 is the original.
     pub(crate) fn version_number(&self, pc: usize) -> usize {
-        self.sited_at(pc).map_or(0, |(_, number, _)| number)
+        self.sited_at(pc).map_or(0, |(block, _)| block.version)
     }
 
     /// The position of the instruction whose stub the address is in.
     pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
-        self.sited_at(pc)?.2.stub_at(pc)
+        let (block, version) = self.sited_at(pc)?;
+        block.stub.or_else(|| version.stub_at(pc))
     }
 
-    /// Where the entry is executed, and the body, of the version that the address is in.
+    /// Where the entry is executed, and the body, of the version that the address is in. In a stub,
+    /// the frame is complete: it counts as a body.
     pub(crate) fn prologue_at(&self, pc: usize) -> Option<(usize, usize)> {
-        if let Some((_, _, version)) = self.sited_at(pc) {
+        if let Some((block, version)) = self.sited_at(pc) {
+            if block.stub.is_some() {
+                return Some((block.start, block.start));
+            }
             return Some((version.at(version.entry), version.at(version.body)));
         }
         let function = self.function(self.function_at(pc)?);
@@ -358,7 +439,7 @@ impl CodeImage {
     /// # Errors
     /// As [`CodeImage::observe`].
     pub(crate) fn positions_at(&self, pc: usize, function: u32) -> Result<Vec<Position>, ObserveError> {
-        let Some((_, _, version)) = self.sited_at(pc) else { return self.positions(function) };
+        let Some((_, version)) = self.sited_at(pc) else { return self.positions(function) };
         let mut positions = Positions::default();
         let (_, again) = self.compile_again(function, &version.sites, &mut positions)?;
         let is_same =
@@ -374,16 +455,15 @@ impl CodeImage {
         self.probed().changes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes probes in a function, off: for each position of the module, and whether it counts.
-    /// Gives for each what the place is, with the number of the probe if it can have one.
+    /// Makes probes in a function, off. Gives for each its number, or why there is none.
     ///
     /// # Errors
     /// None is made.
     pub(crate) fn make_probes(
         self: &Arc<Self>,
         index: u32,
-        wanted: &[(u32, bool)],
-    ) -> Result<Vec<(Reach, usize)>, MakeError> {
+        requests: &[Request],
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
         self.counters.enable(8 * code as usize).map_err(MakeError::Counters)?;
@@ -394,51 +474,78 @@ impl CodeImage {
             changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
         }
         let mut seen = Seen::default();
+        for request in requests.iter().filter(|request| request.what.calls()) {
+            seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
+        }
         let compiled = self.observe(index, &mut seen)?;
         let entry = self.function(index).wasm_start;
-        let mut reach: HashMap<u32, Reach> = HashMap::from([(entry, Reach::Yes)]);
-        for (_, position, reachable) in &seen.instructions {
-            reach.insert(*position, if *reachable { Reach::Yes } else { Reach::Unreachable });
+        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
+        reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
+        // Values of one place follow each other in the order of its requests.
+        let mut values: HashMap<u32, std::slice::Iter<'_, Result<Value, NoValue>>> =
+            seen.found.iter().map(|(position, (_, values))| (*position, values.iter())).collect();
+        let mut what = |request: &Request| -> Result<What, NoProbe> {
+            match reach.get(&request.position) {
+                None => return Err(NoProbe::NoInstruction),
+                Some(false) => return Err(NoProbe::Unreachable),
+                Some(true) => {}
+            }
+            let mut found = Vec::new();
+            for wanted in request.what.wanted() {
+                let value = values.get_mut(&request.position).and_then(Iterator::next);
+                found.push((wanted, *value.expect("the place was shown")));
+            }
+            let values: Result<Vec<Value>, NoProbe> = found
+                .into_iter()
+                .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
+                .collect();
+            Ok(request.what.with_values(values?))
+        };
+        let made: Vec<Result<(u32, What), NoProbe>> =
+            requests.iter().map(|request| Ok((request.position, what(request)?))).collect();
+        let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
+        for (position, what) in made.iter().flatten() {
+            *positions.entry(*position).or_default() |= matches!(what, What::Call(_));
         }
-        let reach = |position: &u32| reach.get(position).copied().unwrap_or(Reach::No);
-        let positions: BTreeSet<u32> =
-            wanted.iter().map(|(position, _)| *position).filter(|at| reach(at) == Reach::Yes).collect();
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
             let function = slot.get_or_init(Box::default);
             function.versions[0].get_or_init(|| Version::original(self, index, &compiled, &seen));
             self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
         }
-        let mut make = |(position, counts): &(u32, bool)| {
-            let reach = reach(position);
-            if reach != Reach::Yes {
-                return (reach, 0);
+        let mut add = |made: Result<(u32, What), NoProbe>| {
+            let (position, what) = made?;
+            if let Some((state, _)) = seen.found.get(&position) {
+                changes.site(index, position).state = Some(*state);
             }
-            changes.functions.entry(index).or_default().probes += 1;
-            let (position, counts) = (*position, *counts);
-            let probe = ProbeState { function: index, position, counts, active: false, base: 0, counted: 0 };
+            changes.state(index).probes += 1;
+            let probe = ProbeState { function: index, position, what, active: false, base: 0, counted: 0 };
             let number = changes.free.pop().unwrap_or(changes.probes.len());
             if number == changes.probes.len() {
                 changes.probes.push(None);
             }
             changes.probes[number] = Some(probe);
-            (reach, number)
+            Ok(number)
         };
-        Ok(wanted.iter().map(&mut make).collect())
+        Ok(made.into_iter().map(&mut add).collect())
     }
 
-    /// Makes a version that has these sites, unless the last one has them.
+    /// Makes a version that has these sites, settled where that is said, unless the last one has
+    /// them.
     fn lay_out(
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        positions: &BTreeSet<u32>,
+        positions: &BTreeMap<u32, bool>,
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
         let count = function.made();
         let last = function.versions[count - 1].get().expect("the last that there is");
-        if positions.iter().all(|position| last.place(*position).is_some()) {
+        let has = |(position, settled): (&u32, &bool)| {
+            last.place(*position).is_some() && (!settled || last.sites.settles(*position))
+        };
+        if positions.iter().all(has) {
             return Ok(());
         }
         let state = changes.functions.entry(index).or_default();
@@ -455,22 +562,27 @@ impl CodeImage {
             self.add_counters(state, all);
             Sites::All
         } else {
-            let used: BTreeSet<u32> = changes
-                .probes
-                .iter()
-                .flatten()
-                .filter(|probe| probe.function == index)
-                .map(|probe| probe.position)
-                .chain(positions.iter().copied())
-                .collect();
-            self.add_counters(state, used.iter().copied());
-            Sites::At(used.into_iter().collect())
+            let mut used = positions.clone();
+            for probe in changes.probes.iter().flatten().filter(|probe| probe.function == index) {
+                *used.entry(probe.position).or_default() |= matches!(probe.what, What::Call(_));
+            }
+            self.add_counters(state, used.keys().copied());
+            let settled = used.iter().filter(|(_, settled)| **settled);
+            Sites::At {
+                settled: settled.map(|(position, _)| *position).collect(),
+                positions: used.keys().copied().collect(),
+            }
         };
         let memory = (&mut changes.arenas, &self.probed().blocks);
-        let version = Version::with_sites(self, index, sites, original, &state.sites, memory)?;
-        let block = version.block(index, count);
+        let version = Version::with_sites(self, (index, count), sites, original, &state.sites, memory)?;
+        // Nothing finds a version before it is complete, so its block comes before those of stubs.
+        self.probed().blocks.push(version.block(index));
+        if let Err(error) = changes.equip(self, index, &version) {
+            let state = changes.state(index);
+            state.sites.values_mut().for_each(|site| site.forget_stubs(count));
+            return Err(error);
+        }
         let _ = function.versions[count].set(version);
-        self.probed().blocks.push(block);
         if function.current.load(Ordering::Relaxed) != 0 {
             changes.change_version(index, function, count)?;
         }
@@ -488,23 +600,24 @@ impl CodeImage {
     ///
     /// # Errors
     /// It stays off.
-    pub(crate) fn activate_probe(&self, number: usize) -> Result<(), Error> {
+    pub(crate) fn activate_probe(self: &Arc<Self>, number: usize) -> Result<(), MakeError> {
         let changes = &mut *self.changes();
-        let &mut ProbeState { function: index, position, counts, active, .. } = changes.probe(number);
+        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if active {
             return Ok(());
         }
         let function = self.probed().function(self, index).expect("the function is probed");
-        changes.switch(index, position, counts, true);
+        changes.site(index, position).active.push(number);
         let last = function.made() - 1;
         let before = self.counters.total(changes.site(index, position).cell);
-        let on = changes.apply(index, position, function);
-        let on = on.and_then(|()| changes.change_version(index, function, last));
+        let on = changes.apply(self, (index, position), function, true);
+        let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
-            changes.switch(index, position, counts, false);
-            let _ = changes.apply(index, position, function);
+            changes.site(index, position).active.pop();
+            let _ = changes.apply(self, (index, position), function, false);
             return on;
         }
+        changes.state(index).active += 1;
         let probe = changes.probe(number);
         (probe.active, probe.base) = (true, before);
         Ok(())
@@ -515,7 +628,7 @@ impl CodeImage {
     ///
     /// # Errors
     /// It stays on.
-    pub(crate) fn deactivate_probe(&self, number: usize, settle: bool) -> Result<(), Error> {
+    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<(), MakeError> {
         let changes = &mut *self.changes();
         self.deactivate(changes, number)?;
         let index = changes.probe(number).function;
@@ -526,21 +639,24 @@ impl CodeImage {
         Ok(())
     }
 
-    fn deactivate(&self, changes: &mut Changes, number: usize) -> Result<(), Error> {
-        let &mut ProbeState { function: index, position, counts, active, .. } = changes.probe(number);
+    fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
+        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if !active {
             return Ok(());
         }
         let function = self.probed().function(self, index).expect("the function is probed");
-        changes.switch(index, position, counts, false);
-        if let Err(error) = changes.apply(index, position, function) {
-            changes.switch(index, position, counts, true);
+        let site = changes.site(index, position);
+        let place = site.active.iter().position(|active| *active == number).expect("it is on");
+        site.active.remove(place);
+        if let Err(error) = changes.apply(self, (index, position), function, false) {
+            changes.site(index, position).active.insert(place, number);
             return Err(error);
         }
+        changes.state(index).active -= 1;
         let total = self.counters.total(changes.site(index, position).cell);
         let probe = changes.probe(number);
         probe.active = false;
-        if probe.counts {
+        if probe.what == What::Count {
             probe.counted = probe.counted.wrapping_add(total.wrapping_sub(probe.base));
         }
         Ok(())
@@ -549,8 +665,8 @@ impl CodeImage {
     /// What a probe has counted.
     pub(crate) fn probe_count(&self, number: usize) -> u64 {
         let changes = &mut *self.changes();
-        let &mut ProbeState { function, position, counts, active, base, counted } = changes.probe(number);
-        if !(counts && active) {
+        let &mut ProbeState { function, position, ref what, active, base, counted } = changes.probe(number);
+        if !(*what == What::Count && active) {
             return counted;
         }
         let total = self.counters.total(changes.site(function, position).cell);
@@ -558,7 +674,7 @@ impl CodeImage {
     }
 
     /// Removes a probe. A function without any goes back to its original.
-    pub(crate) fn remove_probe(&self, number: usize) {
+    pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
         let changes = &mut *self.changes();
         // A site that cannot be patched, as in a forked child, stays as it is.
         let _ = self.deactivate(changes, number);
@@ -574,16 +690,17 @@ impl CodeImage {
 }
 
 impl Changes {
-    /// Counts a probe of a site among those that are on, or no more.
-    fn switch(&mut self, index: u32, position: u32, counts: bool, on: bool) {
-        let add = |count: &mut u32, by: bool| match on {
-            true => *count += u32::from(by),
-            false => *count -= u32::from(by),
-        };
-        let site = self.site(index, position);
-        add(&mut site.active, true);
-        add(&mut site.counting, counts);
-        let state = self.state(index);
-        state.active = if on { state.active + 1 } else { state.active - 1 };
+    /// Gives the sites of a version, which are off, the forms that they have in the others.
+    fn equip(&mut self, image: &Arc<CodeImage>, index: u32, version: &Version) -> Result<(), MakeError> {
+        for place in &version.places {
+            let form = self.site(index, place.position).form;
+            if form == Form::Off {
+                continue;
+            }
+            self.make_stub(image, (index, version), place.position, form, true)?;
+            let bytes = version.bytes(place, form, &self.functions[&index].sites[&place.position]);
+            self.exchange(version.at(place.code), &SitePlace::off(), &bytes)?;
+        }
+        Ok(())
     }
 }

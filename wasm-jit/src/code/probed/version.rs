@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, Limit, Observer, Position, SITE_LENGTH, SITE_OFF, Sites, State,
-    counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF, SiteState,
+    Sites, State, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
+use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
-use super::{Form, MakeError, Site};
+use super::stubs::{Form, Site};
 use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
 /// What an observer is shown of a version.
@@ -30,6 +31,10 @@ pub(super) struct Seen {
     sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
     points: Vec<u32>,
+    /// The values that are asked for, by position.
+    pub wanted: BTreeMap<u32, Vec<Wanted>>,
+    /// The state at these positions, and where the values are, in the same order.
+    pub found: BTreeMap<u32, (SiteState, Vec<Result<Value, NoValue>>)>,
 }
 
 impl Observer for Seen {
@@ -41,6 +46,13 @@ impl Observer for Seen {
 
     fn site(&mut self, site: Position, state: &State<'_>) {
         self.sites.push((site, state.at_site()));
+    }
+
+    fn place(&mut self, wasm: u32, state: &State<'_>) {
+        if let Some(wanted) = self.wanted.get(&wasm) {
+            let values = wanted.iter().map(|wanted| state.value(*wanted)).collect();
+            self.found.insert(wasm, (state.site_state(), values));
+        }
     }
 
     fn transfer(&mut self, code: u32) {
@@ -60,14 +72,9 @@ pub(super) struct SitePlace {
 }
 
 impl SitePlace {
-    /// The bytes of the site in one of its forms.
-    pub(super) fn bytes(&self, form: Form) -> Bytes {
-        let target = match form {
-            Form::Off => return Bytes::new(&SITE_OFF).expect("five bytes"),
-            Form::Empty => self.back,
-            Form::Count => self.stub,
-        };
-        jump(self.code as usize, target as usize)
+    /// The bytes of the site while it has no probe.
+    pub(super) fn off() -> Bytes {
+        Bytes::new(&SITE_OFF).expect("five bytes")
     }
 }
 
@@ -76,9 +83,27 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
     Bytes::new(&site_jump(from, to)).expect("five bytes")
 }
 
+impl Version {
+    /// The bytes of a site of this version in one of its forms.
+    pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site) -> Bytes {
+        let at = self.at(place.code);
+        match form {
+            Form::Off => SitePlace::off(),
+            Form::Empty => jump(at, self.at(place.back)),
+            Form::Count => jump(at, self.at(place.stub)),
+            Form::List(list) => match site.lists[list as usize].stubs[self.number] {
+                0 => self.bytes(place, site.lists[list as usize].without_calls(), site),
+                stub => jump(at, stub),
+            },
+        }
+    }
+}
+
 /// A version of a function, which never moves or changes but for patches.
 #[derive(Debug)]
 pub(crate) struct Version {
+    /// 0 is the original.
+    pub(super) number: usize,
     /// What the offsets are from.
     pub(super) base: usize,
     pub entry: u32,
@@ -120,6 +145,7 @@ impl Version {
             unsafe { image.at(*offset).read_volatile() }
         };
         Self {
+            number: 0,
             base: image.memory().address(),
             entry: first.entry,
             body: first.body,
@@ -136,11 +162,11 @@ impl Version {
         }
     }
 
-    /// Compiles a function with sites, and puts the code in its place. Its sites have the forms
-    /// that `site` says; nothing leads to it yet.
+    /// Compiles a function with sites, which are off, and puts the code in its place. Nothing leads
+    /// to it yet.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
-        function: u32,
+        (function, number): (u32, usize),
         sites: Sites,
         original: (&CompiledFunction, &Seen),
         site: &BTreeMap<u32, Site>,
@@ -173,14 +199,11 @@ impl Version {
         for (at, back) in back_jumps {
             relative(&mut code, at, base + back as usize);
         }
-        for place in &places {
-            let bytes = place.bytes(site[&place.position].form);
-            code[place.code as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
         Ok(Self {
+            number,
             base,
             entry: compiled.entry,
             body: compiled.body,
@@ -202,8 +225,9 @@ impl Version {
         self.base + offset as usize
     }
 
-    pub(super) fn block(&self, function: u32, version: usize) -> Block {
-        Block { start: self.base, function, version }
+    pub(super) fn block(&self, function: u32) -> Block {
+        let end = self.at(self.stubs_end);
+        Block { start: self.base, end, function, version: self.number, stub: None }
     }
 
     /// The number of the transfer point at the address; of several, the last.
