@@ -2,6 +2,7 @@
 //! others run the code.
 
 mod behaviour;
+mod calls;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;

@@ -8,6 +8,7 @@ use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Bound, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError, Values};
 use wasm_jit::{Engine, Module, Val};
 
+use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::Counted;
 use super::{Outcome, location, outcome, programs, values};
 
@@ -158,6 +159,81 @@ fn reference(
         (*place, record as u64)
     };
     (outcome, all.iter().enumerate().map(record).collect())
+}
+
+/// Compares the records of probes that were active for one run with those of the rewritten module.
+fn check(
+    bytes: &[u8],
+    places: &HashMap<Counted, values::Place>,
+    chosen: &HashMap<Counted, Vec<values::Candidate>>,
+    module: &Module,
+    probes: &[Recording],
+) {
+    let (expected, records) = reference(bytes, places, chosen);
+    assert_eq!(outcome(module).0, expected);
+    for Recording { place, record, .. } in probes {
+        assert_eq!(record.values(), records[place], "{place:x?} {:?}", chosen[place]);
+    }
+}
+
+/// A load, or any other instruction, that traps does so before the next probe fires.
+#[test]
+fn probes_fire_before_traps_and_not_after() {
+    for body in TRAPPING {
+        if body.contains("call $inner") {
+            // How deep the recursion gets depends on the size of the frames.
+            continue;
+        }
+        let bytes = trapping(body);
+        for seed in 0..20 {
+            let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+            let places = values::places(&bytes);
+            let (chosen, probes) = record_everywhere(&module, &places, &mut SmallRng::seed_from_u64(seed));
+            for recording in &probes {
+                recording.probe.activate().unwrap();
+            }
+            check(&bytes, &places, &chosen, &module, &probes);
+        }
+    }
+}
+
+/// The probes of a function are made one by one, while those before them are on, and with counters
+/// at the same places.
+#[test]
+fn probes_with_values_are_added_to_versions_that_run() {
+    for seed in 0..20 {
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+        let places = values::places(&bytes);
+        let mut random = SmallRng::seed_from_u64(seed);
+        let (mut chosen, mut probes, mut counters) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut sorted: Vec<&Counted> = places.keys().collect();
+        sorted.sort();
+        for place in sorted.into_iter().filter(|(_, at)| at.is_none_or(|at| at % 4 == 0)) {
+            let one = HashMap::from([(*place, places[place].clone())]);
+            let (values, made) = record_everywhere(&module, &one, &mut random);
+            let spec = ProbeSpec { location: location(&module, *place), kind: Kind::Count };
+            let counter = || module.probe(spec);
+            let before = random.random_range(0..2) == 0;
+            if before {
+                counters.extend(counter().ok().map(|counter| (*place, counter)));
+                counters.last().map(|(_, counter)| counter.activate().unwrap());
+            }
+            made.iter().for_each(|recording| recording.probe.activate().unwrap());
+            if !before {
+                counters.extend(counter().ok().map(|counter| (*place, counter)));
+                counters.last().map(|(_, counter)| counter.activate().unwrap());
+            }
+            probes.extend(made);
+            chosen.extend(values);
+        }
+        check(&bytes, &places, &chosen, &module, &probes);
+        for (place, counter) in &counters {
+            if let Some(recording) = probes.iter().find(|recording| recording.place == *place) {
+                assert_eq!(counter.count(), recording.record.count.load(Ordering::Relaxed));
+            }
+        }
+    }
 }
 
 /// Every operand, local and address that a probe gets is that of the program.

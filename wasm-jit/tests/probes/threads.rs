@@ -10,7 +10,7 @@ use wasm_jit::{Engine, Instance, Module, Store};
 use super::{Outcome, call_main, outcome, probes_everywhere, programs, reference};
 
 /// Loops, branches, calls, recursion, comparisons fused with branches, loads fused with additions.
-const PROGRAM: &str = r#"(module
+pub(crate) const PROGRAM: &str = r#"(module
     (memory (export "memory") 1)
     (func $leaf (param $x i32) (result i32)
         (i32.xor (i32.mul (local.get $x) (i32.const 31)) (i32.load (i32.and (local.get $x) (i32.const 1020)))))

@@ -14,10 +14,17 @@
 //!     mov rax, function
 //!     call rax
 //!
+//!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
+//!     mov r11, [r11 + REQUESTS]
+//!     cmp dword [r11], 0
+//!     jne interrupt
 //! flags from [rsp + n]
 //! mov register, [rsp + n]
 //! lea rsp, [rsp + SAVED + 128]
 //! jmp back
+//! interrupt:
+//! ud2                              the handler raises, or continues
+//! jmp to the flags
 //! ```
 //!
 //! Arguments are read from the saved registers, not from the registers, so every function of the
@@ -25,7 +32,9 @@
 //! `r14`, `r15`, `rbp` and the other callee-saved registers keep their values throughout. The stack
 //! is aligned to 16 bytes, as `rsp` is in every function's body.
 //!
-//! Such a stub requires a settled site: no load is pending. No instruction of it can trap.
+//! Such a stub requires a settled site: no load is pending. No instruction of it can trap, except
+//! for the UD2. The check makes interrupts take effect when a function has returned, however much
+//! of the time is spent in functions, where signals have no effect.
 
 use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
@@ -33,7 +42,7 @@ use super::settle::SETTLED;
 use super::state::Flag;
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
-use crate::vmctx::COUNTERS;
+use crate::vmctx::{COUNTERS, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
 
 /// Arguments of the C convention that are in registers.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
@@ -148,6 +157,12 @@ pub fn list_stub<'a>(
             }
         }
     }
+    asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov(true, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
+    asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, 0), 0);
+    let (interrupt, go_on) = (asm.new_label(), asm.new_label());
+    asm.jcc(Cond::NotEqual, interrupt);
+    asm.bind(go_on);
     if state.needs_flags {
         asm.mov(true, Reg::RAX, Mem::base(Reg::RSP, saved.flags));
         asm.flags_from_rax();
@@ -163,6 +178,9 @@ pub fn list_stub<'a>(
     }
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
+    asm.bind(interrupt);
+    asm.ud2(INTERRUPT_CHECK);
+    asm.jmp(go_on);
     ListStub { code, back }
 }
 
