@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("profiler/cli", &["profiler"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
-    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];

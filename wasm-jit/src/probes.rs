@@ -71,6 +71,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Wanted};
 
+use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
@@ -86,6 +87,26 @@ pub struct Location {
     pub function: u32,
     /// Where in the function.
     pub place: Place,
+}
+
+impl Location {
+    /// The offset from the start of the function's body; 0 for the entry.
+    fn offset(self) -> u32 {
+        match self.place {
+            Place::Entry => 0,
+            Place::Instruction { offset } => offset,
+        }
+    }
+
+    /// The position in the module, if the function's body starts at `start`.
+    fn position(self, start: u32) -> u32 {
+        match self.place {
+            Place::Entry => start,
+            // The entry's position is that of no instruction.
+            Place::Instruction { offset: 0 } => u32::MAX,
+            Place::Instruction { offset } => start.saturating_add(offset),
+        }
+    }
 }
 
 /// A place in a function.
@@ -195,6 +216,9 @@ pub enum ProbeError {
         /// Why.
         source: io::Error,
     },
+    /// There is no id for the place.
+    #[error(transparent)]
+    Id(fastinst::Error),
     /// Code cannot be placed, or cannot be patched, as in a forked child.
     #[error(transparent)]
     Patch(#[from] wordpatch::Error),
@@ -230,6 +254,25 @@ impl From<MakeError> for ProbeError {
 }
 
 impl ProbeError {
+    fn of_place(refused: NoProbe, location: Location) -> Self {
+        let (function, offset) = (location.function, location.offset());
+        match refused {
+            NoProbe::NoInstruction => Self::NoInstruction { function, offset },
+            NoProbe::Unreachable => Self::Unreachable { function, offset },
+            NoProbe::NoValue(wanted, reason) => {
+                let value = match wanted {
+                    Wanted::Local(index) => Bound::Local(index),
+                    Wanted::Operand(depth) => Bound::Operand(depth),
+                };
+                let reason = match reason {
+                    NoValue::NotThere => ValueError::NoOperand,
+                    NoValue::Dead => ValueError::Dead,
+                };
+                Self::Value { value, function, offset, reason }
+            }
+        }
+    }
+
     fn compile(error: &ObserveError) -> Self {
         Self::Compile { reason: error.to_string() }
     }
@@ -276,26 +319,53 @@ impl Module {
         self.probes_in(spec.location.function, &[spec]).pop().expect("one for one")
     }
 
+    /// The id of a place as a probe of fastinst, which is announced to the discovery callbacks when
+    /// it is new.
+    ///
+    /// [`fastinst::activate`] makes the place call a function, with the id, the address of the site
+    /// and a number that identifies the running instance ([`Bound::Context`]), as one more probe of
+    /// the place, in the order of activation; [`fastinst::deactivate`] ends that. If the probe is
+    /// already active, only its function changes. Both take the lock of the module's probes, may
+    /// allocate, and are not async-signal-safe. The function's contract is that of
+    /// [`NativeFn::new`].
+    ///
+    /// The metadata have the provider `wasm`, the names of the module and the function, and the
+    /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
+    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at instructions
+    /// `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
+    /// far.
+    ///
+    /// Ids end with the module's code: fastinst then returns
+    /// [`Retired`](fastinst::Error::Retired). Until then, their functions do not return to their
+    /// original code.
+    ///
+    /// # Errors
+    /// Those of making probes; [`ProbeError::Id`] if there are no more ids, or inside a discovery
+    /// callback.
+    pub fn probe_id(&self, location: Location) -> Result<fastinst::ProbeId, ProbeError> {
+        let (image, Location { function, .. }) = (self.code(), location);
+        if !image.indices().contains(&function) {
+            return Err(ProbeError::NoFunction { function });
+        }
+        let id = image.probe_id(function, location.position(image.function(function).wasm_start));
+        id.map_err(|error| match error {
+            NoId::Place(refused) => ProbeError::of_place(refused, location),
+            NoId::Make(error) => error.into(),
+            NoId::Ids(error) => ProbeError::Id(error),
+        })
+    }
+
     fn probes_in(&self, function: u32, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let image = self.code();
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
         let start = image.function(function).wasm_start;
-        let offset = |spec: &ProbeSpec| match spec.location.place {
-            Place::Entry => 0,
-            Place::Instruction { offset } => offset,
-        };
         let mut body = native::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
-                let position = match spec.location.place {
-                    Place::Entry => start,
-                    // The entry's position is that of no instruction.
-                    Place::Instruction { offset: 0 } => u32::MAX,
-                    Place::Instruction { offset } => start.saturating_add(offset),
-                };
+                let position = spec.location.position(start);
                 let what = match &spec.kind {
                     Kind::Empty => RequestedKind::Nothing,
                     Kind::Count => RequestedKind::Count,
@@ -320,22 +390,9 @@ impl Module {
         let mut made = made.into_iter();
         let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
             request?;
-            let offset = offset(spec);
             match made.next().expect("one for each request") {
                 Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec }),
-                Err(NoProbe::NoInstruction) => Err(ProbeError::NoInstruction { function, offset }),
-                Err(NoProbe::Unreachable) => Err(ProbeError::Unreachable { function, offset }),
-                Err(NoProbe::NoValue(wanted, reason)) => {
-                    let value = match wanted {
-                        Wanted::Local(index) => Bound::Local(index),
-                        Wanted::Operand(depth) => Bound::Operand(depth),
-                    };
-                    let reason = match reason {
-                        NoValue::NotThere => ValueError::NoOperand,
-                        NoValue::Dead => ValueError::Dead,
-                    };
-                    Err(ProbeError::Value { value, function, offset, reason })
-                }
+                Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
             }
         });
         handles.collect()
@@ -361,7 +418,8 @@ impl Probe {
     /// # Errors
     /// [`ProbeError::Patch`]: it stays on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
-        Ok(self.image.deactivate_probe(self.number, false)?)
+        self.image.deactivate_probe(self.number, false)?;
+        Ok(())
     }
 
     /// How often control has come to its place while it was on, in all instances, those included
@@ -392,6 +450,9 @@ pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Resu
 /// to their original code: at the entry by the next call, elsewhere when a loop is repeated or a
 /// call returns.
 pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
-    let deactivate = |probe: &Probe| Ok(probe.image.deactivate_probe(probe.number, true)?);
+    let deactivate = |probe: &Probe| {
+        probe.image.deactivate_probe(probe.number, true)?;
+        Ok(())
+    };
     probes.into_iter().map(deactivate).collect()
 }

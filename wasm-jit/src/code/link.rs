@@ -13,6 +13,7 @@ use wasm_jit_codegen::{
 use wordpatch::code_memory::CodeBuffer;
 
 use super::probed::counters::Counters;
+use super::probed::ids::Ids;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
 
@@ -126,6 +127,7 @@ impl ImageLinker {
             _registered: None,
             probed: OnceLock::new(),
             counters: Counters::default(),
+            ids: Ids::default(),
             memory,
             layout: VmLayout::new(&module),
             module,

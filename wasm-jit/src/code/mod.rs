@@ -45,6 +45,8 @@ pub(crate) struct CodeImage {
     /// Made with the first probe.
     probed: OnceLock<Box<probed::Probed>>,
     pub counters: probed::counters::Counters,
+    /// Retired with the image.
+    ids: probed::ids::Ids,
     memory: CodeMemory,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.

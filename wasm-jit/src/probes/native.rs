@@ -5,7 +5,7 @@ use std::fmt;
 
 use wasm_jit_codegen::{Access, MAX_ARGUMENTS, Value, Wanted, access};
 
-use super::{Location, Place, ProbeError, ValueError};
+use super::{Location, ProbeError, ValueError};
 use crate::code::CodeImage;
 use crate::code::probed::{Argument, RequestedKind};
 
@@ -201,10 +201,7 @@ impl<'a> Body<'a> {
         if parameters != values.count {
             return Err(ProbeError::Parameters { parameters, values: values.count });
         }
-        let offset = match location.place {
-            Place::Entry => 0,
-            Place::Instruction { offset } => offset,
-        };
+        let offset = location.offset();
         let known = |value: u64| Argument::Known(Value::constant(value));
         let mut arguments = Vec::with_capacity(values.count);
         for &value in values.as_slice() {

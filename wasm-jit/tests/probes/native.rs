@@ -197,6 +197,12 @@ fn probes_fire_before_traps_and_not_after() {
     }
 }
 
+fn activate_last(counters: &[(Counted, Probe)]) {
+    if let Some((_, counter)) = counters.last() {
+        counter.activate().unwrap();
+    }
+}
+
 /// The probes of a function are made one by one, while those before them are on, and with counters
 /// at the same places.
 #[test]
@@ -217,12 +223,12 @@ fn probes_with_values_are_added_to_versions_that_run() {
             let before = random.random_range(0..2) == 0;
             if before {
                 counters.extend(counter().ok().map(|counter| (*place, counter)));
-                counters.last().map(|(_, counter)| counter.activate().unwrap());
+                activate_last(&counters);
             }
             made.iter().for_each(|recording| recording.probe.activate().unwrap());
             if !before {
                 counters.extend(counter().ok().map(|counter| (*place, counter)));
-                counters.last().map(|(_, counter)| counter.activate().unwrap());
+                activate_last(&counters);
             }
             probes.extend(made);
             chosen.extend(values);

@@ -32,6 +32,7 @@
 
 mod blocks;
 pub(crate) mod counters;
+pub(crate) mod ids;
 mod stubs;
 mod version;
 
@@ -601,7 +602,44 @@ impl CodeImage {
     /// # Errors
     /// It stays off.
     pub(crate) fn activate_probe(self: &Arc<Self>, number: usize) -> Result<(), MakeError> {
+        self.activate(&mut self.changes(), number)
+    }
+
+    /// Switches on a probe that calls a function, with this function from now on. Returns whether it
+    /// was off.
+    ///
+    /// # Errors
+    /// It stays as it is.
+    pub(crate) fn activate_call(self: &Arc<Self>, number: usize, function: usize) -> Result<bool, MakeError> {
         let changes = &mut *self.changes();
+        let &mut ProbeState { function: index, position, ref mut what, active, .. } = changes.probe(number);
+        let before = what.clone();
+        if let What::Call(call) = what
+            && call.function != function
+        {
+            *call = Arc::new(Call { function, arguments: call.arguments.clone() });
+        }
+        let done = if active {
+            let of = self.probed().function(self, index).expect("the function is probed");
+            changes.apply(self, (index, position), of, true)
+        } else {
+            self.activate(changes, number)
+        };
+        if done.is_err() {
+            changes.probe(number).what = before;
+        }
+        done.map(|()| !active)
+    }
+
+    /// Where the last version of a function has the site of an instruction, and its code.
+    fn site_address(&self, index: u32, position: u32) -> (usize, (usize, usize)) {
+        let function = self.probed().function(self, index).expect("the function is probed");
+        let version = function.versions[function.made() - 1].get().expect("the last that there is");
+        let place = version.place(position).expect("the site was made");
+        (version.at(place.code), (version.at(version.entry), version.at(version.stubs_end)))
+    }
+
+    fn activate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
         let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if active {
             return Ok(());
@@ -624,19 +662,20 @@ impl CodeImage {
     }
 
     /// Switches a probe off. With `settle`, a function that has no active probe any more goes back
-    /// to its original.
+    /// to its original. Returns whether it was on.
     ///
     /// # Errors
     /// It stays on.
-    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<(), MakeError> {
+    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<bool, MakeError> {
         let changes = &mut *self.changes();
+        let was_on = changes.probe(number).active;
         self.deactivate(changes, number)?;
         let index = changes.probe(number).function;
         if settle && changes.functions[&index].active == 0 {
             let function = self.probed().function(self, index).expect("the function is probed");
             changes.change_version(index, function, 0)?;
         }
-        Ok(())
+        Ok(was_on)
     }
 
     fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
