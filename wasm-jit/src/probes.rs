@@ -78,6 +78,7 @@ use crate::module::Module;
 
 mod native;
 
+pub use crate::code::probed::counters::InstanceId;
 pub use native::{Bound, NativeFn, NativeFunction, Values};
 
 /// A place in a module.
@@ -129,7 +130,7 @@ pub enum Place {
 pub enum Kind {
     /// Nothing: what remains is the cost of the mechanism.
     Empty,
-    /// Counts how often control comes to its place, in all instances of the module.
+    /// Counts how often control comes to its place.
     Count,
     /// Calls a function of the host.
     Native {
@@ -138,6 +139,17 @@ pub enum Kind {
         /// Its arguments, one for each of its parameters.
         values: Values,
     },
+}
+
+/// In which instances of a module a probe fires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// In all, those included that are created later.
+    #[default]
+    Module,
+    /// In one.
+    Instance(InstanceId),
 }
 
 /// A probe that is to be made.
@@ -286,6 +298,7 @@ pub struct Probe {
     image: Arc<CodeImage>,
     number: usize,
     spec: ProbeSpec,
+    scope: Scope,
 }
 
 impl Module {
@@ -296,6 +309,14 @@ impl Module {
     /// three versions: two with what was asked for so far, then one with sites at all instructions,
     /// which is slower by a NOP for each. So many probes of a function are best made in one call.
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        self.scoped_probes(Scope::Module, specs)
+    }
+
+    /// Makes probes of a scope: see [`Module::probes`].
+    ///
+    /// Code belongs to all instances, so the places of a probe of one instance exist in all of
+    /// them; other instances execute its stub without calling its function.
+    pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, spec) in specs.iter().enumerate() {
             by_function.entry(spec.location.function).or_default().push(number);
@@ -304,7 +325,7 @@ impl Module {
         made.resize_with(specs.len(), || None);
         for (function, numbers) in by_function {
             let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number]).collect();
-            for (number, probe) in numbers.into_iter().zip(self.probes_in(function, &chosen)) {
+            for (number, probe) in numbers.into_iter().zip(self.probes_in(function, scope, &chosen)) {
                 made[number] = Some(probe);
             }
         }
@@ -316,7 +337,7 @@ impl Module {
     /// # Errors
     /// Those of making probes.
     pub fn probe(&self, spec: ProbeSpec) -> Result<Probe, ProbeError> {
-        self.probes_in(spec.location.function, &[spec]).pop().expect("one for one")
+        self.probes_in(spec.location.function, Scope::Module, &[spec]).pop().expect("one for one")
     }
 
     /// The id of a place as a probe of fastinst, which is announced to the discovery callbacks when
@@ -355,7 +376,7 @@ impl Module {
         })
     }
 
-    fn probes_in(&self, function: u32, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+    fn probes_in(&self, function: u32, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let image = self.code();
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
@@ -373,7 +394,11 @@ impl Module {
                         body.call(*function, values, spec.location, position)?
                     }
                 };
-                Ok(Request { position, what })
+                let instance = match scope {
+                    Scope::Module => None,
+                    Scope::Instance(instance) => Some(instance.number()),
+                };
+                Ok(Request { position, what, instance })
             })
             .collect();
         let valid: Vec<Request> = requests.iter().flatten().cloned().collect();
@@ -391,7 +416,7 @@ impl Module {
         let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
             request?;
             match made.next().expect("one for each request") {
-                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec }),
+                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec, scope }),
                 Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
             }
         });
@@ -403,6 +428,11 @@ impl Probe {
     /// Where it is, and what it does.
     pub fn spec(&self) -> ProbeSpec {
         self.spec
+    }
+
+    /// In which instances it fires.
+    pub fn scope(&self) -> Scope {
+        self.scope
     }
 
     /// Switches it on; does nothing if it is.
@@ -422,8 +452,8 @@ impl Probe {
         Ok(())
     }
 
-    /// How often control has come to its place while it was on, in all instances, those included
-    /// that are gone. Other threads may be counting.
+    /// How often control has come to its place while it was on, in the instances of its scope, those
+    /// included that have ended. Other threads may be counting.
     pub fn count(&self) -> u64 {
         self.image.probe_count(self.number)
     }

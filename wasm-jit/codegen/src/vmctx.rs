@@ -154,6 +154,9 @@ pub const COUNTERS: i32 = -8;
 /// Offset of a quadword in front of the context, in which versions with sites keep an operand that
 /// would otherwise be in no register or slot, from a site until its instruction has been executed.
 pub const SETTLED: i32 = -16;
+/// Offset of the instance's number in front of the context, 64 bits that no other instance of the
+/// process has, neither now nor later.
+pub const INSTANCE_NUMBER: i32 = -24;
 /// Offset of [`VmContext::store`].
 pub const STORE: i32 = offset_of!(VmContext, store) as i32;
 /// Offset of [`VmContext::memory0`].

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{
-    Bound, Kind, Location, NativeFn, NativeFunction, Place, Probe, ProbeError, ProbeSpec, ValueError, Values,
+    Bound, Kind, Location, NativeFn, NativeFunction, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError,
+    Values,
 };
 use wasm_jit::{Engine, Error, Instance, Linker, Module, Store, Trap};
 
@@ -123,6 +124,64 @@ fn changes_at_the_place_of_a_firing_probe_begin_with_the_next_event() {
     assert_eq!(logged(), [9]);
     made.get().unwrap().deactivate().unwrap();
     ACTIONS.with_borrow_mut(|actions| actions.clear());
+}
+
+/// Probes of one instance fire there only, and count there only; those of later instances are not
+/// taken for it.
+#[test]
+fn probes_of_one_instance_do_not_fire_in_others() {
+    let module = Module::new(&Engine::default(), IDENTITY).unwrap();
+    let instantiate = || {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        (store, instance)
+    };
+    let mut both = [instantiate(), instantiate()];
+    let ids = both.each_ref().map(|(store, instance)| instance.id(store));
+    assert_ne!(ids[0], ids[1]);
+    let scopes = [Scope::Instance(ids[0]), Scope::Instance(ids[1]), Scope::Module];
+    let probes: Vec<[Probe; 2]> = scopes
+        .iter()
+        .zip(0..)
+        .map(|(scope, number)| {
+            let made = module.scoped_probes(*scope, &[entry(log_with(number)), entry(Kind::Count)]);
+            let made: Vec<Probe> = made.into_iter().map(|made| made.unwrap()).collect();
+            assert!(made.iter().all(|probe| probe.scope() == *scope));
+            made.try_into().unwrap()
+        })
+        .collect();
+    probes.iter().flatten().for_each(|probe| probe.activate().unwrap());
+    let call = |both: &mut [(Store<()>, Instance); 2], number: usize, times: u32| {
+        let (store, instance) = &mut both[number];
+        let run = instance.get_typed_func::<i32, i32>(&mut *store, "run").unwrap();
+        for _ in 0..times {
+            run.call(&mut *store, 1).unwrap();
+        }
+    };
+    let counts = |expected: [u64; 3]| {
+        assert_eq!(probes.iter().map(|[_, count]| count.count()).collect::<Vec<_>>(), expected);
+    };
+    call(&mut both, 0, 1);
+    assert_eq!(logged(), [0, 2]);
+    counts([1, 0, 1]);
+    call(&mut both, 1, 2);
+    assert_eq!(logged(), [1, 2, 1, 2]);
+    counts([1, 2, 3]);
+    probes[1][1].deactivate().unwrap();
+    call(&mut both, 1, 1);
+    call(&mut both, 0, 1);
+    counts([2, 2, 5]);
+    // The instance ends, and others have its addresses.
+    for _ in 0..20 {
+        logged();
+        both[0] = instantiate();
+        assert!(!ids.contains(&both[0].1.id(&both[0].0)));
+        call(&mut both, 0, 1);
+        assert_eq!(logged(), [2]);
+    }
+    counts([2, 2, 25]);
+    probes[0][1].deactivate().unwrap();
+    counts([2, 2, 25]);
 }
 
 #[test]

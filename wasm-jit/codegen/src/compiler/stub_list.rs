@@ -10,6 +10,9 @@
 //!     mov r11, [r14 + COUNTERS]    a counter
 //!     add qword [r11 + cell], 1
 //!
+//!     mov r11, instance            a probe of one instance
+//!     cmp r11, [r14 + NUMBER]
+//!     jne the next probe
 //!     mov rdi, value ...           a function: its arguments, from where the values were saved
 //!     mov rax, function
 //!     call rax
@@ -42,7 +45,7 @@ use super::settle::SETTLED;
 use super::state::Flag;
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
-use crate::vmctx::{COUNTERS, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
+use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
 
 /// Arguments of the C convention that are in registers.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
@@ -77,6 +80,8 @@ pub enum Action<'a> {
         function: usize,
         /// At most [`MAX_ARGUMENTS`].
         arguments: &'a [Value],
+        /// The number of the instance in which it is called, if not in all.
+        instance: Option<u64>,
     },
 }
 
@@ -148,12 +153,19 @@ pub fn list_stub<'a>(
                 asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
                 asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
             }
-            Action::Call { function, arguments } => {
+            Action::Call { function, arguments, instance } => {
+                let next = asm.new_label();
+                if let Some(instance) = instance {
+                    asm.mov_imm(SCRATCH, instance);
+                    asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+                    asm.jcc(Cond::NotEqual, next);
+                }
                 for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
                     argument(register, *value, &saved, site, asm);
                 }
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
+                asm.bind(next);
             }
         }
     }

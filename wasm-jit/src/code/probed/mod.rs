@@ -77,6 +77,8 @@ pub(crate) struct Request {
     /// The position in the module.
     pub position: u32,
     pub what: RequestedKind,
+    /// The number of the instance for which it is, if not for all.
+    pub instance: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -109,7 +111,7 @@ impl RequestedKind {
     }
 
     /// What a probe does whose values are in these places, in order.
-    fn with_values(&self, values: impl IntoIterator<Item = Value>) -> What {
+    fn with_values(&self, values: impl IntoIterator<Item = Value>, instance: Option<u64>) -> What {
         let mut values = values.into_iter();
         match self {
             Self::Nothing => What::Nothing,
@@ -120,7 +122,7 @@ impl RequestedKind {
                     Argument::Of(_, plus) => values.next().expect("one for each").plus(*plus),
                 };
                 let arguments = arguments.iter().map(argument).collect();
-                What::Call(Arc::new(Call { function: *function, arguments }))
+                What::Call(Arc::new(Call { function: *function, arguments, instance }))
             }
         }
     }
@@ -170,6 +172,8 @@ struct ProbeState {
     function: u32,
     position: u32,
     what: What,
+    /// The number of the instance for which it is, if not for all.
+    instance: Option<u64>,
     active: bool,
     /// What the counter showed when the probe went on.
     base: u64,
@@ -500,13 +504,13 @@ impl CodeImage {
                 .into_iter()
                 .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
                 .collect();
-            Ok(request.what.with_values(values?))
+            Ok(request.what.with_values(values?, request.instance))
         };
-        let made: Vec<Result<(u32, What), NoProbe>> =
-            requests.iter().map(|request| Ok((request.position, what(request)?))).collect();
+        let made: Vec<Result<(&Request, What), NoProbe>> =
+            requests.iter().map(|request| Ok((request, what(request)?))).collect();
         let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
-        for (position, what) in made.iter().flatten() {
-            *positions.entry(*position).or_default() |= matches!(what, What::Call(_));
+        for (request, what) in made.iter().flatten() {
+            *positions.entry(request.position).or_default() |= matches!(what, What::Call(_));
         }
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
@@ -514,13 +518,19 @@ impl CodeImage {
             function.versions[0].get_or_init(|| Version::original(self, index, &compiled, &seen));
             self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
         }
-        let mut add = |made: Result<(u32, What), NoProbe>| {
-            let (position, what) = made?;
+        let mut add = |made: Result<(&Request, What), NoProbe>| {
+            let (&Request { position, instance, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
                 changes.site(index, position).state = Some(*state);
             }
             changes.state(index).probes += 1;
-            let probe = ProbeState { function: index, position, what, active: false, base: 0, counted: 0 };
+            let (active, base, counted) = (false, 0, 0);
+            if what == What::Count
+                && let Some(instance) = instance
+            {
+                self.counters.watch(instance, changes.site(index, position).cell);
+            }
+            let probe = ProbeState { function: index, position, what, instance, active, base, counted };
             let number = changes.free.pop().unwrap_or(changes.probes.len());
             if number == changes.probes.len() {
                 changes.probes.push(None);
@@ -617,7 +627,8 @@ impl CodeImage {
         if let What::Call(call) = what
             && call.function != function
         {
-            *call = Arc::new(Call { function, arguments: call.arguments.clone() });
+            let Call { arguments, instance, .. } = &**call;
+            *call = Arc::new(Call { function, arguments: arguments.clone(), instance: *instance });
         }
         let done = if active {
             let of = self.probed().function(self, index).expect("the function is probed");
@@ -640,14 +651,14 @@ impl CodeImage {
     }
 
     fn activate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
+        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
         if active {
             return Ok(());
         }
         let function = self.probed().function(self, index).expect("the function is probed");
         changes.site(index, position).active.push(number);
         let last = function.made() - 1;
-        let before = self.counters.total(changes.site(index, position).cell);
+        let before = self.counters.read(changes.site(index, position).cell, instance);
         let on = changes.apply(self, (index, position), function, true);
         let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
@@ -679,7 +690,7 @@ impl CodeImage {
     }
 
     fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
+        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
         if !active {
             return Ok(());
         }
@@ -692,7 +703,7 @@ impl CodeImage {
             return Err(error);
         }
         changes.state(index).active -= 1;
-        let total = self.counters.total(changes.site(index, position).cell);
+        let total = self.counters.read(changes.site(index, position).cell, instance);
         let probe = changes.probe(number);
         probe.active = false;
         if probe.what == What::Count {
@@ -704,11 +715,12 @@ impl CodeImage {
     /// What a probe has counted.
     pub(crate) fn probe_count(&self, number: usize) -> u64 {
         let changes = &mut *self.changes();
-        let &mut ProbeState { function, position, ref what, active, base, counted } = changes.probe(number);
+        let &mut ProbeState { function, position, ref what, instance, active, base, counted } =
+            changes.probe(number);
         if !(*what == What::Count && active) {
             return counted;
         }
-        let total = self.counters.total(changes.site(function, position).cell);
+        let total = self.counters.read(changes.site(function, position).cell, instance);
         counted.wrapping_add(total.wrapping_sub(base))
     }
 
@@ -719,6 +731,12 @@ impl CodeImage {
         let _ = self.deactivate(changes, number);
         let Some(probe) = changes.probes[number].take() else { return };
         changes.free.push(number);
+        if probe.what == What::Count
+            && let Some(instance) = probe.instance
+        {
+            let cell = changes.site(probe.function, probe.position).cell;
+            self.counters.unwatch(instance, cell);
+        }
         let state = changes.state(probe.function);
         state.probes -= 1;
         if state.probes == 0 {

@@ -25,6 +25,8 @@ use crate::code::CodeImage;
 pub(crate) struct Call {
     pub function: usize,
     pub arguments: Box<[Value]>,
+    /// The instance in which it is called, if not in all.
+    pub instance: Option<u64>,
 }
 
 /// What a probe does.
@@ -162,7 +164,10 @@ pub(super) fn make_stub(
     let actions = items.iter().filter_map(|item| match item {
         What::Nothing => None,
         What::Count => Some(Action::Count { cell }),
-        What::Call(call) => Some(Action::Call { function: call.function, arguments: &call.arguments }),
+        What::Call(call) => {
+            let Call { function, arguments, instance } = &**call;
+            Some(Action::Call { function: *function, arguments, instance: *instance })
+        }
     });
     let state = site.state.expect("known since a probe was made that calls a function");
     let mut stub = list_stub(&state, actions, at);
