@@ -1,27 +1,35 @@
-//! Probes: what is to happen when a program is about to execute an instruction.
+//! Probes: actions that happen when a program is about to execute an instruction.
 //!
-//! A [`Probe`] is at a [`Location`] of a module, in all its instances, and is switched on and off
-//! at any time, from any thread, while other threads run the code. So far a probe
-//! [counts](Kind::Count), or does [nothing](Kind::Empty).
+//! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
+//! switched on and off at any time, from any thread, while other threads run the code. It
+//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or does
+//! [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
-//! by each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end
-//! of a block continues after the `end`. An instruction that traps has been counted. The *entry* of
-//! a function is a place of its own, in front of its first instruction; a `loop` there does not
-//! repeat it.
+//! by each branch to it. An `end` or `else` is executed when control reaches it from the preceding
+//! instruction: a branch to the end of a block continues after the `end`. The probes of an
+//! instruction that traps have fired; those of the next one have not. The *entry* of a function is a
+//! separate place in front of its first instruction; a `loop` there does not repeat it.
+//!
+//! The probes of one place fire in the order in which they were activated. A probe that is switched
+//! off and on again becomes the last one.
 //!
 //! # What it costs
-//! Code that was never probed has no room for probes, and costs nothing. The first
-//! [`Probe::activate`] in a function makes its calls, and the frames that it has already, go over
-//! to a version of its code with sites, which was compiled when its probes were made
-//! ([`Module::probes`]). There, a probe that is off is a NOP, and one that counts takes a jump, an
-//! addition in memory and a jump back. Switching is one store for each version (at most three).
-//! Functions go back to their original code when the last of their probes is dropped, or is
-//! switched off by [`deactivate_all`].
+//! Functions that were never probed contain no places for probes, and cost nothing. The first
+//! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
+//! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
+//! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
+//! one that calls a function saves and restores the registers that are in use. Switching is one
+//! store for each version (at most three), and for probes that call functions, a stub is generated
+//! when a list of active probes is used for the first time. Functions return to their original code
+//! when the last of their probes is dropped, or is switched off by [`deactivate_all`].
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
-//! stub of 17 to 35 bytes; the engine keeps some 100 bytes about each site and each probe. Each
+//! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
+//! that calls functions takes about 100 to 200 bytes for the first and 20 to 90 for each further
+//! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
+//! ([`ProbeError::StubMemory`]). Each
 //! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
 //! module can have (eight bytes for each byte of its functions) from the module's first probe on.
 //! All of it is freed with the module's code.
@@ -30,14 +38,18 @@
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
 //!   another thread in its instructions, some microseconds at most on all that were measured. No
 //!   thread is waited for, and none is stopped.
-//! - Where the change took a version (see above), a frame that is there already sees it at the next
+//! - If the change required a new version (see above), an existing frame sees it at the next
 //!   iteration of a loop, or when a call returns to it; a call begins in the new version.
-//! - When [`Probe::deactivate`] returns, another thread may be between the site and its counter.
-//!   What it still counts is not the probe's.
+//! - A thread that has reached a site completes the list of probes that the site had then. So the
+//!   changes that a probe's function makes at its own place begin with the next event.
+//! - When [`Probe::deactivate`] returns, another thread may still execute the probe's stub. It may
+//!   call the probe's function once more; what it counts does not count for the probe.
 //! - Counts are exact once the threads that run the module have seen the last change.
+//! - Changes take a lock of the module's probes, and no thread holds a lock while a probe fires.
+//!   Probes' functions may make all changes; signal handlers must not.
 //!
-//! Probes do not keep programs from anything: a trap, an interrupt or an exception in a function
-//! with probes is the same as without, and a backtrace names the same instructions.
+//! Probes do not change programs: a trap, an interrupt or an exception in a function with probes is
+//! the same as without, and a backtrace names the same instructions.
 //!
 //! In a forked child, probes cannot be switched before [`unshare`](wordpatch::text::unshare).
 //!
@@ -114,7 +126,7 @@ impl Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Place {
-    /// Where its calls begin, in front of its first instruction.
+    /// The start of its calls, in front of its first instruction.
     Entry,
     /// An instruction.
     Instruction {
@@ -128,7 +140,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Nothing: what remains is the cost of the mechanism.
+    /// Nothing: measures the cost of the mechanism.
     Empty,
     /// Counts how often control comes to its place.
     Count,
@@ -161,7 +173,7 @@ pub struct ProbeSpec {
     pub kind: Kind,
 }
 
-/// Why there is no probe at a place, or it cannot be switched.
+/// The reason why there is no probe at a place, or it cannot be switched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -190,7 +202,7 @@ pub enum ProbeError {
     /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A value cannot be passed to the probe's function: it does not exist, or the code does not
@@ -292,8 +304,8 @@ impl ProbeError {
 
 /// A probe of a module, off at first. Dropping it removes it.
 ///
-/// It keeps the module's code. All of its functions may be called from any thread, and take a lock
-/// that all probes of the module share.
+/// It keeps the module's code. All of its functions may be called from any thread, and by functions
+/// of probes. They take a lock that all probes of the module share.
 pub struct Probe {
     image: Arc<CodeImage>,
     number: usize,
@@ -303,11 +315,12 @@ pub struct Probe {
 
 impl Module {
     /// Makes probes, off, and compiles versions of those functions in which they have no place yet.
-    /// Gives for each what was asked for, or why it cannot be had.
+    /// Returns for each the probe, or the reason why there is none.
     ///
     /// Nothing changes for running programs before a probe is activated. A function gets at most
-    /// three versions: two with what was asked for so far, then one with sites at all instructions,
-    /// which is slower by a NOP for each. So many probes of a function are best made in one call.
+    /// three versions: two with the sites that were requested so far, then one with sites at all
+    /// instructions, which is slower by a NOP for each. Therefore, the probes of a function are best
+    /// made in one call.
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         self.scoped_probes(Scope::Module, specs)
     }
@@ -405,7 +418,7 @@ impl Module {
         let made = match image.make_probes(function, &valid) {
             Ok(made) => made,
             Err(error) => {
-                // The error goes to the first, its text to the others.
+                // The first result has the error, the others its text.
                 let reason = error.to_string();
                 let again = || ProbeError::Compile { reason: reason.clone() };
                 let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();
@@ -438,7 +451,7 @@ impl Probe {
     /// Switches it on; does nothing if it is.
     ///
     /// # Errors
-    /// [`ProbeError::Patch`]: it stays off.
+    /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays off.
     pub fn activate(&self) -> Result<(), ProbeError> {
         Ok(self.image.activate_probe(self.number)?)
     }
@@ -446,7 +459,7 @@ impl Probe {
     /// Switches it off; does nothing if it is. It can be switched on again, and counts on then.
     ///
     /// # Errors
-    /// [`ProbeError::Patch`]: it stays on.
+    /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
         self.image.deactivate_probe(self.number, false)?;
         Ok(())
@@ -476,9 +489,9 @@ pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Resu
     probes.into_iter().map(Probe::activate).collect()
 }
 
-/// Switches probes off, one after the other. Functions that have no active probe any more go back
-/// to their original code: at the entry by the next call, elsewhere when a loop is repeated or a
-/// call returns.
+/// Switches probes off, one after the other. Functions without active probes return to their
+/// original code: with the next call, and in existing frames when a loop is repeated or a call
+/// returns.
 pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
     let deactivate = |probe: &Probe| {
         probe.image.deactivate_probe(probe.number, true)?;

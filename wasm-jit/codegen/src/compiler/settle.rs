@@ -4,7 +4,7 @@
 //! - A load that the instruction would do is done in front of the site, so that it traps before the
 //!   probe fires. The value goes to [`SETTLED`], from where the instruction reads it: whatever
 //!   happens to the memory meanwhile, probe and program have the same value.
-//! - A conjunction that the instruction would only test for zero is computed, and goes there too.
+//! - A conjunction that the instruction would only test for zero is computed, and stored there too.
 //! - The old value of a local, whose register already has the value that the instruction assigns,
 //!   is stored to the local's slot before it is overwritten.
 //!

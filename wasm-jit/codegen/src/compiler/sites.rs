@@ -1,8 +1,8 @@
 //! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs.
 //!
 //! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
-//! JMP and back, whatever the processor. It is where control comes whenever the program is about to
-//! execute the instruction, and at no other time:
+//! JMP and back, whatever the processor. Control reaches it whenever the program is about to execute
+//! the instruction, and at no other time:
 //!
 //! - for a `loop`, right after its label: the way into the loop and all branches back pass it;
 //! - for any other instruction, after the code of the previous instruction. A branch to the end of
@@ -13,10 +13,12 @@
 //!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
 //! registers, slots and flags in front of each instruction, the same frame, and the same calls in
-//! the same order. What runs one of these versions of a function can therefore go on in another one
-//! at the same place. *Transfer points* are the places where that is arranged for: the labels of
-//! loops, and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
-//! with sites, a NOP of one byte stands there, so that a transfer point has its address for itself.
+//! the same order. A frame of one of these versions of a function can therefore continue in another
+//! one at the same place. *Transfer points* are the places where it may do so: the labels of loops,
+//! and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
+//! with sites, a NOP of one byte is there, so that a transfer point does not share its address.
+//!
+//! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
 //!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.

@@ -61,7 +61,7 @@ impl Cells {
 
 impl Drop for Cells {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and its instance is gone.
+        // SAFETY: the mapping belongs to this value, and its instance has ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -101,8 +101,8 @@ struct State {
     used: u32,
     live: Vec<Option<Live>>,
     free: Vec<usize>,
-    /// By counter: what instances have counted that are gone.
-    gone: Vec<u64>,
+    /// By counter: what instances have counted that have ended.
+    ended: Vec<u64>,
     /// By instance and counter: those that probes of one instance use.
     watched: BTreeMap<(u64, u32), Watched>,
 }
@@ -163,8 +163,8 @@ impl Counters {
             };
         }
         let live = state.live.iter().flatten().filter_map(|live| live.cells.as_ref());
-        let gone = state.gone.get(cell as usize).copied().unwrap_or_default();
-        live.map(|cells| cells.read(cell)).fold(gone, u64::wrapping_add)
+        let ended = state.ended.get(cell as usize).copied().unwrap_or_default();
+        live.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
     }
 }
 
@@ -217,9 +217,9 @@ impl Drop for Counting {
             watched.ended = Some(cells.read(*cell));
         }
         let used = state.used as usize;
-        state.gone.resize(used, 0);
-        for (cell, gone) in state.gone.iter_mut().enumerate() {
-            *gone = gone.wrapping_add(cells.read(cell as u32));
+        state.ended.resize(used, 0);
+        for (cell, ended) in state.ended.iter_mut().enumerate() {
+            *ended = ended.wrapping_add(cells.read(cell as u32));
         }
     }
 }

@@ -5,35 +5,39 @@
 //!    in front of the instructions that were asked for so far ([`version`]). Versions of a function
 //!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
 //!    one has sites everywhere.
-//! 2. The first activation in a function makes its last version the *current* one. Its calls come
-//!    there by a jump at the original's entry; its frames go over one by one, at their next
-//!    transfer point (a loop's label, or a call's return), where a trap stands in all other
-//!    versions. The handler of SIGILL finds where a frame goes on ([`CodeImage::transfer`]).
-//! 3. To switch a probe on or off is one store of its site in each version: NOP, or JMP to the
-//!    site's stub.
+//! 2. The first activation in a function makes its last version the *current* one. A jump at the
+//!    original's entry leads its calls there. Each frame moves at its next transfer point (a loop's
+//!    label, or a call's return), where all other versions have a trap. The handler of SIGILL looks
+//!    up where the frame continues ([`CodeImage::transfer`]).
+//! 3. Switching a probe is one store of its site in each version: NOP, or JMP to the site's stub
+//!    ([`switch`]). The active probes of a site are a list, and so is their stub ([`stubs`]).
 //! 4. When the function has no probe left, its original becomes the current version again.
 //!
 //! # Write order of a change of version
-//! 1. The traps in the version that becomes current are taken out.
-//! 2. It is noted as the current one: what meets a trap from now on goes there.
-//! 3. Traps are put into the version that was current.
-//! 4. The original's entry gets its JMP, or its PUSH back.
+//! 1. The traps in the version that becomes current are removed.
+//! 2. It is recorded as the current one: from now on, traps lead to it.
+//! 3. Traps are written into the version that was current.
+//! 4. The original's entry becomes a JMP, or PUSH again.
 //!
-//! In whatever order a thread sees these stores, it is in valid code with a valid frame. A trap is
-//! one byte, which no x86-64 processor executes, so each is one atomic store over an instruction of
-//! any length. A frame meets at most one for each change.
+//! In whatever order a thread sees these stores, it executes valid code with a valid frame. A trap
+//! is one byte, which no x86-64 processor executes, so each is one atomic store over an instruction
+//! of any length. A frame executes at most one for each change.
 //!
-//! # Counting
-//! Probes of one place share a counter ([`counters`]), which counts while one of them is on. A
-//! probe's own count is what the counter has gained while the probe was on.
+//! # Locks
+//! All changes are made under a lock of the image ([`Changes`]), which no thread holds while it
+//! executes compiled code. So a probe's function may change probes, including its own: no store
+//! changes the stub in which it is.
 //!
-//! Versions are freed with the image. What they take is bounded: for each function three times its
-//! code with sites and stubs.
+//! # Memory
+//! Versions and stubs are freed with the image. Their memory is bounded: for each function three
+//! times its code with sites and counters' stubs, and for each image a limit for the stubs of lists.
 
 mod blocks;
 pub(crate) mod counters;
 pub(crate) mod ids;
+mod request;
 mod stubs;
+mod switch;
 mod version;
 
 use std::collections::{BTreeMap, HashMap};
@@ -42,13 +46,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{
-    CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP, Value, Wanted,
+    CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP, Value,
 };
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
-use stubs::{Call, Form, Site, StubMemory, What};
+pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
+use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
 use version::{Seen, SitePlace};
 
@@ -69,74 +74,6 @@ pub(crate) enum MakeError {
     Counters(io::Error),
     #[error("the stubs of the module's probes take more than {limit} bytes")]
     StubMemory { limit: usize },
-}
-
-/// A probe that is asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    /// The position in the module.
-    pub position: u32,
-    pub what: RequestedKind,
-    /// The number of the instance for which it is, if not for all.
-    pub instance: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum RequestedKind {
-    Nothing,
-    Count,
-    Call { function: usize, arguments: Vec<Argument> },
-}
-
-/// An argument of a function that a probe calls.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Argument {
-    Known(Value),
-    /// A value of the frame, and what is added to it.
-    Of(Wanted, u64),
-}
-
-impl RequestedKind {
-    /// The values of the frame that are asked for.
-    fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let arguments = if let Self::Call { arguments, .. } = self { &arguments[..] } else { &[] };
-        arguments.iter().filter_map(|argument| match argument {
-            Argument::Known(_) => None,
-            Argument::Of(wanted, _) => Some(*wanted),
-        })
-    }
-
-    fn calls(&self) -> bool {
-        matches!(self, Self::Call { .. })
-    }
-
-    /// What a probe does whose values are in these places, in order.
-    fn with_values(&self, values: impl IntoIterator<Item = Value>, instance: Option<u64>) -> What {
-        let mut values = values.into_iter();
-        match self {
-            Self::Nothing => What::Nothing,
-            Self::Count => What::Count,
-            Self::Call { function, arguments } => {
-                let argument = |argument: &Argument| match argument {
-                    Argument::Known(value) => *value,
-                    Argument::Of(_, plus) => values.next().expect("one for each").plus(*plus),
-                };
-                let arguments = arguments.iter().map(argument).collect();
-                What::Call(Arc::new(Call { function: *function, arguments, instance }))
-            }
-        }
-    }
-}
-
-/// Why there is no probe at a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoProbe {
-    /// No instruction begins there.
-    NoInstruction,
-    /// No control comes there.
-    Unreachable,
-    /// A value cannot be had.
-    NoValue(Wanted, NoValue),
 }
 
 /// A function that was asked to be probed: read by signal handlers.
@@ -266,7 +203,7 @@ impl Changes {
         }
         let done = self.change(index, function, from, to);
         if done.is_err() {
-            // What the refusal has left undone is undone as far as it goes.
+            // Reverts what was done before the error.
             let _ = self.change(index, function, to, from);
         }
         done
@@ -300,7 +237,7 @@ impl Changes {
         image: &Arc<CodeImage>,
         (index, position): (u32, u32),
         function: &Function,
-        goes_on: bool,
+        is_activation: bool,
     ) -> Result<(), MakeError> {
         let Self { functions, probes, .. } = self;
         let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
@@ -315,7 +252,7 @@ impl Changes {
         }
         let versions = || function.versions.iter().filter_map(OnceLock::get);
         for version in versions() {
-            self.make_stub(image, (index, version), position, new, goes_on)?;
+            self.make_stub(image, (index, version), position, new, is_activation)?;
         }
         let site = &self.functions[&index].sites[&position];
         let store = |old, new| -> Result<(), Error> {
@@ -342,14 +279,14 @@ impl Changes {
         (index, version): (u32, &Version),
         position: u32,
         form: Form,
-        goes_on: bool,
+        is_activation: bool,
     ) -> Result<(), MakeError> {
         let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
         let Self { functions, stubs, arenas, .. } = self;
         let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
         let site = site.expect("the site was made");
         let memory = (stubs, arenas, &image.probed().blocks);
-        let made = stubs::make_stub(image, (index, version), place, (site, list), goes_on, memory);
+        let made = stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory);
         if made.is_err() {
             site.forget_last_list();
         }
@@ -388,13 +325,13 @@ impl CodeImage {
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
 
-    /// Where a thread goes on that has met a trap at a transfer point. Atomics only.
+    /// Where a thread continues that has executed a trap at a transfer point. Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
         let (function, number, point) = self.transfer_point_at(pc)?;
         let from = function.versions[number].get()?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
-            // The trap was taken out meanwhile.
+            // The trap was removed meanwhile.
             return Some(pc);
         }
         Some(function.versions[current].get()?.arrival(point, from))
@@ -604,144 +541,6 @@ impl CodeImage {
         for position in positions {
             let new = || Site { cell: self.counters.add(), ..Site::default() };
             state.sites.entry(position).or_insert_with(new);
-        }
-    }
-
-    /// Switches a probe on.
-    ///
-    /// # Errors
-    /// It stays off.
-    pub(crate) fn activate_probe(self: &Arc<Self>, number: usize) -> Result<(), MakeError> {
-        self.activate(&mut self.changes(), number)
-    }
-
-    /// Switches on a probe that calls a function, with this function from now on. Returns whether it
-    /// was off.
-    ///
-    /// # Errors
-    /// It stays as it is.
-    pub(crate) fn activate_call(self: &Arc<Self>, number: usize, function: usize) -> Result<bool, MakeError> {
-        let changes = &mut *self.changes();
-        let &mut ProbeState { function: index, position, ref mut what, active, .. } = changes.probe(number);
-        let before = what.clone();
-        if let What::Call(call) = what
-            && call.function != function
-        {
-            let Call { arguments, instance, .. } = &**call;
-            *call = Arc::new(Call { function, arguments: arguments.clone(), instance: *instance });
-        }
-        let done = if active {
-            let of = self.probed().function(self, index).expect("the function is probed");
-            changes.apply(self, (index, position), of, true)
-        } else {
-            self.activate(changes, number)
-        };
-        if done.is_err() {
-            changes.probe(number).what = before;
-        }
-        done.map(|()| !active)
-    }
-
-    /// Where the last version of a function has the site of an instruction, and its code.
-    fn site_address(&self, index: u32, position: u32) -> (usize, (usize, usize)) {
-        let function = self.probed().function(self, index).expect("the function is probed");
-        let version = function.versions[function.made() - 1].get().expect("the last that there is");
-        let place = version.place(position).expect("the site was made");
-        (version.at(place.code), (version.at(version.entry), version.at(version.stubs_end)))
-    }
-
-    fn activate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
-        if active {
-            return Ok(());
-        }
-        let function = self.probed().function(self, index).expect("the function is probed");
-        changes.site(index, position).active.push(number);
-        let last = function.made() - 1;
-        let before = self.counters.read(changes.site(index, position).cell, instance);
-        let on = changes.apply(self, (index, position), function, true);
-        let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
-        if on.is_err() {
-            changes.site(index, position).active.pop();
-            let _ = changes.apply(self, (index, position), function, false);
-            return on;
-        }
-        changes.state(index).active += 1;
-        let probe = changes.probe(number);
-        (probe.active, probe.base) = (true, before);
-        Ok(())
-    }
-
-    /// Switches a probe off. With `settle`, a function that has no active probe any more goes back
-    /// to its original. Returns whether it was on.
-    ///
-    /// # Errors
-    /// It stays on.
-    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<bool, MakeError> {
-        let changes = &mut *self.changes();
-        let was_on = changes.probe(number).active;
-        self.deactivate(changes, number)?;
-        let index = changes.probe(number).function;
-        if settle && changes.functions[&index].active == 0 {
-            let function = self.probed().function(self, index).expect("the function is probed");
-            changes.change_version(index, function, 0)?;
-        }
-        Ok(was_on)
-    }
-
-    fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
-        if !active {
-            return Ok(());
-        }
-        let function = self.probed().function(self, index).expect("the function is probed");
-        let site = changes.site(index, position);
-        let place = site.active.iter().position(|active| *active == number).expect("it is on");
-        site.active.remove(place);
-        if let Err(error) = changes.apply(self, (index, position), function, false) {
-            changes.site(index, position).active.insert(place, number);
-            return Err(error);
-        }
-        changes.state(index).active -= 1;
-        let total = self.counters.read(changes.site(index, position).cell, instance);
-        let probe = changes.probe(number);
-        probe.active = false;
-        if probe.what == What::Count {
-            probe.counted = probe.counted.wrapping_add(total.wrapping_sub(probe.base));
-        }
-        Ok(())
-    }
-
-    /// What a probe has counted.
-    pub(crate) fn probe_count(&self, number: usize) -> u64 {
-        let changes = &mut *self.changes();
-        let &mut ProbeState { function, position, ref what, instance, active, base, counted } =
-            changes.probe(number);
-        if !(*what == What::Count && active) {
-            return counted;
-        }
-        let total = self.counters.read(changes.site(function, position).cell, instance);
-        counted.wrapping_add(total.wrapping_sub(base))
-    }
-
-    /// Removes a probe. A function without any goes back to its original.
-    pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
-        let changes = &mut *self.changes();
-        // A site that cannot be patched, as in a forked child, stays as it is.
-        let _ = self.deactivate(changes, number);
-        let Some(probe) = changes.probes[number].take() else { return };
-        changes.free.push(number);
-        if probe.what == What::Count
-            && let Some(instance) = probe.instance
-        {
-            let cell = changes.site(probe.function, probe.position).cell;
-            self.counters.unwatch(instance, cell);
-        }
-        let state = changes.state(probe.function);
-        state.probes -= 1;
-        if state.probes == 0 {
-            let function = self.probed().function(self, probe.function).expect("the function is probed");
-            let _ = changes.change_version(probe.function, function, 0);
         }
     }
 }

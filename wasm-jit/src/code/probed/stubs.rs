@@ -129,16 +129,16 @@ impl Site {
 pub(super) struct StubMemory(usize);
 
 impl StubMemory {
-    /// The limit for probes that go on.
+    /// The limit for probes that are switched on.
     fn limit(image: &CodeImage) -> usize {
         (16 << 20) + 16 * image.code_length()
     }
 
     /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
-    fn add(&mut self, length: usize, image: &CodeImage, goes_on: bool) -> Result<(), MakeError> {
+    fn add(&mut self, length: usize, image: &CodeImage, is_activation: bool) -> Result<(), MakeError> {
         let limit = Self::limit(image);
         let length = length.next_multiple_of(ALIGNMENT);
-        if self.0 + length > if goes_on { limit } else { 2 * limit } {
+        if self.0 + length > if is_activation { limit } else { 2 * limit } {
             return Err(MakeError::StubMemory { limit });
         }
         self.0 += length;
@@ -152,7 +152,7 @@ pub(super) fn make_stub(
     (function, version): (u32, &Version),
     place: &SitePlace,
     (site, list): (&mut Site, u32),
-    goes_on: bool,
+    is_activation: bool,
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs } = &mut site.lists[list as usize];
@@ -172,7 +172,7 @@ pub(super) fn make_stub(
     let state = site.state.expect("known since a probe was made that calls a function");
     let mut stub = list_stub(&state, actions, at);
     let length = stub.code.len();
-    memory.add(length, image, goes_on)?;
+    memory.add(length, image, is_activation)?;
     let arena = arenas.with_room(image, blocks, length)?;
     let start = arena.next_address(ALIGNMENT);
     let reaches = |from: usize, to: usize| i32::try_from(to as isize - from as isize).is_ok();

@@ -23,7 +23,7 @@ use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::stubs::{Form, Site};
 use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
-/// What an observer is shown of a version.
+/// The observations of a compilation.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Each instruction: where its code begins, its position, and whether it can be reached.
@@ -104,24 +104,24 @@ impl Version {
 pub(crate) struct Version {
     /// 0 is the original.
     pub(super) number: usize,
-    /// What the offsets are from.
+    /// The address that offsets are relative to.
     pub(super) base: usize,
     pub entry: u32,
     pub body: u32,
-    /// Behind the last byte of the function; stubs follow.
+    /// The end of the function; stubs follow.
     end: u32,
-    /// Behind the last byte.
+    /// The end of the stubs.
     pub(super) stubs_end: u32,
     pub frame_size: u32,
-    /// With what it was compiled.
+    /// The sites with which it was compiled.
     pub(super) sites: Sites,
     /// Transfer points, in ascending order.
     pub(super) points: Box<[u32]>,
-    /// For each transfer point, where a frame of the original goes on; the original has none. Its
-    /// transfer points may share their addresses with instructions that have no code, which have
-    /// been executed when a thread comes there: it continues after their sites.
+    /// For each transfer point, where a frame of the original continues; the original has none.
+    /// Its transfer points may share their addresses with instructions that have no code, which
+    /// were executed when a thread arrives there: it continues after their sites.
     landings: Box<[u32]>,
-    /// What stands at the transfer points while no trap does.
+    /// The bytes at the transfer points while there is no trap.
     pub(super) first_bytes: Box<[u8]>,
     /// In ascending order of positions, of code and of stubs.
     pub(super) places: Box<[SitePlace]>,
@@ -162,7 +162,7 @@ impl Version {
         }
     }
 
-    /// Compiles a function with sites, which are off, and puts the code in its place. Nothing leads
+    /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing leads
     /// to it yet.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
@@ -237,7 +237,7 @@ impl Version {
         (self.points[point] == offset).then_some(point)
     }
 
-    /// Where a frame goes on that is at a transfer point of another version.
+    /// Where a frame continues that is at a transfer point of another version.
     pub(super) fn arrival(&self, point: usize, from: &Self) -> usize {
         let is_from_original = from.landings.is_empty();
         match self.landings.get(point) {
@@ -272,7 +272,7 @@ impl Version {
     }
 }
 
-/// Whether two versions of a function have the same frames, so that one can go on in the other.
+/// Whether two versions of a function have the same frames, so that a frame of one can continue in the other.
 fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bool {
     let facts = |(compiled, seen): (&CompiledFunction, &Seen)| {
         let prologue = compiled.body - compiled.entry;
