@@ -245,3 +245,81 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+    use iced_x86::{Mnemonic, OpAccess, Register};
+
+    use super::*;
+
+    const SITE: usize = 0x5000;
+
+    fn stub(state: SiteState, actions: &[Action<'_>]) -> Vec<Instruction> {
+        let ListStub { code, back } = list_stub(&state, actions.iter().copied(), SITE);
+        let all: Vec<Instruction> = Decoder::new(64, &code, DecoderOptions::NONE).iter().collect();
+        let jump = all.iter().find(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        assert_eq!(jump.next_ip(), u64::from(back) + 4);
+        all
+    }
+
+    const LIVE: u32 = Reg::RAX.bit() | Reg::RDI.bit() | Reg::RBX.bit() | Reg::xmm(3).bit();
+
+    /// Every live register that a call may change is saved once and restored once, to the same
+    /// place; the stack pointer is restored, and aligned at the calls.
+    #[test]
+    fn registers_and_the_stack_pointer_are_restored() {
+        for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
+            let state = SiteState { live: LIVE, needs_flags, flag };
+            let value = Value::from(Source::Register(Reg::RDI, true));
+            let call = Action::Call { function: 0x1234, arguments: &[value, Value::SITE], instance: Some(7) };
+            let all = stub(state, &[call, Action::Count { cell: 8 }, call]);
+            let mut factory = InstructionInfoFactory::new();
+            let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+            let moves: i64 = all[..end]
+                .iter()
+                .filter(|instruction| instruction.mnemonic() == Mnemonic::Lea)
+                .map(|instruction| instruction.memory_displacement64() as i64)
+                .sum();
+            assert_eq!(moves, 0);
+            let down = -(all[0].memory_displacement64() as i64);
+            assert!(down > 128 && down % 16 == 0, "the red zone, and alignment");
+            for register in [Register::RAX, Register::RDI, Register::XMM3] {
+                let of = |kind: OpAccess| {
+                    let is_it = |instruction: &&Instruction| {
+                        let operand = usize::from(kind == OpAccess::Read);
+                        let memory = instruction.memory_base() == Register::RSP;
+                        let own = instruction.op_register(operand as u32).full_register();
+                        let same = own == register || own == register.full_register();
+                        memory && instruction.mnemonic() != Mnemonic::Lea && same
+                    };
+                    all[..end].iter().filter(is_it).map(|it| it.memory_displacement64()).collect::<Vec<_>>()
+                };
+                let (saved, restored) = (of(OpAccess::Read), of(OpAccess::Write));
+                assert_eq!(saved[0], *restored.last().unwrap(), "{register:?}");
+            }
+            let kept =
+                [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
+            for instruction in &all {
+                let used = factory.info(instruction).used_registers();
+                let written = |register: &iced_x86::UsedRegister| {
+                    register.access() != OpAccess::Read && kept.contains(&register.register().full_register())
+                };
+                assert!(!used.iter().any(written), "{instruction}");
+            }
+            let calls = all.iter().filter(|it| it.flow_control() == FlowControl::IndirectCall).count();
+            assert_eq!(calls, 2);
+        }
+    }
+
+    /// The last instruction that changes the flags is the one that restores them.
+    #[test]
+    fn flags_are_restored_last() {
+        let all = stub(SiteState { live: 0, needs_flags: true, flag: None }, &[Action::Count { cell: 0 }]);
+        let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        let mut changes = all[..end].iter().filter(|instruction| instruction.rflags_modified() != 0);
+        assert_eq!(changes.next_back().unwrap().mnemonic(), Mnemonic::Sahf);
+        let first = all.iter().position(|instruction| instruction.rflags_modified() != 0).unwrap();
+        assert!(all[..first].iter().any(|instruction| instruction.mnemonic() == Mnemonic::Lahf));
+    }
+}
