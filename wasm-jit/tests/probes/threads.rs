@@ -9,7 +9,7 @@ use wasm_jit::{Instance, Module, Store};
 
 use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, reference};
 
-const PROGRAM: &str = include_str!("hot.wat");
+pub(crate) const PROGRAM: &str = include_str!("hot.wat");
 
 /// Sets the flag when it goes, also by a panic.
 struct Ends<'a>(&'a AtomicBool);
