@@ -35,7 +35,7 @@ pub(crate) const PROGRAM: &str = r#"(module
         (i64.extend_i32_u (call $work (i32.const 100) (i32.const 20)))))"#;
 
 /// Sets the flag when it goes, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
+pub(crate) struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
