@@ -1,7 +1,7 @@
 //! Probes that call functions, with values of the frame.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -10,6 +10,7 @@ use wasm_jit::{Engine, Module, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::Counted;
+use super::threads::Ends;
 use super::{Outcome, location, outcome, programs, values};
 
 /// What the probe of a place has recorded: of its values, and how often it has fired.
@@ -270,4 +271,40 @@ fn values_are_those_of_the_program() {
     println!("{fired} fired, {recorded:?}");
     assert!(recorded.values().all(|count| *count > 10_000), "{recorded:?}");
     assert_eq!(recorded.len(), 3, "operands, locals, addresses");
+}
+
+/// Random programs give what they should while their probes are switched by another thread; when it
+/// is quiet, the values are right.
+#[test]
+fn random_programs_are_not_disturbed_by_functions() {
+    let mut changes = 0;
+    for seed in 200..220 {
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+        let places = values::places(&bytes);
+        let mut random = SmallRng::seed_from_u64(seed);
+        let (chosen, probes) = record_everywhere(&module, &places, &mut random);
+        let (expected, _) = reference(&bytes, &places, &chosen);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ends = Ends(&is_over);
+                for _ in 0..50 {
+                    assert_eq!(outcome(&module).0, expected, "seed {seed}");
+                }
+            });
+            while !is_over.load(Ordering::Acquire) {
+                let probe = &probes[random.random_range(0..probes.len())].probe;
+                if random.random() { probe.activate() } else { probe.deactivate() }.unwrap();
+                changes += 1;
+            }
+        });
+        for Recording { record, probe, .. } in &probes {
+            probe.activate().unwrap();
+            record.values.store(0, Ordering::Relaxed);
+        }
+        check(&bytes, &places, &chosen, &module, &probes);
+    }
+    println!("{changes} changes");
+    assert!(changes > 1000, "{changes}");
 }

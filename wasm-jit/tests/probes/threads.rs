@@ -12,7 +12,7 @@ use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, re
 pub(crate) const PROGRAM: &str = include_str!("hot.wat");
 
 /// Sets the flag when it goes, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
+pub(crate) struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -20,6 +20,9 @@ use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
 
+/// The first lists of a site are found by comparison.
+const FEW_LISTS: usize = 4;
+
 /// A function that a probe calls, with its arguments.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
@@ -91,17 +94,24 @@ impl Site {
                 What::Count => counts = true,
                 What::Call(_) => calls = true,
             }
-            items.push(what.clone());
+            items.push(what);
         }
         match (is_empty, calls, counts) {
             (true, ..) => Form::Off,
             (_, false, false) => Form::Empty,
             (_, false, true) => Form::Count,
-            (_, true, _) => Form::List(self.number(items.into())),
+            (_, true, _) => Form::List(self.number(&items)),
         }
     }
 
-    fn number(&mut self, items: Arc<[What]>) -> u32 {
+    /// The number of a list, which may be new.
+    fn number(&mut self, items: &[&What]) -> u32 {
+        // Most sites have few lists, which are compared without an allocation.
+        let is_it = |list: &List| list.items.iter().eq(items.iter().copied());
+        if let Some(number) = self.lists.iter().take(FEW_LISTS).position(is_it) {
+            return number as u32;
+        }
+        let items: Arc<[What]> = items.iter().map(|what| (*what).clone()).collect();
         if let Some(number) = self.numbers.get(&items) {
             return *number;
         }
