@@ -194,6 +194,14 @@ typedef struct {
     /* The name of the provider: "cyg_profile" for functions that were compiled with
        -finstrument-functions. */
     const char *provider;
+    /* 1 for code that is compiled from a module at run time. Then the following numbers are those of
+       the function in the module, of the offset of the instruction from the start of the function,
+       and of its opcode, as the provider represents it; the opcode is UINT32_MAX at an entry or
+       exit. 0 otherwise, and all of them are 0. */
+    uint32_t has_module_place;
+    uint32_t function_index;
+    uint32_t offset;
+    uint32_t opcode;
 } fastinst_probe_metadata;
 
 /*

@@ -63,6 +63,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The provider of the probe refuses, for a reason of its own.
+    #[error("the provider of the probe refuses: {reason}")]
+    Provider {
+        /// The reason.
+        reason: &'static str,
+    },
+
     /// An error of callpatch.
     #[error(transparent)]
     Call(#[from] callpatch::Error),

@@ -100,7 +100,7 @@ pub mod service;
 pub use callpatch::Toggle;
 pub use discovery::{Discovery, register_callback};
 pub use error::Error;
-pub use probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
+pub use probe::{ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 pub use registry::{
     activate, activate_all, deactivate, deactivate_all, lasting_metadata, probe_count, toggle_count,
     with_metadata,

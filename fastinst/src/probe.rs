@@ -75,6 +75,19 @@ pub struct ProbeMetadata<'a> {
     /// The lowest address of that object in memory: `function_address` minus this address is the
     /// same in every run.
     pub object_base: usize,
+    /// The place in the module, for code that is compiled from a module at run time.
+    pub module_place: Option<ModulePlace>,
+}
+
+/// A place in a module from which code is compiled at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModulePlace {
+    /// The number of the function.
+    pub function_index: u32,
+    /// The offset of the instruction from the start of the function; 0 at its entry or exit.
+    pub offset: u32,
+    /// The instruction's opcode, as the provider represents it; `None` at an entry or exit.
+    pub opcode: Option<u32>,
 }
 
 impl ProbeMetadata<'_> {
@@ -92,6 +105,7 @@ impl ProbeMetadata<'_> {
             body_end: 0,
             object_path: c"",
             object_base: 0,
+            module_place: None,
         }
     }
 }

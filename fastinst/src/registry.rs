@@ -144,6 +144,7 @@ impl Probe {
             body_end: address(self.body.end),
             object_path: self.object.path,
             object_base: self.object.base,
+            module_place: None,
         })
     }
 }

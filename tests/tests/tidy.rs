@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("profiler/cli", &["profiler"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
-    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "wasm-jit-codegen"]),
+    ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
@@ -484,7 +484,8 @@ fn every_rule_finds_an_injected_violation() {
     check(product, "printer.print(bytes);", &[]);
     check("profiler/cli/src/report.rs", "eprintln!();", &[]);
     check("wordpatch/Cargo.toml", "[dependencies]\nlibc = \"1\"\ncallpatch.workspace = true\n", &["layers"]);
-    check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &["layers"]);
+    check("wasm-jit/Cargo.toml", "[dependencies]\nfastinst.workspace = true\n", &[]);
+    check("wasm-jit/Cargo.toml", "[dependencies]\nprofiler.workspace = true\n", &["layers"]);
     check("wasm-jit/Cargo.toml", "[dependencies]\nwasm-jit-wasi.workspace = true\n", &["layers"]);
     check("wasm-jit/codegen/Cargo.toml", "[dependencies]\nwordpatch.workspace = true\n", &["layers"]);
     check("wasm-jit/wasi/Cargo.toml", "[dependencies]\nwasm-jit-codegen.workspace = true\n", &["layers"]);

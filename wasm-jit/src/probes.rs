@@ -1,29 +1,39 @@
-//! Probes: what is to happen when a program is about to execute an instruction.
+//! Probes: actions that happen when a program is about to execute an instruction.
 //!
-//! A [`Probe`] is at a [`Location`] of a module, in all its instances, and is switched on and off
-//! at any time, from any thread, while other threads run the code. So far a probe
-//! [counts](Kind::Count), or does [nothing](Kind::Empty).
+//! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
+//! switched on and off at any time, from any thread, while other threads run the code. It
+//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or does
+//! [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
-//! by each branch to it. An `end` or `else` is executed by what falls into it: a branch to the end
-//! of a block continues after the `end`. An instruction that traps has been counted. The *entry* of
-//! a function is a place of its own, in front of its first instruction; a `loop` there does not
-//! repeat it.
+//! by each branch to it. An `end` or `else` is executed when control reaches it from the preceding
+//! instruction: a branch to the end of a block continues after the `end`. The probes of an
+//! instruction that traps have fired; those of the next one have not. The *entry* of a function is
+//! a separate place in front of its first instruction; a `loop` there does not repeat it.
+//!
+//! The probes of one place fire in the order in which they were activated. A probe that is switched
+//! off and on again becomes the last one.
 //!
 //! # What it costs
-//! Code that was never probed has no room for probes, and costs nothing (unless
-//! [`Config::probe_sites`](crate::Config::probe_sites) asks for places from the start, at which all
-//! that follows is not needed, and probes take effect at once for calls that run). The first
-//! [`Probe::activate`] in a function makes its calls, and the frames that it has already, go over
-//! to a version of its code with sites, which was compiled when its probes were made
-//! ([`Module::probes`]). There, a probe that is off is a NOP, and one that counts takes a jump, an
-//! addition in memory and a jump back. Switching is one store for each version (at most three).
-//! Functions go back to their original code when the last of their probes is dropped, or is
-//! switched off by [`deactivate_all`].
+//! Functions that were never probed contain no places for probes, and cost nothing. The first
+//! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
+//! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
+//! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
+//! one that calls a function saves and restores the registers that are in use. Switching is one
+//! store for each version (at most three), and for probes that call functions, a stub is generated
+//! when a list of active probes is used for the first time. Functions return to their original code
+//! when the last of their probes is dropped, or is switched off by [`deactivate_all`].
+//!
+//! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start.
+//! Counters there, and all probes at entries, need no version, and take effect at once for calls
+//! that run. Probes that call functions elsewhere need one as above.
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
-//! stub of 17 to 35 bytes; the engine keeps some 100 bytes about each site and each probe. Each
+//! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
+//! that calls functions takes about 100 to 200 bytes for the first and 20 to 90 for each further
+//! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
+//! ([`ProbeError::StubMemory`]). Each
 //! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
 //! module can have (eight bytes for each byte of its functions) from the module's first probe on.
 //! All of it is freed with the module's code. Addresses for versions follow that code (three times
@@ -34,14 +44,18 @@
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
 //!   another thread in its instructions, some microseconds at most on all that were measured. No
 //!   thread is waited for, and none is stopped.
-//! - Where the change took a version (see above), a frame that is there already sees it at the next
+//! - If the change required a new version (see above), an existing frame sees it at the next
 //!   iteration of a loop, or when a call returns to it; a call begins in the new version.
-//! - When [`Probe::deactivate`] returns, another thread may be between the site and its counter.
-//!   What it still counts is not the probe's.
+//! - A thread that has reached a site completes the list of probes that the site had then. So the
+//!   changes that a probe's function makes at its own place begin with the next event.
+//! - When [`Probe::deactivate`] returns, another thread may still execute the probe's stub. It may
+//!   call the probe's function once more; what it counts does not count for the probe.
 //! - Counts are exact once the threads that run the module have seen the last change.
+//! - Changes take a lock of the module's probes, and no thread holds a lock while a probe fires.
+//!   Probes' functions may make all changes; signal handlers must not.
 //!
-//! Probes do not keep programs from anything: a trap, an interrupt or an exception in a function
-//! with probes is the same as without, and a backtrace names the same instructions.
+//! Probes do not change programs: a trap, an interrupt or an exception in a function with probes is
+//! the same as without, and a backtrace names the same instructions.
 //!
 //! In a forked child, probes cannot be switched before [`unshare`](wordpatch::text::unshare).
 //!
@@ -73,9 +87,17 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::code::probed::{MakeError, Reach};
+use wasm_jit_codegen::{NoValue, Wanted};
+
+use crate::code::probed::ids::NoId;
+use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
+
+mod native;
+
+pub use crate::code::probed::counters::InstanceId;
+pub use native::{Bound, NativeFn, NativeFunction, Values};
 
 /// A place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,11 +108,31 @@ pub struct Location {
     pub place: Place,
 }
 
+impl Location {
+    /// The offset from the start of the function's body; 0 for the entry.
+    fn offset(self) -> u32 {
+        match self.place {
+            Place::Entry => 0,
+            Place::Instruction { offset } => offset,
+        }
+    }
+
+    /// The position in the module, if the function's body starts at `start`.
+    fn position(self, start: u32) -> u32 {
+        match self.place {
+            Place::Entry => start,
+            // The entry's position is that of no instruction.
+            Place::Instruction { offset: 0 } => u32::MAX,
+            Place::Instruction { offset } => start.saturating_add(offset),
+        }
+    }
+}
+
 /// A place in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Place {
-    /// Where its calls begin, in front of its first instruction.
+    /// The start of its calls, in front of its first instruction.
     Entry,
     /// An instruction.
     Instruction {
@@ -104,10 +146,28 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Nothing: what remains is the cost of the mechanism.
+    /// Nothing: measures the cost of the mechanism.
     Empty,
-    /// Counts how often control comes to its place, in all instances of the module.
+    /// Counts how often control comes to its place.
     Count,
+    /// Calls a function of the host.
+    Native {
+        /// The function.
+        function: NativeFn,
+        /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
+}
+
+/// In which instances of a module a probe fires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// In all, those included that are created later.
+    #[default]
+    Module,
+    /// In one.
+    Instance(InstanceId),
 }
 
 /// A probe that is to be made.
@@ -119,7 +179,7 @@ pub struct ProbeSpec {
     pub kind: Kind,
 }
 
-/// Why there is no probe at a place, or it cannot be switched.
+/// The reason why there is no probe at a place, or it cannot be switched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -148,8 +208,37 @@ pub enum ProbeError {
     /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
-        /// What is wrong.
+        /// The problem.
         reason: String,
+    },
+    /// A value cannot be passed to the probe's function: it does not exist, or the code does not
+    /// keep it.
+    #[error("{value:?} has no value at offset {offset:#x} of the body of function {function}: {reason}")]
+    Value {
+        /// The value that was asked for.
+        value: Bound,
+        /// The function.
+        function: u32,
+        /// The offset that was given; 0 for the entry.
+        offset: u32,
+        /// Why.
+        reason: ValueError,
+    },
+    /// The number of values differs from the number of the function's parameters.
+    #[error("the function of the probe has {parameters} parameters, but there are {values} values")]
+    Parameters {
+        /// Of the function.
+        parameters: usize,
+        /// Of the probe.
+        values: usize,
+    },
+    /// The stubs of the module's probes have reached the limit of their memory. There are too many
+    /// probes that call functions, or too many different orders in which they were activated.
+    #[error("the stubs of the module's probes take more than {limit} bytes")]
+    StubMemory {
+        /// The limit for probes that are switched on. To switch probes off, as much again may be
+        /// used.
+        limit: usize,
     },
     /// The system refuses addresses for counters.
     #[error("no addresses for counters: {source}")]
@@ -157,9 +246,30 @@ pub enum ProbeError {
         /// Why.
         source: io::Error,
     },
+    /// There is no id for the place.
+    #[error(transparent)]
+    Id(fastinst::Error),
     /// Code cannot be placed, or cannot be patched, as in a forked child.
     #[error(transparent)]
     Patch(#[from] wordpatch::Error),
+}
+
+/// Why a value does not exist at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The function has fewer parameters and locals.
+    #[error("the function has fewer locals")]
+    NoLocal,
+    /// The stack has fewer operands.
+    #[error("the stack has fewer operands")]
+    NoOperand,
+    /// No later instruction accesses the local, so the compiled code does not keep its value.
+    #[error("no later instruction accesses the local, and its value is not kept")]
+    Dead,
+    /// The instruction is no load, store or atomic operation.
+    #[error("the instruction does not access a memory at an address")]
+    NoAccess,
 }
 
 impl From<MakeError> for ProbeError {
@@ -168,11 +278,31 @@ impl From<MakeError> for ProbeError {
             MakeError::Compile(error) => Self::compile(&error),
             MakeError::Code(error) => Self::Patch(error),
             MakeError::Counters(source) => Self::Memory { source },
+            MakeError::StubMemory { limit } => Self::StubMemory { limit },
         }
     }
 }
 
 impl ProbeError {
+    fn of_place(refused: NoProbe, location: Location) -> Self {
+        let (function, offset) = (location.function, location.offset());
+        match refused {
+            NoProbe::NoInstruction => Self::NoInstruction { function, offset },
+            NoProbe::Unreachable => Self::Unreachable { function, offset },
+            NoProbe::NoValue(wanted, reason) => {
+                let value = match wanted {
+                    Wanted::Local(index) => Bound::Local(index),
+                    Wanted::Operand(depth) => Bound::Operand(depth),
+                };
+                let reason = match reason {
+                    NoValue::NotThere => ValueError::NoOperand,
+                    NoValue::Dead => ValueError::Dead,
+                };
+                Self::Value { value, function, offset, reason }
+            }
+        }
+    }
+
     fn compile(error: &ObserveError) -> Self {
         Self::Compile { reason: error.to_string() }
     }
@@ -180,22 +310,32 @@ impl ProbeError {
 
 /// A probe of a module, off at first. Dropping it removes it.
 ///
-/// It keeps the module's code. All of its functions may be called from any thread, and take a lock
-/// that all probes of the module share.
+/// It keeps the module's code. All of its functions may be called from any thread, and by functions
+/// of probes. They take a lock that all probes of the module share.
 pub struct Probe {
     image: Arc<CodeImage>,
     number: usize,
     spec: ProbeSpec,
+    scope: Scope,
 }
 
 impl Module {
     /// Makes probes, off, and compiles versions of those functions in which they have no place yet.
-    /// Gives for each what was asked for, or why it cannot be had.
+    /// Returns for each the probe, or the reason why there is none.
     ///
     /// Nothing changes for running programs before a probe is activated. A function gets at most
-    /// three versions: two with what was asked for so far, then one with sites at all instructions,
-    /// which is slower by a NOP for each. So many probes of a function are best made in one call.
+    /// three versions: two with the sites that were requested so far, then one with sites at all
+    /// instructions, which is slower by a NOP for each. Therefore, the probes of a function are
+    /// best made in one call.
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        self.scoped_probes(Scope::Module, specs)
+    }
+
+    /// Makes probes of a scope: see [`Module::probes`].
+    ///
+    /// Code belongs to all instances, so the places of a probe of one instance exist in all of
+    /// them; other instances execute its stub without calling its function.
+    pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, spec) in specs.iter().enumerate() {
             by_function.entry(spec.location.function).or_default().push(number);
@@ -204,7 +344,7 @@ impl Module {
         made.resize_with(specs.len(), || None);
         for (function, numbers) in by_function {
             let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number]).collect();
-            for (number, probe) in numbers.into_iter().zip(self.probes_in(function, &chosen)) {
+            for (number, probe) in numbers.into_iter().zip(self.probes_in(function, scope, &chosen)) {
                 made[number] = Some(probe);
             }
         }
@@ -216,46 +356,87 @@ impl Module {
     /// # Errors
     /// Those of making probes.
     pub fn probe(&self, spec: ProbeSpec) -> Result<Probe, ProbeError> {
-        self.probes_in(spec.location.function, &[spec]).pop().expect("one for one")
+        self.probes_in(spec.location.function, Scope::Module, &[spec]).pop().expect("one for one")
     }
 
-    fn probes_in(&self, function: u32, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+    /// The id of a place as a probe of fastinst, which is announced to the discovery callbacks when
+    /// it is new.
+    ///
+    /// [`fastinst::activate`] makes the place call a function, with the id, the address of the site
+    /// and a number that identifies the running instance ([`Bound::Context`]), as one more probe of
+    /// the place, in the order of activation; [`fastinst::deactivate`] ends that. If the probe is
+    /// already active, only its function changes. Both take the lock of the module's probes, may
+    /// allocate, and are not async-signal-safe. The function's contract is that of
+    /// [`NativeFn::new`].
+    ///
+    /// The metadata have the provider `wasm`, the names of the module and the function, and the
+    /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
+    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at instructions
+    /// `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
+    /// far.
+    ///
+    /// Ids end with the module's code: fastinst then returns
+    /// [`Retired`](fastinst::Error::Retired). Until then, their functions do not return to their
+    /// original code.
+    ///
+    /// # Errors
+    /// Those of making probes; [`ProbeError::Id`] if there are no more ids, or inside a discovery
+    /// callback.
+    pub fn probe_id(&self, location: Location) -> Result<fastinst::ProbeId, ProbeError> {
+        let (image, Location { function, .. }) = (self.code(), location);
+        if !image.indices().contains(&function) {
+            return Err(ProbeError::NoFunction { function });
+        }
+        let id = image.probe_id(function, location.position(image.function(function).wasm_start));
+        id.map_err(|error| match error {
+            NoId::Place(refused) => ProbeError::of_place(refused, location),
+            NoId::Make(error) => error.into(),
+            NoId::Ids(error) => ProbeError::Id(error),
+        })
+    }
+
+    fn probes_in(&self, function: u32, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let image = self.code();
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
         let start = image.function(function).wasm_start;
-        let wanted: Vec<(u32, bool)> = specs
+        let mut body = native::Body::of(image, function);
+        let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
-                let position = match spec.location.place {
-                    Place::Entry => start,
-                    // The entry's position is that of no instruction.
-                    Place::Instruction { offset: 0 } => u32::MAX,
-                    Place::Instruction { offset } => start.saturating_add(offset),
+                let position = spec.location.position(start);
+                let what = match &spec.kind {
+                    Kind::Empty => RequestedKind::Nothing,
+                    Kind::Count => RequestedKind::Count,
+                    Kind::Native { function, values } => {
+                        body.call(*function, values, spec.location, position)?
+                    }
                 };
-                (position, spec.kind == Kind::Count)
+                let instance = match scope {
+                    Scope::Module => None,
+                    Scope::Instance(instance) => Some(instance.number()),
+                };
+                Ok(Request { position, what, instance })
             })
             .collect();
-        let made = match image.make_probes(function, &wanted) {
+        let valid: Vec<Request> = requests.iter().flatten().cloned().collect();
+        let made = match image.make_probes(function, &valid) {
             Ok(made) => made,
             Err(error) => {
-                // The error goes to the first, its text to the others.
+                // The first result has the error, the others its text.
                 let reason = error.to_string();
                 let again = || ProbeError::Compile { reason: reason.clone() };
                 let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();
                 return std::iter::once(Err(error.into())).chain(others).collect();
             }
         };
-        let handles = made.into_iter().zip(specs).map(|((reach, number), spec)| {
-            let offset = match spec.location.place {
-                Place::Entry => 0,
-                Place::Instruction { offset } => offset,
-            };
-            match reach {
-                Reach::Yes => Ok(Probe { image: image.clone(), number, spec: *spec }),
-                Reach::No => Err(ProbeError::NoInstruction { function, offset }),
-                Reach::Unreachable => Err(ProbeError::Unreachable { function, offset }),
+        let mut made = made.into_iter();
+        let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
+            request?;
+            match made.next().expect("one for each request") {
+                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec, scope }),
+                Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
             }
         });
         handles.collect()
@@ -268,10 +449,15 @@ impl Probe {
         self.spec
     }
 
+    /// In which instances it fires.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// Switches it on; does nothing if it is.
     ///
     /// # Errors
-    /// [`ProbeError::Patch`]: it stays off.
+    /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays off.
     pub fn activate(&self) -> Result<(), ProbeError> {
         Ok(self.image.activate_probe(self.number)?)
     }
@@ -279,13 +465,14 @@ impl Probe {
     /// Switches it off; does nothing if it is. It can be switched on again, and counts on then.
     ///
     /// # Errors
-    /// [`ProbeError::Patch`]: it stays on.
+    /// [`ProbeError::Patch`], [`ProbeError::StubMemory`]: it stays on.
     pub fn deactivate(&self) -> Result<(), ProbeError> {
-        Ok(self.image.deactivate_probe(self.number, false)?)
+        self.image.deactivate_probe(self.number, false)?;
+        Ok(())
     }
 
-    /// How often control has come to its place while it was on, in all instances, those included
-    /// that are gone. Other threads may be counting.
+    /// How often control has come to its place while it was on, in the instances of its scope,
+    /// those included that have ended. Other threads may be counting.
     pub fn count(&self) -> u64 {
         self.image.probe_count(self.number)
     }
@@ -308,10 +495,13 @@ pub fn activate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Resu
     probes.into_iter().map(Probe::activate).collect()
 }
 
-/// Switches probes off, one after the other. Functions that have no active probe any more go back
-/// to their original code: at the entry by the next call, elsewhere when a loop is repeated or a
-/// call returns.
+/// Switches probes off, one after the other. Functions without active probes return to their
+/// original code: with the next call, and in existing frames when a loop is repeated or a call
+/// returns.
 pub fn deactivate_all<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<Result<(), ProbeError>> {
-    let deactivate = |probe: &Probe| Ok(probe.image.deactivate_probe(probe.number, true)?);
+    let deactivate = |probe: &Probe| {
+        probe.image.deactivate_probe(probe.number, true)?;
+        Ok(())
+    };
     probes.into_iter().map(deactivate).collect()
 }

@@ -42,6 +42,7 @@
 //! an entry trampoline: its `rbp` is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
 
 use crate::module::ModuleInfo;
 
@@ -82,7 +83,13 @@ pub struct VmStoreContext {
     /// of the activation are between this address and `activation_fp`, whatever stack the host
     /// continues on.
     pub exit_sp: usize,
+    /// Requests for an interrupt: there is one if the lower half is not 0. Stubs that call
+    /// functions check it after them.
+    pub interrupt_requests: *const AtomicU64,
 }
+
+/// The requests of a store that cannot be interrupted.
+pub static NO_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 impl Default for VmStoreContext {
     /// The context of a store in which nothing runs.
@@ -100,6 +107,7 @@ impl Default for VmStoreContext {
             thrown: 0,
             results: [0; MAX_RESULTS],
             exit_sp: 0,
+            interrupt_requests: &raw const NO_REQUESTS,
         }
     }
 }
@@ -114,6 +122,12 @@ pub const EXIT_FP: i32 = offset_of!(VmStoreContext, exit_fp) as i32;
 pub const EXIT_SP: i32 = offset_of!(VmStoreContext, exit_sp) as i32;
 /// Offset of [`VmStoreContext::results`].
 pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
+
+/// Offset of [`VmStoreContext::interrupt_requests`].
+pub const INTERRUPT_REQUESTS: i32 = offset_of!(VmStoreContext, interrupt_requests) as i32;
+/// The byte after a UD2 that a stub executes if an interrupt is requested. Execution continues
+/// after it if the request has been withdrawn.
+pub const INTERRUPT_CHECK: u8 = 0xff;
 
 /// The head of the structure that `r14` points to. For an instance, the parts placed by
 /// [`VmLayout`] follow; a host function has only the head.
@@ -137,6 +151,12 @@ pub struct VmContext {
 /// Offset of the address of the instance's counters, which lies in front of its context: quadwords
 /// that stubs add to. Not read before there is a stub.
 pub const COUNTERS: i32 = -8;
+/// Offset of a quadword in front of the context, in which versions with sites keep an operand that
+/// would otherwise be in no register or slot, from a site until its instruction has been executed.
+pub const SETTLED: i32 = -16;
+/// Offset of the instance's number in front of the context, 64 bits that no other instance of the
+/// process has, neither now nor later.
+pub const INSTANCE_NUMBER: i32 = -24;
 /// Offset of [`VmContext::store`].
 pub const STORE: i32 = offset_of!(VmContext, store) as i32;
 /// Offset of [`VmContext::memory0`].
@@ -182,7 +202,7 @@ pub struct VmMemory {
     /// Its first byte.
     pub base: *mut u8,
     /// Its length in bytes, a multiple of the page size of 65,536.
-    pub length: *const std::sync::atomic::AtomicU64,
+    pub length: *const AtomicU64,
 }
 
 /// Offset of [`VmMemory::base`].

@@ -116,13 +116,14 @@ struct ShownVersions {
     /// While there are registrations.
     names: Option<Names>,
     registrations: usize,
-    files: HashMap<(u32, usize), File>,
+    /// By the addresses of stubs.
+    files: HashMap<usize, File>,
 }
 
 impl ShownVersions {
     fn add(&mut self, version: &VersionCode) {
         let Some(names) = &self.names else { return };
-        self.files.entry((version.function, version.number)).or_insert_with(|| {
+        self.files.entry(version.stubs.start).or_insert_with(|| {
             let function = names.version(version).into_iter().flat_map(split_entry);
             let symbols: Vec<Symbol> = function.chain([names.stubs(version)]).collect();
             File::register(object_file(&symbols, symbols[0].range.start..version.stubs.end))
@@ -363,7 +364,7 @@ fn object_file(symbols: &[Symbol], code: Range<usize>) -> Vec<u8> {
 mod tests {
     use object::{Object, ObjectSymbol};
 
-    use super::super::tests::{compile, image};
+    use super::super::tests::{compile, count_at, image};
     use super::*;
 
     #[test]
@@ -429,12 +430,12 @@ mod tests {
         };
         let names = || marked().into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
         // One version is older than the registration.
-        image.make_probes(0, &[(start(0), true)]).unwrap();
+        image.make_probes(0, &[count_at(start(0))]).unwrap();
         assert!(marked().is_empty());
         let first = register(image.clone());
         let of_f = ["versions!f [probed]", "versions!f [stub]"];
         assert_eq!(names(), of_f);
-        image.make_probes(1, &[(start(1), true)]).unwrap();
+        image.make_probes(1, &[count_at(start(1))]).unwrap();
         let of_both = [of_f, ["versions!function[1] [probed]", "versions!function[1] [stub]"]].concat();
         assert_eq!(names(), of_both);
         let second = register(image.clone());
@@ -448,7 +449,7 @@ mod tests {
         assert_eq!(names(), of_both);
         drop(second);
         assert!(marked().is_empty());
-        image.make_probes(1, &[(start(1) + 1, true)]).unwrap();
+        image.make_probes(1, &[count_at(start(1) + 1)]).unwrap();
         assert!(marked().is_empty());
     }
 
@@ -457,7 +458,7 @@ mod tests {
         use gimli::UnwindSection;
         let text = "(module (func (param i32)) (func))";
         let image = compile(wat::parse_str(text).unwrap(), 1).unwrap();
-        image.make_probes(1, &[(image.function(1).wasm_start, true)]).unwrap();
+        image.make_probes(1, &[count_at(image.function(1).wasm_start)]).unwrap();
         let names = Names::of(&image);
         let version = image.versions().next().unwrap();
         let of_version = [names.version(&version).unwrap(), names.stubs(&version)];

@@ -14,6 +14,7 @@ use wordpatch::code_memory::CodeBuffer;
 
 use super::gdb::Shown;
 use super::probed::counters::Counters;
+use super::probed::ids::Ids;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
 
@@ -133,6 +134,7 @@ impl ImageLinker {
             _registered: None,
             probed: OnceLock::new(),
             counters: Counters::default(),
+            ids: Ids::default(),
             memory,
             room: Mutex::new(room),
             shown: Shown::default(),

@@ -46,6 +46,8 @@ pub(crate) struct CodeImage {
     /// Made with the first probe.
     probed: OnceLock<Box<probed::Probed>>,
     pub counters: probed::counters::Counters,
+    /// Retired with the image.
+    ids: probed::ids::Ids,
     memory: CodeMemory,
     /// The pages after the code, until the first function is probed.
     room: Mutex<Option<CodeArena>>,

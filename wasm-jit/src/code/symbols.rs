@@ -74,8 +74,7 @@ impl Names {
 #[derive(Clone, Debug)]
 pub(super) struct VersionCode {
     pub function: u32,
-    pub number: usize,
-    /// None for an original, which has a name already.
+    /// None for an original, which has a name already, and for the stub of a list.
     pub code: Option<Range<usize>>,
     pub body: usize,
     pub stubs: Range<usize>,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wasm_jit_codegen::{Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
 use super::link::ImageLinker;
+use super::probed::{Request, RequestedKind};
 use super::registry::{image_at, share_image_at};
 use super::{CodeImage, CompileError, compile_all};
 use crate::engine::{Config, Engine};
@@ -151,6 +152,11 @@ pub(crate) fn compile(bytes: Vec<u8>, threads: usize) -> Result<Arc<CodeImage>, 
     compile_all(info, bytes.clone(), &bodies, threads)
 }
 
+/// A request for a counter at a position.
+pub(crate) fn count_at(position: u32) -> Request {
+    Request { position, what: RequestedKind::Count, instance: None }
+}
+
 #[test]
 fn any_number_of_threads_makes_the_same_image() {
     let module = many_functions(1500, |_| String::new());
@@ -218,7 +224,7 @@ fn each_function_has_one_line_in_the_map_for_perf() {
     let names: Vec<_> = map.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
     let originals = [r"a\nb!c\nd", r"a\nb!function[1]", r"a\nb!trampolines"];
     assert_eq!(names, originals);
-    image.make_probes(1, &[(image.function(1).wasm_start, true)]).unwrap();
+    image.make_probes(1, &[count_at(image.function(1).wasm_start)]).unwrap();
     let mut map = Vec::new();
     super::perf::write_map(&image, &mut map).unwrap();
     let map = String::from_utf8(map).unwrap();

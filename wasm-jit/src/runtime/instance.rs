@@ -13,11 +13,11 @@ use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use super::typed::{TypedFunc, WasmParams, WasmResults};
-use crate::code::probed::counters::{Counting, Slot};
+use crate::code::probed::counters::{Counting, InstanceId, Slot};
 use crate::error::Error;
 use crate::module::{Item, Module};
 use crate::types::RefType;
-use crate::vmctx::{COUNTERS, VmContext, VmFuncRef, VmLayout};
+use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, VmContext, VmFuncRef, VmLayout};
 
 /// The block of memory that `r14` points to: a [`VmContext`] followed by the parts placed by
 /// [`VmLayout`].
@@ -27,8 +27,10 @@ pub(crate) struct ContextBlock {
     size: usize,
 }
 
-/// Bytes in front of the context, which end with the address of the instance's counters.
-const IN_FRONT: usize = 16;
+/// Bytes in front of the context: the instance's number, a settled operand, and the address of the
+/// instance's counters.
+const IN_FRONT: usize = 32;
+const _: () = assert!(IN_FRONT >= -INSTANCE_NUMBER as usize);
 
 impl ContextBlock {
     pub(crate) fn new(layout: &VmLayout) -> Self {
@@ -49,6 +51,12 @@ impl ContextBlock {
     pub(crate) fn counters(&self) -> NonNull<Slot> {
         // SAFETY: in front of the context, within the block, and zero at first.
         unsafe { self.start.byte_offset(COUNTERS as isize) }.cast()
+    }
+
+    /// Tells compiled code the number of the instance.
+    pub(crate) fn set_number(&mut self, number: u64) {
+        // SAFETY: in front of the context, within the block; no code runs yet.
+        unsafe { self.start.byte_offset(INSTANCE_NUMBER as isize).cast::<u64>().write(number) };
     }
 
     pub(crate) fn context(&self) -> *mut VmContext {
@@ -77,7 +85,7 @@ impl Drop for ContextBlock {
 pub(crate) struct InstanceData {
     pub module: Module,
     /// Dropped before the context, which has the address of its counters.
-    pub _counting: Counting,
+    pub counting: Counting,
     pub block: ContextBlock,
     /// One for each function, imports first. Compiled code holds their addresses.
     pub func_refs: NonNull<[VmFuncRef]>,
@@ -212,6 +220,11 @@ impl Instance {
     ) -> Result<TypedFunc<P, R>, Error> {
         let func = self.get_func(&store, name);
         func.ok_or_else(|| Error::UnknownExport { kind: "function", name: name.to_owned() })?.typed(store)
+    }
+
+    /// Its identity, for [probes](crate::probes::Scope) of this instance only.
+    pub fn id(&self, store: impl AsContext) -> InstanceId {
+        self.inner(&store.as_context().0.opaque).counting.instance()
     }
 
     /// The exported memory of this name, if it is not shared.

@@ -109,10 +109,11 @@ fn allocate(
         tables.push(store.create_table(TableType::of(*ty), 0)?);
     }
     let layout = VmLayout::new(info);
-    let block = ContextBlock::new(&layout);
+    let mut block = ContextBlock::new(&layout);
     // SAFETY: the instance has both, and drops this first.
     let counting = unsafe { Counting::join(module.code(), block.counters()) };
     let counting = counting.map_err(|source| Error::Memory { purpose: "the counters of probes", source })?;
+    block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
         globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
@@ -131,7 +132,7 @@ fn allocate(
         parsed.elements.iter().map(|segment| ElementValues { ty: segment.ty, values: Box::default() });
     let instance = InstanceData {
         module: module.clone(),
-        _counting: counting,
+        counting,
         block,
         func_refs: NonNull::from(Box::leak(func_refs.into_boxed_slice())),
         memories: memories.into(),

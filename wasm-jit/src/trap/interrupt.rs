@@ -9,10 +9,11 @@
 //!   this instruction. That is always possible, because `r14` leads to the store at every
 //!   instruction of a function, and all that is needed to leave the activation is in the frame of
 //!   its entry trampoline.
-//! - Otherwise the thread is in the runtime or in a host function, which must not be interrupted in
-//!   the middle. The request stays pending. It takes effect when the host function or the bulk
-//!   operation returns ([`is_interrupted`](super::is_interrupted)), or at the next signal, a few
-//!   milliseconds later: a separate thread repeats it until the request was met or withdrawn.
+//! - Otherwise the thread is in the runtime, in a host function, or in a function of a probe, which
+//!   must not be interrupted in the middle. The request stays pending. It takes effect when the
+//!   host function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)) or the
+//!   probe's stub ends ([`INTERRUPT_CHECK`](crate::vmctx::INTERRUPT_CHECK)), or at the next signal,
+//!   a few milliseconds later: a separate thread repeats it until the request was met or withdrawn.
 //!
 //! A request stays pending until the outermost call has returned, so a host function that calls the
 //! program and continues after an interrupt does not hide it from its own caller. Only the
@@ -94,6 +95,11 @@ impl Interruption {
             ends_outermost: AtomicBool::new(false),
             signal,
         })
+    }
+
+    /// The requests as compiled code sees them.
+    pub(super) fn requests(&self) -> *const AtomicU64 {
+        &raw const self.requests.0
     }
 
     /// Records that this thread runs the store, as long as the guard lives.

@@ -45,7 +45,7 @@ pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
 
-use crate::vmctx::TrapCode;
+use crate::vmctx::{NO_REQUESTS, TrapCode};
 
 /// Why WebAssembly code trapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,8 +168,13 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
         }
         None => None,
     };
-    // SAFETY: as above.
-    unsafe { (*store).outer = &outer };
+    let requests =
+        interruption.as_ref().map_or(&raw const NO_REQUESTS, |interruption| interruption.requests());
+    // SAFETY: as above. The requests live as long as the state.
+    unsafe {
+        (*store).vm.interrupt_requests = requests;
+        (*store).outer = &outer;
+    }
     let left = call();
     // SAFETY: as above; the trampoline has returned.
     let raised = unsafe {

@@ -36,7 +36,7 @@ use super::ExecutionState;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
-use crate::vmctx::{FUNC_REF_SIZE, TrapCode, VmContext, VmMemory};
+use crate::vmctx::{FUNC_REF_SIZE, INTERRUPT_CHECK, TrapCode, VmContext, VmMemory};
 
 /// The signals with which the hardware reports traps.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -143,8 +143,18 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let store = unsafe { ExecutionState::of(context) };
         // SAFETY: as above; only this thread changes the field.
         let interruption = unsafe { (*store).interruption.as_ref() };
-        let is_ours = if is_interrupt {
-            interruption.is_some_and(|interruption| interruption.acknowledge())
+        let acknowledge = || interruption.is_some_and(|interruption| interruption.acknowledge());
+        // SAFETY: the thread has just executed the instruction.
+        let is_check = signal == libc::SIGILL && !was_sent(info_ref) && unsafe { is_interrupt_check(pc) };
+        if is_check && !acknowledge() {
+            // The request was withdrawn meanwhile.
+            registers[libc::REG_RIP as usize] += UD2.len() as i64 + 1;
+            return;
+        }
+        let is_ours = if is_check {
+            true
+        } else if is_interrupt {
+            acknowledge()
         } else if was_sent(info_ref) {
             false
         } else {
@@ -159,7 +169,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         };
         if is_ours {
             // SAFETY: as above.
-            unsafe { note(store, signal, info_ref, registers) };
+            unsafe { note(store, if is_check { 0 } else { signal }, info_ref, registers) };
             // The routine's frames are placed below the red zone of the interrupted code, aligned
             // as for a call.
             registers[libc::REG_RSP as usize] = (registers[libc::REG_RSP as usize] - 128) & !15;
@@ -173,6 +183,16 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     if !(is_interrupt && is_from_us()) {
         pass_on(signal, info, context);
     }
+}
+
+/// Whether a stub's check for interrupts raised SIGILL at `pc`.
+///
+/// # Safety
+/// As [`trap_code`].
+unsafe fn is_interrupt_check(pc: usize) -> bool {
+    let code = std::ptr::with_exposed_provenance::<[u8; 2]>(pc);
+    // SAFETY: as in `trap_code`.
+    unsafe { code.read_unaligned() == UD2 && code.add(1).cast::<u8>().read() == INTERRUPT_CHECK }
 }
 
 /// The reason of an explicit trap at `pc`: UD2 and a [`TrapCode`].

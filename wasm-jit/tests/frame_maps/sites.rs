@@ -147,16 +147,19 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
             .into_iter()
             .collect();
         let mut at_loops: HashMap<u32, Option<FrameMap>> = HashMap::new();
-        for sites in [Sites::All, Sites::At(some)] {
+        let settled = some.iter().copied().filter(|at| at % 3 != 0).collect();
+        let unsettled = Sites::At { positions: some.clone(), settled: Box::default() };
+        let all = [true, false].map(|settled| Sites::All { settled });
+        for sites in all.into_iter().chain([unsettled, Sites::At { positions: some, settled }]) {
             let version = Version::of(&info, function.index(), &body, &sites);
             assert_eq!(version.seen.instructions, plain.seen.instructions);
             assert_eq!(version.frame(), plain.frame());
             let reachable = plain.seen.instructions.iter().filter(|(_, map)| map.is_some());
             let expected = reachable.filter(|(at, _)| match &sites {
-                Sites::At(positions) => positions.contains(at),
+                Sites::At { positions, .. } => positions.contains(at),
                 _ => true,
             });
-            let at_entry = usize::from(sites == Sites::All);
+            let at_entry = usize::from(matches!(sites, Sites::All { .. }));
             assert_eq!(version.seen.sites.len(), expected.count() + at_entry);
             version.check_places(true);
             for (Position { code, wasm }, map) in &version.seen.sites {
@@ -180,7 +183,7 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
 
 /// Whoever branches to a loop comes to its site.
 fn check_loops(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, loops: &[u32]) {
-    let sites = Sites::At(loops.into());
+    let sites = Sites::At { positions: loops.into(), settled: Box::default() };
     let version = Version::of(info, index, body, &sites);
     let function = &version.chunk.functions[0];
     let end = version.seen.data.unwrap_or(function.end);

@@ -173,30 +173,37 @@ fn errors_say_why_a_place_cannot_be_probed() {
     assert!(made[6].is_ok());
 }
 
+/// Bodies of functions that trap when they are called with 7.
+pub(crate) const TRAPPING: [&str; 9] = [
+    // A load that is fused with the addition after it.
+    "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
+    "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",
+    "(loop (result i32) (i32.div_u (i32.const 5) (i32.sub (local.get 0) (i32.const 7))))",
+    "(loop (result i32) (unreachable))",
+    "(i32.div_s (i32.const 0x80000000) (i32.sub (local.get 0) (i32.const 8)))",
+    "(block (i32.store (i32.shl (local.get 0) (i32.const 20)) (i32.const 1))) (i32.const 1)",
+    "(call_indirect (param i32) (result i32) (local.get 0) (i32.const 9))",
+    "(call $inner (local.get 0))",
+    "(i32.trunc_f32_s (f32.const nan))",
+];
+
+/// A module whose `main` calls a function that calls another one, which has this body.
+pub(crate) fn trapping(body: &str) -> Vec<u8> {
+    let text = format!(
+        "(module (memory (export \"memory\") 1) (table 2 funcref)
+            (func $inner (param i32) (result i32) {body})
+            (func $outer (param i32) (result i32) (i32.add (i32.const 3) (call $inner (local.get 0))))
+            (func (export \"main\") (result i64) (i64.extend_i32_u (call $outer (i32.const 7)))))"
+    );
+    wat::parse_str(text).unwrap()
+}
+
 /// Each of several ways to trap: the same trap, at the same instruction, and counts like those of
 /// the rewritten module.
 #[test]
 fn traps_are_the_same_with_probes() {
-    let bodies = [
-        // A load that is fused with the addition after it.
-        "(i32.add (i32.load offset=65000 (i32.const 600)) (i32.load (local.get 0)))",
-        "(i32.add (local.get 0) (i32.load (i32.shl (local.get 0) (i32.const 20))))",
-        "(loop (result i32) (i32.div_u (i32.const 5) (i32.sub (local.get 0) (i32.const 7))))",
-        "(loop (result i32) (unreachable))",
-        "(i32.div_s (i32.const 0x80000000) (i32.sub (local.get 0) (i32.const 8)))",
-        "(block (i32.store (i32.shl (local.get 0) (i32.const 20)) (i32.const 1))) (i32.const 1)",
-        "(call_indirect (param i32) (result i32) (local.get 0) (i32.const 9))",
-        "(call $inner (local.get 0))",
-        "(i32.trunc_f32_s (f32.const nan))",
-    ];
-    for body in bodies {
-        let text = format!(
-            "(module (memory (export \"memory\") 1) (table 2 funcref)
-                (func $inner (param i32) (result i32) {body})
-                (func $outer (param i32) (result i32) (i32.add (i32.const 3) (call $inner (local.get 0))))
-                (func (export \"main\") (result i64) (i64.extend_i32_u (call $outer (i32.const 7)))))"
-        );
-        let bytes = wat::parse_str(text).unwrap();
+    for body in TRAPPING {
+        let bytes = trapping(body);
         let engine = engine();
         let (expected, counts, places) = reference(&engine, &bytes, 1);
         assert!(expected.0.is_err());

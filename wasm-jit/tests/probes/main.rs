@@ -2,10 +2,13 @@
 //! others run the code.
 
 mod behaviour;
+mod calls;
+mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
 mod rewrite;
 mod threads;
+mod values;
 
 use std::cell::Cell;
 
@@ -45,19 +48,15 @@ fn all_of_this_with_sites_everywhere() {
     test_all_with(ProbeSites::All);
 }
 
+fn location(module: &Module, (function, at): rewrite::Counted) -> Location {
+    let start = || module.function(function).unwrap().body().unwrap().range().start as u32;
+    let place = at.map_or(Place::Entry, |at| Place::Instruction { offset: at - start() });
+    Location { function, place }
+}
+
 /// A probe for each place of a module that has code, with the number of the place.
 fn probes_everywhere(module: &Module, places: &[rewrite::Counted], kind: Kind) -> Vec<(usize, Probe)> {
-    let start = |function| module.function(function).unwrap().body().unwrap().range().start as u32;
-    let spec = |(function, at): &rewrite::Counted| ProbeSpec {
-        location: Location {
-            function: *function,
-            place: match at {
-                None => Place::Entry,
-                Some(at) => Place::Instruction { offset: at - start(*function) },
-            },
-        },
-        kind,
-    };
+    let spec = |place: &rewrite::Counted| ProbeSpec { location: location(module, *place), kind };
     let specs: Vec<ProbeSpec> = places.iter().map(spec).collect();
     let made = module.probes(&specs).into_iter().enumerate();
     made.filter_map(|(number, probe)| match probe {

@@ -1,7 +1,7 @@
-//! The reference for counts: a module rewritten so that it counts by itself, in a global for each
-//! place.
+//! References for probes: a module rewritten so that it counts, or records values, by itself, in a
+//! global for each place.
 
-use wasm_encoder::{CodeSection, Encode, Module, RawSection, SectionId};
+use wasm_encoder::{CodeSection, Encode, Module, RawSection, SectionId, ValType};
 use wasmparser::{FunctionBody, Operator, Parser, Payload};
 
 /// A place that is counted: function, and the module offset of the instruction; none for the entry.
@@ -10,6 +10,23 @@ pub(crate) type Counted = (u32, Option<u32>);
 /// The module with counters before all instructions (of a loop, after it), and at all entries.
 /// The counter of the n-th place is exported as `count n`.
 pub(crate) fn rewrite(bytes: &[u8]) -> (Vec<u8>, Vec<Counted>) {
+    rewrite_by(bytes, &[], |out, _, global| {
+        // global.get, i64.const 1, i64.add, global.set
+        out.push(0x23);
+        global.encode(out);
+        out.extend([0x42, 1, 0x7c, 0x24]);
+        global.encode(out);
+    })
+}
+
+/// The module with code that `emit` writes before all instructions (of a loop, after it), and at
+/// all entries, with a global of type i64 for each of them. Functions get one more local of each of
+/// the types.
+pub(crate) fn rewrite_by(
+    bytes: &[u8],
+    locals: &[ValType],
+    mut emit: impl FnMut(&mut Vec<u8>, Counted, u32),
+) -> (Vec<u8>, Vec<Counted>) {
     let (mut sections, mut code, mut places) = (Vec::new(), CodeSection::new(), Vec::new());
     let (mut functions, mut first) = (0, 0);
     for payload in Parser::new(0).parse_all(bytes) {
@@ -28,7 +45,11 @@ pub(crate) fn rewrite(bytes: &[u8]) -> (Vec<u8>, Vec<Counted>) {
             _ => {}
         }
         if let Payload::CodeSectionEntry(body) = &payload {
-            code.raw(&counting(bytes, body, functions, first, &mut places));
+            code.raw(&instrumented(bytes, body, locals, |out, at| {
+                let global = first + places.len() as u32;
+                places.push((functions, at));
+                emit(out, (functions, at), global);
+            }));
             functions += 1;
         } else if let Some((id, range)) = payload.as_section()
             && id != 0
@@ -82,37 +103,33 @@ fn extend(sections: &mut Vec<(u8, Vec<u8>)>, id: u8, count: u32, items: &[u8]) {
     }
 }
 
-/// A body with counters.
-fn counting(
+/// A body with more locals, and more code at all places.
+fn instrumented(
     bytes: &[u8],
     body: &FunctionBody<'_>,
-    function: u32,
-    first: u32,
-    places: &mut Vec<Counted>,
+    locals: &[ValType],
+    mut emit: impl FnMut(&mut Vec<u8>, Option<u32>),
 ) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut count = |out: &mut Vec<u8>, at| {
-        let global = first + places.len() as u32;
-        places.push((function, at));
-        // global.get, i64.const 1, i64.add, global.set
-        out.push(0x23);
-        global.encode(out);
-        out.extend([0x42, 1, 0x7c, 0x24]);
-        global.encode(out);
-    };
     let mut reader = body.get_operators_reader().unwrap();
-    let start = reader.original_position() as usize;
-    out.extend(&bytes[body.range().start as usize..start]);
-    count(&mut out, None);
+    let (start, first) = (body.range().start as usize, reader.original_position() as usize);
+    let mut declared = wasmparser::BinaryReader::new(&bytes[start..first], 0);
+    (declared.read_var_u32().unwrap() + locals.len() as u32).encode(&mut out);
+    out.extend(&bytes[start + declared.current_position()..first]);
+    for ty in locals {
+        1_u32.encode(&mut out);
+        ty.encode(&mut out);
+    }
+    emit(&mut out, None);
     while !reader.eof() {
         let at = reader.original_position() as usize;
         let operator = reader.read().unwrap();
         let code = &bytes[at..reader.original_position() as usize];
         if matches!(operator, Operator::Loop { .. }) {
             out.extend(code);
-            count(&mut out, Some(at as u32));
+            emit(&mut out, Some(at as u32));
         } else {
-            count(&mut out, Some(at as u32));
+            emit(&mut out, Some(at as u32));
             out.extend(code);
         }
     }

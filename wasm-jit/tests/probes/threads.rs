@@ -9,10 +9,10 @@ use wasm_jit::{Instance, Module, Store};
 
 use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, reference};
 
-const PROGRAM: &str = include_str!("hot.wat");
+pub(crate) const PROGRAM: &str = include_str!("hot.wat");
 
 /// Sets the flag when it goes, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
+pub(crate) struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 
 use fastinst::provider::{self, Extent};
-use fastinst::{ProbeFn, ProbeId, ProbeMetadata};
+use fastinst::{ModulePlace, ProbeFn, ProbeId, ProbeMetadata};
 
 use super::{Code, code, copy_text, elements, report};
 
@@ -19,10 +19,16 @@ struct Metadata {
     object_path: *const c_char,
     object_base: *const c_void,
     provider: *const c_char,
+    has_module_place: u32,
+    function_index: u32,
+    offset: u32,
+    opcode: u32,
 }
 
 impl From<&ProbeMetadata<'_>> for Metadata {
     fn from(probe: &ProbeMetadata<'_>) -> Self {
+        let none = ModulePlace { function_index: 0, offset: 0, opcode: Some(0) };
+        let place = probe.module_place.unwrap_or(none);
         Self {
             probe_id: probe.id.0,
             kind: probe.kind.0.into(),
@@ -32,6 +38,10 @@ impl From<&ProbeMetadata<'_>> for Metadata {
             object_path: probe.object_path.as_ptr(),
             object_base: std::ptr::without_provenance(probe.object_base),
             provider: probe.provider.as_ptr(),
+            has_module_place: probe.module_place.is_some().into(),
+            function_index: place.function_index,
+            offset: place.offset,
+            opcode: place.opcode.unwrap_or(u32::MAX),
         }
     }
 }

@@ -142,9 +142,19 @@ impl Assembler<'_> {
         self.code.truncate(end);
     }
 
+    /// The operand that is encoded; see [`Assembler::redirect`].
+    #[inline]
+    fn redirected(&self, rm: Rm) -> Rm {
+        match self.redirected {
+            Some((from, to)) if rm == Rm::Mem(from) => Rm::Mem(to),
+            _ => rm,
+        }
+    }
+
     /// An instruction in the legacy encoding, without its immediate.
     #[inline]
     pub(super) fn legacy(&self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, extra: Extra) -> Bytes {
+        let rm = self.redirected(rm);
         let mut bytes = Bytes::new();
         if extra.lock {
             bytes.push(0xf0);
@@ -212,6 +222,7 @@ impl Assembler<'_> {
     /// operand in VEX.vvvv.
     #[inline]
     pub(super) fn vex(&mut self, opcode: Opcode, wide: bool, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
+        let rm = self.redirected(rm);
         let mut bytes = Bytes::new();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;

@@ -28,7 +28,7 @@ pub(crate) enum Shift {
 }
 
 /// Conditions, by their code; the opposite differs in the lowest bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Cond {
     Overflow = 0,
@@ -344,6 +344,19 @@ impl Assembler<'_> {
         let extra = Extra { lock: false, byte_register: needs_rex(Size::B1, dst) };
         let bytes = self.legacy(op_0f(0x90 | cond as u8), false, 0, dst.into(), extra);
         self.emit(&bytes);
+    }
+
+    /// Puts all arithmetic flags into `ah` and the lowest bit of `al`, and preserves them.
+    pub(crate) fn flags_to_rax(&mut self) {
+        self.setcc(Cond::Overflow, Reg::RAX);
+        // LAHF
+        self.bytes(&[0x9f]);
+    }
+
+    /// The reverse of [`Assembler::flags_to_rax`].
+    pub(crate) fn flags_from_rax(&mut self) {
+        // ADD al, 127 overflows for 1; SAHF, which preserves the overflow flag.
+        self.bytes(&[0x04, 0x7f, 0x9e]);
     }
 
     pub(crate) fn cmov(&mut self, cond: Cond, wide: bool, dst: Reg, src: impl Into<Rm>) {

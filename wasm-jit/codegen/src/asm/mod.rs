@@ -32,16 +32,22 @@ use label::LabelState;
 pub(crate) struct Assembler<'c> {
     code: &'c mut Vec<u8>,
     labels: Vec<LabelState>,
+    redirected: Option<(Mem, Mem)>,
 }
 
 impl<'c> Assembler<'c> {
     pub(crate) fn new(code: &'c mut Vec<u8>) -> Self {
-        Self { code, labels: Vec::new() }
+        Self { code, labels: Vec::new(), redirected: None }
     }
 
     /// The offset of the next instruction.
     pub(crate) fn offset(&self) -> u32 {
         self.code.len() as u32
+    }
+
+    /// From now on, instructions with the first memory operand are encoded with the second one.
+    pub(crate) fn redirect(&mut self, redirected: Option<(Mem, Mem)>) {
+        self.redirected = redirected;
     }
 
     /// Appends bytes that are not an instruction of this assembler: data or padding.

@@ -468,6 +468,17 @@ fn conditions_in_setcc_cmov_and_jumps() {
     }
 }
 
+#[test]
+fn flags_through_rax() {
+    let code = |emit: fn(&mut Assembler<'_>)| {
+        let mut code = Vec::new();
+        emit(&mut Assembler::new(&mut code));
+        decode(&code).iter().map(|instruction| instruction.mnemonic()).collect::<Vec<_>>()
+    };
+    assert_eq!(code(|asm| asm.flags_to_rax()), [Mnemonic::Seto, Mnemonic::Lahf]);
+    assert_eq!(code(|asm| asm.flags_from_rax()), [Mnemonic::Add, Mnemonic::Sahf]);
+}
+
 /// Compares the operands `1, 2`, `2, 1`, `1, 1` and `-1, 1`, to set the flags for the conditions.
 #[test]
 fn opposite_and_swapped_conditions() {

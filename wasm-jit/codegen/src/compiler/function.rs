@@ -116,6 +116,12 @@ pub(super) struct FunctionCompiler<'a> {
     observer: Option<&'a mut (dyn Observer + 'a)>,
     /// The instructions in front of which there is a site.
     sites: &'a Sites,
+    /// Whether the next instruction's site is settled.
+    pub(super) next_is_settled: bool,
+    /// Whether the load that the current instruction would do has been done.
+    pub(super) load_is_done: bool,
+    /// Whether the current instruction has stored the value that it overwrites.
+    pub(super) old_value_is_stored: bool,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -190,6 +196,9 @@ pub(super) fn compile<'a>(
         try_region: None,
         observer,
         sites,
+        next_is_settled: false,
+        load_is_done: false,
+        old_value_is_stored: false,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
@@ -207,6 +216,8 @@ pub(super) fn compile<'a>(
         function.position = position;
         function.registers.unpin_all();
         function.next = next.as_ref().map_or(Next::Other, next_kind);
+        function.next_is_settled = sites.settles(next_position);
+        function.forget_settled();
         function.show_instruction();
         if function.reachable {
             // The site of a loop is at its label: every iteration comes there.
@@ -267,17 +278,24 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Lays out the site of a place, if it has one: the current instruction, or the entry.
     pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
+        if let Some(observer) = self.observer.take() {
+            observer.place(position, &State::of(self));
+            self.observer = Some(observer);
+        }
         if !self.sites.contains(position, kind) {
             return;
         }
         let before = self.asm.offset();
-        let over = before % SITE_WINDOW;
+        if self.sites.settles(position) {
+            self.settle();
+        }
+        let over = self.asm.offset() % SITE_WINDOW;
         if over + SITE_LENGTH > SITE_WINDOW {
             self.asm.nops(SITE_WINDOW - over);
         }
         let site = self.asm.offset();
         self.asm.nops(SITE_LENGTH);
-        // NOPs preserve the flags: what the compiler knows of them still holds.
+        // All of this preserves the flags: what the compiler knows of them still holds.
         if let Some((_, _, known_at)) = &mut self.flags
             && *known_at == before
         {

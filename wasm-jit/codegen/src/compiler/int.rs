@@ -173,6 +173,7 @@ impl FunctionCompiler<'_> {
             return false;
         }
         match right.val {
+            _ if self.next_is_settled => self.settle_and(left, right),
             Val::Const(bits) => {
                 let left = self.to_rm(left);
                 self.asm.test_imm(false, left, bits as i32);

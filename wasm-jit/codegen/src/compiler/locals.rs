@@ -67,6 +67,7 @@ impl FunctionCompiler<'_> {
         }
         self.materialize_aliases(local);
         // Its old value is overwritten by the first write.
+        self.settle_old_value(local);
         Some(cache_reg)
     }
 

@@ -37,6 +37,7 @@
 )]
 
 pub(crate) mod abi;
+mod access;
 mod atomics;
 mod branches;
 mod cached_locals;
@@ -58,12 +59,16 @@ mod output;
 mod register_file;
 mod registers;
 mod scan;
+mod settle;
 mod sites;
 mod state;
 mod stub;
+mod stub_list;
 mod trampoline;
+mod values;
 
 pub use abi::Ty;
+pub use access::{Access, access};
 pub use function::MAX_GROWTH;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
@@ -71,7 +76,9 @@ pub use observe::{
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
+pub use stub_list::{Action, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
+pub use values::{NoValue, Value, Wanted};
 
 use wasmparser::FunctionBody;
 

@@ -17,6 +17,8 @@ use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
 use super::state::{Flag, Local, Operand, Val};
 use super::stub::AtSite;
+use super::stub_list::SiteState;
+use super::values::{NoValue, Source, Value, Wanted};
 use crate::asm::{Cond, Mem, Reg};
 
 /// Is notified while a function is compiled. Code offsets are relative to the chunk.
@@ -32,6 +34,10 @@ pub trait Observer {
     /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
     /// the instruction; for a loop, that at its label.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
+
+    /// A site of an instruction, or of the entry, would be here: called for all of them, with the
+    /// state that a site has, whether there is one or not.
+    fn place(&mut self, _wasm: u32, _state: &State<'_>) {}
 
     /// A frame can go on in another version of the function from here: from the label of a loop, or
     /// where a call returns. All versions have the same of these places, in the same order.
@@ -55,6 +61,8 @@ pub struct State<'a> {
     outermost_loop: u32,
     /// Whether the code may rely on the current flags.
     flags_in_use: bool,
+    /// Whether a pending load was done in front of the site.
+    load_is_done: bool,
 }
 
 /// The locations of the values of a frame, before an instruction.
@@ -205,6 +213,7 @@ impl<'a> State<'a> {
             position: function.position,
             outermost_loop: function.loops.outermost(),
             flags_in_use: zero_flag || function.stack.iter().any(is_flag),
+            load_is_done: function.load_is_done,
         }
     }
 
@@ -218,10 +227,67 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn at_site(&self) -> AtSite {
         let load = |operand: &Operand| match operand.val {
-            Val::Load(mem) => Some((mem, operand.ty.wide())),
+            Val::Load(mem) if !self.load_is_done => Some((mem, operand.ty.wide())),
             _ => None,
         };
         AtSite { needs_flags: self.flags_in_use, pending: self.stack.iter().filter_map(load).collect() }
+    }
+
+    /// What a stub that calls functions needs to know.
+    #[must_use]
+    pub fn site_state(&self) -> SiteState {
+        let flag = self.stack.last().and_then(|operand| match operand.val {
+            Val::Flag(flag) => Some(flag),
+            _ => None,
+        });
+        SiteState { live: self.registers(), needs_flags: self.flags_in_use, flag }
+    }
+
+    /// Where a settled site has a value.
+    ///
+    /// # Errors
+    /// There is no such value, or it is in no place.
+    pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
+        match wanted {
+            Wanted::Local(index) => match self.locals.get(index as usize) {
+                Some(local) => self.local_value(index as usize, local),
+                None => Ok(Source::Const(0).into()),
+            },
+            Wanted::Operand(depth) => {
+                let heights = (0..self.stack.len()).rev().filter(|height| !self.is_exception(*height));
+                let height = heights.into_iter().nth(depth as usize).ok_or(NoValue::NotThere)?;
+                self.operand_value(height)
+            }
+        }
+    }
+
+    fn local_value(&self, index: usize, local: &Local) -> Result<Value, NoValue> {
+        let wide = local.ty.wide();
+        let source = match self.local(index, local) {
+            LocalPlace::Register { reg, .. } => Source::Register(reg, wide),
+            LocalPlace::Slot(offset) => Source::Slot(offset, wide),
+            LocalPlace::Zero => Source::Const(0),
+            // Settled: the old value was stored.
+            LocalPlace::Overwritten => Source::Slot(self.frame.local_slot(index as u32).disp(), wide),
+            LocalPlace::Dead => return Err(NoValue::Dead),
+        };
+        Ok(source.into())
+    }
+
+    fn operand_value(&self, height: usize) -> Result<Value, NoValue> {
+        let Operand { ty, val } = self.stack[height];
+        let wide = ty.wide();
+        Ok(match val {
+            Val::Const(bits) => Source::Const(bits),
+            Val::Reg(reg) => Source::Register(reg, wide),
+            Val::Local(local) => return self.local_value(local as usize, &self.locals[local as usize]),
+            Val::Slot => Source::Slot(self.frame.slot_in_use(height as u32).disp(), wide),
+            Val::Frame(offset) => Source::Slot(offset, wide),
+            Val::Load(_) | Val::Flag(Flag::NonZero) => Source::Settled(wide),
+            Val::Scaled(reg, by) => Source::Shifted(reg, by, wide),
+            Val::Flag(_) => Source::Flag,
+        }
+        .into())
     }
 
     /// The locations of the values; `None` before an unreachable instruction.

@@ -287,7 +287,9 @@ impl FunctionCompiler<'_> {
 }
 
 /// The seven forms of each atomic operation.
-fn read_modify_write<'o>(operator: &'o Operator<'_>) -> Option<(Rmw, Ty, Size, &'o wasmparser::MemArg)> {
+pub(super) fn read_modify_write<'o>(
+    operator: &'o Operator<'_>,
+) -> Option<(Rmw, Ty, Size, &'o wasmparser::MemArg)> {
     macro_rules! forms {
         ($($what:ident: $a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident;)*) => {
             Some(match operator {

@@ -1,7 +1,7 @@
 //! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs.
 //!
 //! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
-//! JMP and back, whatever the processor. It is where control comes whenever the program is about to
+//! JMP and back, whatever the processor. Control reaches it whenever the program is about to
 //! execute the instruction, and at no other time:
 //!
 //! - for a `loop`, right after its label: the way into the loop and all branches back pass it;
@@ -13,10 +13,14 @@
 //!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
 //! registers, slots and flags in front of each instruction, the same frame, and the same calls in
-//! the same order. What runs one of these versions of a function can therefore go on in another one
-//! at the same place. *Transfer points* are the places where that is arranged for: the labels of
-//! loops, and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
-//! with sites, a NOP of one byte stands there, so that a transfer point has its address for itself.
+//! the same order. A frame of one of these versions of a function can therefore continue in another
+//! one at the same place. *Transfer points* are the places where it may do so: the labels of loops,
+//! and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
+//! with sites, a NOP of one byte is there, so that a transfer point does not share its address.
+//!
+//! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
+//! An entry needs no code for that. Sites in originals ([`CompiledSites`]) are not settled, since
+//! the code would run whether or not there are probes.
 //!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.
@@ -42,10 +46,18 @@ pub enum Sites {
     Functions,
     /// The entry, and control instructions ([`is_control`]).
     Branches,
-    /// These, in ascending order.
-    At(Box<[u32]>),
+    /// Some, in ascending order.
+    At {
+        /// These instructions.
+        positions: Box<[u32]>,
+        /// Those of them whose sites are settled.
+        settled: Box<[u32]>,
+    },
     /// All that can be reached.
-    All,
+    All {
+        /// Whether all of them are settled.
+        settled: bool,
+    },
 }
 
 /// What a site is in front of.
@@ -98,14 +110,24 @@ impl Sites {
             Self::None => false,
             Self::Functions => kind == SiteKind::Entry,
             Self::Branches => kind != SiteKind::Other,
-            Self::At(positions) => positions.binary_search(&position).is_ok(),
-            Self::All => true,
+            Self::At { positions, .. } => positions.binary_search(&position).is_ok(),
+            Self::All { .. } => true,
+        }
+    }
+
+    /// Whether the site of an instruction is settled.
+    #[must_use]
+    pub fn settles(&self, position: u32) -> bool {
+        match self {
+            Self::None | Self::Functions | Self::Branches => false,
+            Self::At { settled, .. } => settled.binary_search(&position).is_ok(),
+            Self::All { settled } => *settled,
         }
     }
 
     /// How much one of them may add to the code, with what aligns it.
     pub(super) fn max_bytes_each(&self) -> u32 {
-        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW }
+        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW + super::settle::MAX_BYTES }
     }
 }
 
@@ -115,7 +137,7 @@ impl From<CompiledSites> for Sites {
             CompiledSites::None => Self::None,
             CompiledSites::Functions => Self::Functions,
             CompiledSites::Branches => Self::Branches,
-            CompiledSites::All => Self::All,
+            CompiledSites::All => Self::All { settled: false },
         }
     }
 }

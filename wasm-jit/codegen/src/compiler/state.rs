@@ -32,7 +32,7 @@ pub(super) struct Constant {
 }
 
 /// A condition in the flags: the result of a comparison, except for the last variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Flag {
     Int(Cond),
     /// Equal and ordered.

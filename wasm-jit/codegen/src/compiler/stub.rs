@@ -2,11 +2,11 @@
 //!
 //! A stub is entered with the state before the site's instruction, and returns to the end of the
 //! site with the same state: it changes `r11` and `xmm15` only, which are free between two
-//! instructions, and the flags where nobody needs them. It uses no stack, since a frame that calls
-//! nothing lies below `rsp`.
+//! instructions, and the flags where they are not needed. It uses no stack, since the frame of a
+//! leaf function may lie below `rsp`.
 //!
-//! The next instruction may have a load to do that the one in front of it has left to it. It is the
-//! earlier one's, so the stub tries it first: if it traps, nothing has been counted.
+//! If the site is not settled, the next instruction may do a load that belongs to the previous one.
+//! The stub attempts this load first: if it traps, nothing has been counted.
 //!
 //! ```text
 //! mov r11, [pending load]         mov r11, [pending load]

@@ -24,20 +24,25 @@ const MAX_ARENAS: usize = 64;
 /// Alignment of blocks: a cache line, as for the code of functions.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// A block of code: its address, and the version of a function that it contains.
+/// A block of code: its addresses, and the version of a function that it contains, or to which its
+/// stub belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub start: usize,
+    pub end: usize,
     pub function: u32,
     pub version: usize,
+    /// The position of the instruction, if the block is the stub of a list of probes.
+    pub stub: Option<u32>,
 }
 
 /// The blocks of an arena, in ascending order: a table that only grows. It has room for as many as
 /// fit into the arena; its pages are allocated as they are written.
 #[derive(Debug)]
 struct Entries {
-    /// For each block its start, and its function and version.
-    words: Box<[[AtomicU64; 2]]>,
+    /// For each block its start; its function and version; its length, and the position of a stub
+    /// or 0, where no instruction is.
+    words: Box<[[AtomicU64; 3]]>,
     length: AtomicUsize,
 }
 
@@ -46,7 +51,7 @@ const VERSION_BITS: u32 = 8;
 
 impl Entries {
     fn of(arena: &Range<usize>) -> Self {
-        let zeroed = Box::<[[AtomicU64; 2]]>::new_zeroed_slice(arena.len() / ALIGNMENT);
+        let zeroed = Box::<[[AtomicU64; 3]]>::new_zeroed_slice(arena.len() / ALIGNMENT);
         // SAFETY: zero is a valid value of an atomic.
         Self { words: unsafe { zeroed.assume_init() }, length: AtomicUsize::new(0) }
     }
@@ -54,17 +59,25 @@ impl Entries {
     fn get(&self, index: usize) -> Option<Block> {
         // Acquire: below the length, entries are complete.
         let words = self.words[..self.length.load(Ordering::Acquire)].get(index)?;
-        let [start, of] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let version = of as usize & ((1 << VERSION_BITS) - 1);
-        Some(Block { start: start as usize, function: (of >> VERSION_BITS) as u32, version })
+        let [start, of, rest] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let start = start as usize;
+        Some(Block {
+            start,
+            end: start + (rest >> 32) as usize,
+            function: (of >> VERSION_BITS) as u32,
+            version: of as usize & ((1 << VERSION_BITS) - 1),
+            stub: Some(rest as u32).filter(|position| *position != 0),
+        })
     }
 
     /// Appends a block; callers take turns.
     fn push(&self, block: Block) {
         let index = self.length.load(Ordering::Relaxed);
-        let [start, of] = &self.words[index];
+        let [start, of, rest] = &self.words[index];
         start.store(block.start as u64, Ordering::Relaxed);
         of.store(u64::from(block.function) << VERSION_BITS | block.version as u64, Ordering::Relaxed);
+        let length = (block.end - block.start) as u64;
+        rest.store(length << 32 | u64::from(block.stub.unwrap_or(0)), Ordering::Relaxed);
         self.length.store(index + 1, Ordering::Release);
     }
 
@@ -108,6 +121,12 @@ impl Blocks {
     /// The block that contains the address, or the last one before it in its arena. Atomics only.
     pub(super) fn find(&self, pc: usize) -> Option<Block> {
         self.known(pc)?.blocks.find(pc)
+    }
+
+    /// All blocks.
+    pub(super) fn all(&self) -> impl Iterator<Item = Block> {
+        let known = self.0.iter().map_while(OnceLock::get);
+        known.flat_map(|known| (0..).map_while(|index| known.blocks.get(index)))
     }
 
     /// The end of the arena that contains the address.

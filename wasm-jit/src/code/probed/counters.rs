@@ -4,8 +4,10 @@
 //! ([`COUNTERS`](crate::vmctx::COUNTERS)), and adds to them without LOCK: a store runs on one
 //! thread. Other threads read them. Addresses for as many counters as the module can have are
 //! reserved when the module's first probe is made, for all instances that there are and will be, so
-//! that none of them moves. What an instance has counted is kept when it goes.
+//! that none of them moves. What an instance has counted is kept when it ends: in a sum for all
+//! instances, and by itself where a probe is for this instance only.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -14,6 +16,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::code::CodeImage;
+
+/// The identity of an instance ([`Instance::id`](crate::Instance::id)). No other instance of the
+/// process has the same, even after this one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InstanceId(u64);
+
+impl InstanceId {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// Where an instance has the address of its counters.
 pub(crate) type Slot = AtomicPtr<AtomicU64>;
@@ -48,7 +61,7 @@ impl Cells {
 
 impl Drop for Cells {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and its instance is gone.
+        // SAFETY: the mapping belongs to this value, and its instance has ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -56,6 +69,7 @@ impl Drop for Cells {
 /// An instance that is alive.
 #[derive(Debug)]
 struct Live {
+    instance: u64,
     slot: NonNull<Slot>,
     cells: Option<Cells>,
 }
@@ -87,8 +101,18 @@ struct State {
     used: u32,
     live: Vec<Option<Live>>,
     free: Vec<usize>,
-    /// By counter: what instances have counted that are gone.
-    gone: Vec<u64>,
+    /// By counter: what instances have counted that have ended.
+    ended: Vec<u64>,
+    /// By instance and counter: those that probes of one instance use.
+    watched: BTreeMap<(u64, u32), Watched>,
+}
+
+/// A counter of one instance.
+#[derive(Debug, Default)]
+struct Watched {
+    probes: usize,
+    /// What it has counted, once the instance has ended.
+    ended: Option<u64>,
 }
 
 impl Counters {
@@ -113,12 +137,34 @@ impl Counters {
         state.used - 1
     }
 
-    /// What all instances have counted, those included that are gone.
-    pub(super) fn total(&self, cell: u32) -> u64 {
+    /// Keeps the counter of an instance when it ends, as long as a probe uses it.
+    pub(super) fn watch(&self, instance: u64, cell: u32) {
+        self.lock().watched.entry((instance, cell)).or_default().probes += 1;
+    }
+
+    /// The reverse.
+    pub(super) fn unwatch(&self, instance: u64, cell: u32) {
+        let watched = &mut self.lock().watched;
+        let Some(of) = watched.get_mut(&(instance, cell)) else { return };
+        of.probes -= 1;
+        if of.probes == 0 {
+            watched.remove(&(instance, cell));
+        }
+    }
+
+    /// What an instance has counted, or all of them together, those included that have ended.
+    pub(super) fn read(&self, cell: u32, instance: Option<u64>) -> u64 {
         let state = self.lock();
+        if let Some(instance) = instance {
+            let live = state.live.iter().flatten().find(|live| live.instance == instance);
+            return match live {
+                Some(live) => live.cells.as_ref().map_or(0, |cells| cells.read(cell)),
+                None => state.watched.get(&(instance, cell)).and_then(|of| of.ended).unwrap_or(0),
+            };
+        }
         let live = state.live.iter().flatten().filter_map(|live| live.cells.as_ref());
-        let gone = state.gone.get(cell as usize).copied().unwrap_or_default();
-        live.map(|cells| cells.read(cell)).fold(gone, u64::wrapping_add)
+        let ended = state.ended.get(cell as usize).copied().unwrap_or_default();
+        live.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
     }
 }
 
@@ -127,10 +173,12 @@ impl Counters {
 pub(crate) struct Counting {
     image: Arc<CodeImage>,
     number: usize,
+    instance: u64,
 }
 
 impl Counting {
-    /// An instance joins, which has the address of its counters at `slot`.
+    /// An instance joins, which has the address of its counters at `slot`. It gets a number that no
+    /// other instance ever has.
     ///
     /// # Errors
     /// The system refuses addresses.
@@ -138,8 +186,10 @@ impl Counting {
     /// # Safety
     /// The slot stays until the result is dropped, and no code of the instance runs afterwards.
     pub(crate) unsafe fn join(image: &Arc<CodeImage>, slot: NonNull<Slot>) -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let instance = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut state = image.counters.lock();
-        let mut live = Live { slot, cells: None };
+        let mut live = Live { instance, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
         }
@@ -149,7 +199,11 @@ impl Counting {
         }
         state.live[number] = Some(live);
         drop(state);
-        Ok(Self { image: image.clone(), number })
+        Ok(Self { image: image.clone(), number, instance })
+    }
+
+    pub(crate) fn instance(&self) -> InstanceId {
+        InstanceId(self.instance)
     }
 }
 
@@ -159,10 +213,13 @@ impl Drop for Counting {
         let cells = state.live[self.number].take().and_then(|live| live.cells);
         state.free.push(self.number);
         let Some(cells) = cells else { return };
+        for ((_, cell), watched) in state.watched.range_mut((self.instance, 0)..=(self.instance, u32::MAX)) {
+            watched.ended = Some(cells.read(*cell));
+        }
         let used = state.used as usize;
-        state.gone.resize(used, 0);
-        for (cell, gone) in state.gone.iter_mut().enumerate() {
-            *gone = gone.wrapping_add(cells.read(cell as u32));
+        state.ended.resize(used, 0);
+        for (cell, ended) in state.ended.iter_mut().enumerate() {
+            *ended = ended.wrapping_add(cells.read(cell as u32));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Versions of functions, as listings show them, and debuggers and profilers name them.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use wasm_jit_codegen::Position;
 
 use super::Version;
+use super::blocks::Block;
 use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, ObserveError};
 
@@ -46,26 +48,33 @@ impl CodeImage {
         Ok(Some(version.listed(positions, self.function(function).wasm_start)))
     }
 
-    /// All versions with sites; of an original, its stubs only.
+    /// All versions with sites; of an original, its stubs only. Then all stubs of lists.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
-        self.indices().flat_map(|function| {
+        let versions = self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
-            let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().enumerate());
-            let versions = versions.filter_map(|(number, version)| Some((number, version.get()?)));
-            let sited = versions.filter(|(_, version)| !version.places.is_empty());
-            sited.map(move |(number, version)| version.place_of_code(function, number))
-        })
+            let versions = probed.into_iter().flat_map(|probed| &probed.versions);
+            let sited = versions.filter_map(OnceLock::get).filter(|version| !version.places.is_empty());
+            sited.map(move |version| version.place_of_code(function))
+        });
+        let blocks = self.probed.get().into_iter().flat_map(|probed| probed.blocks.all());
+        versions.chain(blocks.filter(|block| block.stub.is_some()).map(|block| block.place_of_stub()))
+    }
+}
+
+impl Block {
+    /// The stub of a list.
+    pub(super) fn place_of_stub(&self) -> VersionCode {
+        VersionCode { function: self.function, code: None, body: self.start, stubs: self.start..self.end }
     }
 }
 
 impl Version {
-    pub(super) fn place_of_code(&self, function: u32, number: usize) -> VersionCode {
+    pub(super) fn place_of_code(&self, function: u32) -> VersionCode {
         let code = self.at(self.entry)..self.at(self.end);
         let stubs = self.places.first().map_or(self.end, |place| place.stub);
         VersionCode {
             function,
-            number,
-            code: (number != 0).then_some(code),
+            code: (self.number != 0).then_some(code),
             body: self.at(self.body),
             stubs: self.stub_address(stubs)..self.stub_address(self.stubs_end),
         }

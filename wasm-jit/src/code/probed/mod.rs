@@ -5,71 +5,70 @@
 //!    in front of the instructions that were asked for so far ([`version`]). Versions of a function
 //!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
 //!    one has sites everywhere.
-//! 2. The first activation in a function makes its last version the *current* one. Its calls come
-//!    there by a jump at the original's entry; its frames go over one by one, at their next
-//!    transfer point (a loop's label, or a call's return), where a trap stands in all other
-//!    versions. The handler of SIGILL finds where a frame goes on ([`CodeImage::transfer`]).
-//! 3. To switch a probe on or off is one store of its site in each version: NOP, or JMP to the
-//!    site's stub.
+//! 2. The first activation in a function makes its last version the *current* one. A jump at the
+//!    original's entry leads its calls there. Each frame moves at its next transfer point (a loop's
+//!    label, or a call's return), where all other versions have a trap. The handler of SIGILL looks
+//!    up where the frame continues ([`CodeImage::transfer`]).
+//! 3. Switching a probe is one store of its site in each version: NOP, or JMP to the site's stub
+//!    ([`switch`]). The active probes of a site are a list, and so is their stub ([`stubs`]).
 //! 4. When the function has no probe left, its original becomes the current version again.
 //!
 //! An original has sites if the engine's settings say so; their stubs are made when its function is
 //! first probed ([`original`]).
 //!
 //! # Write order of a change of version
-//! 1. The traps in the version that becomes current are taken out.
-//! 2. It is noted as the current one: what meets a trap from now on goes there.
-//! 3. Traps are put into the version that was current.
-//! 4. The original's entry gets its JMP, or its PUSH back.
+//! 1. The traps in the version that becomes current are removed.
+//! 2. It is recorded as the current one: from now on, traps lead to it.
+//! 3. Traps are written into the version that was current.
+//! 4. The original's entry becomes a JMP, or PUSH again.
 //!
-//! In whatever order a thread sees these stores, it is in valid code with a valid frame. A trap is
-//! one byte, which no x86-64 processor executes, so each is one atomic store over an instruction of
-//! any length. A frame meets at most one for each change.
+//! In whatever order a thread sees these stores, it executes valid code with a valid frame. A trap
+//! is one byte, which no x86-64 processor executes, so each is one atomic store over an instruction
+//! of any length. A frame executes at most one for each change.
 //!
-//! # Counting
-//! Probes of one place share a counter ([`counters`]), which counts while one of them is on. A
-//! probe's own count is what the counter has gained while the probe was on.
+//! # Locks
+//! All changes are made under a lock of the image ([`Changes`]), which no thread holds while it
+//! executes compiled code. So a probe's function may change probes, including its own: no store
+//! changes the stub in which it is.
 //!
-//! Versions are freed with the image. What they take is bounded: for each function three times its
-//! code with sites and stubs.
+//! # Memory
+//! Versions and stubs are freed with the image. Their memory is bounded: for each function three
+//! times its code with sites and counters' stubs, and for each image a limit for the stubs of
+//! lists.
 
 mod blocks;
 pub(crate) mod counters;
+pub(crate) mod ids;
 mod listed;
 mod original;
+mod request;
+mod stubs;
+mod switch;
 mod version;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{CompiledFunction, ENTRY_LENGTH, Position, Positions, Sites, TRANSFER_TRAP};
+use wasm_jit_codegen::{
+    CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP, Value,
+};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
-use blocks::{Arenas, Blocks};
+use blocks::{Arenas, Block, Blocks};
 pub(crate) use listed::Listed;
-use version::Seen;
+pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
+use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
+use version::{Seen, SitePlace};
 
 /// Versions of a function, the original counted.
 const VERSIONS: usize = 4;
 
 /// The patches are inside aligned quadwords, whatever the processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
-
-/// What a site does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Nothing.
-    #[default]
-    Off,
-    /// Jumps to a stub that does nothing.
-    Empty,
-    /// Counts.
-    Count,
-}
 
 /// Why a place cannot have a probe, or a probe cannot be switched.
 #[derive(Debug, thiserror::Error)]
@@ -80,16 +79,8 @@ pub(crate) enum MakeError {
     Code(#[from] Error),
     #[error("no addresses for counters: {0}")]
     Counters(io::Error),
-}
-
-/// What is known of a place when a probe is asked for there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// No instruction begins there.
-    No,
-    /// No control comes there.
-    Unreachable,
-    Yes,
+    #[error("the stubs of the module's probes take more than {limit} bytes")]
+    StubMemory { limit: usize },
 }
 
 /// A function that was asked to be probed: read by signal handlers.
@@ -105,16 +96,6 @@ impl Function {
     fn made(&self) -> usize {
         self.versions.iter().filter(|version| version.get().is_some()).count()
     }
-}
-
-/// A site, in all versions that have it.
-#[derive(Debug, Default)]
-struct Site {
-    cell: u32,
-    form: Form,
-    /// How many probes are here that are on, and how many of these count.
-    active: u32,
-    counting: u32,
 }
 
 /// A function's part of what the lock protects.
@@ -134,7 +115,9 @@ struct FunctionState {
 struct ProbeState {
     function: u32,
     position: u32,
-    counts: bool,
+    what: What,
+    /// The number of the instance for which it is, if not for all.
+    instance: Option<u64>,
     active: bool,
     /// What the counter showed when the probe went on.
     base: u64,
@@ -147,6 +130,7 @@ struct Changes {
     /// The image's code, as a place to patch at.
     text: Option<TextRef>,
     arenas: Arenas,
+    stubs: StubMemory,
     functions: HashMap<u32, FunctionState>,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
@@ -175,11 +159,12 @@ impl Probed {
         self.functions[(index - image.module.imported_functions) as usize].get().map(AsRef::as_ref)
     }
 
-    /// The version with sites that the address is in: function, number, version. Atomics only.
-    fn find(&self, image: &CodeImage, pc: usize) -> Option<(u32, usize, &Version)> {
-        let block = self.blocks.find(pc)?;
+    /// The version with sites in which the address is, or to which its stub belongs; and the block.
+    /// Atomics only.
+    fn find(&self, image: &CodeImage, pc: usize) -> Option<(Block, &Version)> {
+        let block = self.blocks.find(pc).filter(|block| pc < block.end)?;
         let version = self.function(image, block.function)?.versions[block.version].get()?;
-        (pc < version.stub_address(version.stubs_end)).then_some((block.function, block.version, version))
+        Some((block, version))
     }
 }
 
@@ -225,7 +210,7 @@ impl Changes {
         }
         let done = self.change(index, function, from, to);
         if done.is_err() {
-            // What the refusal has left undone is undone as far as it goes.
+            // Reverts what was done before the error.
             let _ = self.change(index, function, to, from);
         }
         done
@@ -254,32 +239,65 @@ impl Changes {
     }
 
     /// Gives a site the form that its probes ask for, in all versions.
-    fn apply(&mut self, index: u32, position: u32, function: &Function) -> Result<(), Error> {
-        let site = &self.functions[&index].sites[&position];
+    fn apply(
+        &mut self,
+        image: &Arc<CodeImage>,
+        (index, position): (u32, u32),
+        function: &Function,
+        is_activation: bool,
+    ) -> Result<(), MakeError> {
+        let Self { functions, probes, .. } = self;
+        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
+        let site = site.expect("the site was made");
         let old = site.form;
-        let new = match (site.active, site.counting) {
-            (0, _) => Form::Off,
-            (_, 0) => Form::Empty,
-            _ => Form::Count,
-        };
+        let probe = |number: &usize| &probes[*number].as_ref().expect("it is on").what;
+        let active = std::mem::take(&mut site.active);
+        let new = site.form_of(active.iter().map(probe));
+        site.active = active;
         if new == old {
             return Ok(());
         }
-        let versions: Vec<&Version> = function.versions.iter().filter_map(OnceLock::get).collect();
+        let versions = || function.versions.iter().filter_map(OnceLock::get);
+        for version in versions() {
+            self.make_stub(image, (index, version), position, new, is_activation)?;
+        }
+        let site = &self.functions[&index].sites[&position];
         let store = |old, new| -> Result<(), Error> {
-            for version in &versions {
+            for version in versions() {
                 if let Some(place) = version.place(position) {
-                    self.exchange(version.at(place.code), &place.bytes(old), &place.bytes(new))?;
+                    let bytes = |form| version.bytes(place, form, site);
+                    self.exchange(version.at(place.code), &bytes(old), &bytes(new))?;
                 }
             }
             Ok(())
         };
         if let Err(error) = store(old, new) {
             let _ = store(new, old);
-            return Err(error);
+            return Err(error.into());
         }
         self.site(index, position).form = new;
         Ok(())
+    }
+
+    /// Makes the stub of a form in a version, if it is one of a list.
+    fn make_stub(
+        &mut self,
+        image: &Arc<CodeImage>,
+        (index, version): (u32, &Version),
+        position: u32,
+        form: Form,
+        is_activation: bool,
+    ) -> Result<(), MakeError> {
+        let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
+        let Self { functions, stubs, arenas, .. } = self;
+        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
+        let site = site.expect("the site was made");
+        let memory = (stubs, arenas, &image.probed().blocks);
+        let made = stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory);
+        if made.is_err() {
+            site.forget_last_list();
+        }
+        made
     }
 
     fn state(&mut self, index: u32) -> &mut FunctionState {
@@ -296,14 +314,15 @@ impl Changes {
 }
 
 impl CodeImage {
-    /// The version with sites that the address is in, with its function and number. Atomics only.
-    fn sited_at(&self, pc: usize) -> Option<(u32, usize, &Version)> {
+    /// The version with sites in which the address is, or to which its stub belongs; and the block.
+    /// Atomics only.
+    fn sited_at(&self, pc: usize) -> Option<(Block, &Version)> {
         self.probed.get()?.find(self, pc)
     }
 
     /// The version with sites that the address is in, with its function. Atomics only.
     pub(crate) fn version_at(&self, pc: usize) -> Option<(u32, &Version)> {
-        self.sited_at(pc).map(|(function, _, version)| (function, version))
+        self.sited_at(pc).map(|(block, version)| (block.function, version))
     }
 
     /// Where the mapped code ends that the address is in.
@@ -313,13 +332,13 @@ impl CodeImage {
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
 
-    /// Where a thread goes on that has met a trap at a transfer point. Atomics only.
+    /// Where a thread continues that has executed a trap at a transfer point. Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
         let (function, number, point) = self.transfer_point_at(pc)?;
         let from = function.versions[number].get()?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
-            // The trap was taken out meanwhile.
+            // The trap was removed meanwhile.
             return Some(pc);
         }
         Some(function.versions[current].get()?.arrival(point, from))
@@ -342,17 +361,23 @@ impl CodeImage {
 
     /// A number for the version of a function's code that the address is in; 0 is the original.
     pub(crate) fn version_number(&self, pc: usize) -> usize {
-        self.sited_at(pc).map_or(0, |(_, number, _)| number)
+        self.sited_at(pc).map_or(0, |(block, _)| block.version)
     }
 
     /// The position of the instruction whose stub the address is in.
     pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
-        self.sited_at(pc)?.2.stub_at(pc)
+        let (block, version) = self.sited_at(pc)?;
+        block.stub.or_else(|| version.stub_at(pc))
     }
 
-    /// Where the entry is executed, and the body, of the version that the address is in.
+    /// Where the entry is executed, and the body, of the version that the address is in. In a stub,
+    /// the frame is complete: it counts as a body.
     pub(crate) fn prologue_at(&self, pc: usize) -> Option<(usize, usize)> {
-        if let Some((_, _, version)) = self.sited_at(pc) {
+        if let Some((block, version)) = self.sited_at(pc) {
+            // The block of an original has its stubs only.
+            if block.stub.is_some() || block.version == 0 {
+                return Some((block.start, block.start));
+            }
             return Some((version.at(version.entry), version.at(version.body)));
         }
         let function = self.function(self.function_at(pc)?);
@@ -364,8 +389,8 @@ impl CodeImage {
     /// # Errors
     /// As [`CodeImage::observe`].
     pub(crate) fn positions_at(&self, pc: usize, function: u32) -> Result<Vec<Position>, ObserveError> {
-        let sited = self.sited_at(pc).filter(|(_, number, _)| *number != 0);
-        let Some((_, _, version)) = sited else { return self.positions(function) };
+        let sited = self.sited_at(pc).filter(|(block, _)| block.version != 0);
+        let Some((_, version)) = sited else { return self.positions(function) };
         let mut positions = Positions::default();
         let (_, again) = self.compile_again(function, &version.sites, &mut positions)?;
         let is_same =
@@ -381,16 +406,15 @@ impl CodeImage {
         self.probed().changes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes probes in a function, off: for each position of the module, and whether it counts.
-    /// Gives for each what the place is, with the number of the probe if it can have one.
+    /// Makes probes in a function, off. Gives for each its number, or why there is none.
     ///
     /// # Errors
     /// None is made.
     pub(crate) fn make_probes(
         self: &Arc<Self>,
         index: u32,
-        wanted: &[(u32, bool)],
-    ) -> Result<Vec<(Reach, usize)>, MakeError> {
+        requests: &[Request],
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
         self.counters.enable(8 * code as usize).map_err(MakeError::Counters)?;
@@ -401,15 +425,39 @@ impl CodeImage {
             changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
         }
         let mut seen = Seen::default();
+        for request in requests.iter().filter(|request| request.what.calls()) {
+            seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
+        }
         let compiled = self.observe(index, &mut seen)?;
         let entry = self.function(index).wasm_start;
-        let mut reach: HashMap<u32, Reach> = HashMap::from([(entry, Reach::Yes)]);
-        for (_, position, reachable) in &seen.instructions {
-            reach.insert(*position, if *reachable { Reach::Yes } else { Reach::Unreachable });
+        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
+        reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
+        // Values of one place follow each other in the order of its requests.
+        let mut values: HashMap<u32, std::slice::Iter<'_, Result<Value, NoValue>>> =
+            seen.found.iter().map(|(position, (_, values))| (*position, values.iter())).collect();
+        let mut what = |request: &Request| -> Result<What, NoProbe> {
+            match reach.get(&request.position) {
+                None => return Err(NoProbe::NoInstruction),
+                Some(false) => return Err(NoProbe::Unreachable),
+                Some(true) => {}
+            }
+            let mut found = Vec::new();
+            for wanted in request.what.wanted() {
+                let value = values.get_mut(&request.position).and_then(Iterator::next);
+                found.push((wanted, *value.expect("the place was shown")));
+            }
+            let values: Result<Vec<Value>, NoProbe> = found
+                .into_iter()
+                .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
+                .collect();
+            Ok(request.what.with_values(values?, request.instance))
+        };
+        let made: Vec<Result<(&Request, What), NoProbe>> =
+            requests.iter().map(|request| Ok((request, what(request)?))).collect();
+        let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
+        for (request, what) in made.iter().flatten() {
+            *positions.entry(request.position).or_default() |= matches!(what, What::Call(_));
         }
-        let reach = |position: &u32| reach.get(position).copied().unwrap_or(Reach::No);
-        let positions: BTreeSet<u32> =
-            wanted.iter().map(|(position, _)| *position).filter(|at| reach(at) == Reach::Yes).collect();
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
             let function = slot.get_or_init(Box::default);
@@ -418,36 +466,45 @@ impl CodeImage {
             }
             self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
         }
-        let mut make = |(position, counts): &(u32, bool)| {
-            let reach = reach(position);
-            if reach != Reach::Yes {
-                return (reach, 0);
+        let mut add = |made: Result<(&Request, What), NoProbe>| {
+            let (&Request { position, instance, .. }, what) = made?;
+            if let Some((state, _)) = seen.found.get(&position) {
+                changes.site(index, position).state = Some(*state);
             }
-            changes.functions.entry(index).or_default().probes += 1;
-            let (position, counts) = (*position, *counts);
-            let probe = ProbeState { function: index, position, counts, active: false, base: 0, counted: 0 };
+            changes.state(index).probes += 1;
+            let (active, base, counted) = (false, 0, 0);
+            if what == What::Count
+                && let Some(instance) = instance
+            {
+                self.counters.watch(instance, changes.site(index, position).cell);
+            }
+            let probe = ProbeState { function: index, position, what, instance, active, base, counted };
             let number = changes.free.pop().unwrap_or(changes.probes.len());
             if number == changes.probes.len() {
                 changes.probes.push(None);
             }
             changes.probes[number] = Some(probe);
-            (reach, number)
+            Ok(number)
         };
-        Ok(wanted.iter().map(&mut make).collect())
+        Ok(made.into_iter().map(&mut add).collect())
     }
 
-    /// Makes a version that has these sites, unless the last one has them.
+    /// Makes a version that has these sites, settled where that is said, unless the last one has
+    /// them.
     fn lay_out(
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        positions: &BTreeSet<u32>,
+        positions: &BTreeMap<u32, bool>,
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
         let count = function.made();
         let last = function.versions[count - 1].get().expect("the last that there is");
-        if positions.iter().all(|position| last.place(*position).is_some()) {
+        let has = |(position, settled): (&u32, &bool)| {
+            last.place(*position).is_some_and(|place| !settled || place.settled)
+        };
+        if positions.iter().all(has) {
             return Ok(());
         }
         let state = changes.functions.entry(index).or_default();
@@ -462,25 +519,30 @@ impl CodeImage {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
             let all = reachable.map(|(_, position, _)| *position).chain([self.function(index).wasm_start]);
             self.add_counters(state, all);
-            Sites::All
+            Sites::All { settled: true }
         } else {
-            let used: BTreeSet<u32> = changes
-                .probes
-                .iter()
-                .flatten()
-                .filter(|probe| probe.function == index)
-                .map(|probe| probe.position)
-                .chain(positions.iter().copied())
-                .collect();
-            self.add_counters(state, used.iter().copied());
-            Sites::At(used.into_iter().collect())
+            let mut used = positions.clone();
+            for probe in changes.probes.iter().flatten().filter(|probe| probe.function == index) {
+                *used.entry(probe.position).or_default() |= matches!(probe.what, What::Call(_));
+            }
+            self.add_counters(state, used.keys().copied());
+            let settled = used.iter().filter(|(_, settled)| **settled);
+            Sites::At {
+                settled: settled.map(|(position, _)| *position).collect(),
+                positions: used.keys().copied().collect(),
+            }
         };
         let memory = (&mut changes.arenas, &self.probed().blocks);
-        let version = Version::with_sites(self, index, sites, original, &state.sites, memory)?;
-        let block = version.block(index, count);
-        let place = version.place_of_code(index, count);
+        let version = Version::with_sites(self, (index, count), sites, original, &state.sites, memory)?;
+        // Nothing finds a version before it is complete, so its block comes before those of stubs.
+        self.probed().blocks.push(version.block(index));
+        if let Err(error) = changes.equip(self, index, &version) {
+            let state = changes.state(index);
+            state.sites.values_mut().for_each(|site| site.forget_stubs(count));
+            return Err(error);
+        }
+        let place = version.place_of_code(index);
         let _ = function.versions[count].set(version);
-        self.probed().blocks.push(block);
         self.shown.version_made(&place);
         if function.current.load(Ordering::Relaxed) != 0 {
             changes.change_version(index, function, count)?;
@@ -494,107 +556,20 @@ impl CodeImage {
             state.sites.entry(position).or_insert_with(new);
         }
     }
-
-    /// Switches a probe on.
-    ///
-    /// # Errors
-    /// It stays off.
-    pub(crate) fn activate_probe(&self, number: usize) -> Result<(), Error> {
-        let changes = &mut *self.changes();
-        let &mut ProbeState { function: index, position, counts, active, .. } = changes.probe(number);
-        if active {
-            return Ok(());
-        }
-        let function = self.probed().function(self, index).expect("the function is probed");
-        changes.switch(index, position, counts, true);
-        let last = function.made() - 1;
-        let before = self.counters.total(changes.site(index, position).cell);
-        let on = changes.apply(index, position, function);
-        let on = on.and_then(|()| changes.change_version(index, function, last));
-        if on.is_err() {
-            changes.switch(index, position, counts, false);
-            let _ = changes.apply(index, position, function);
-            return on;
-        }
-        let probe = changes.probe(number);
-        (probe.active, probe.base) = (true, before);
-        Ok(())
-    }
-
-    /// Switches a probe off. With `settle`, a function that has no active probe any more goes back
-    /// to its original.
-    ///
-    /// # Errors
-    /// It stays on.
-    pub(crate) fn deactivate_probe(&self, number: usize, settle: bool) -> Result<(), Error> {
-        let changes = &mut *self.changes();
-        self.deactivate(changes, number)?;
-        let index = changes.probe(number).function;
-        if settle && changes.functions[&index].active == 0 {
-            let function = self.probed().function(self, index).expect("the function is probed");
-            changes.change_version(index, function, 0)?;
-        }
-        Ok(())
-    }
-
-    fn deactivate(&self, changes: &mut Changes, number: usize) -> Result<(), Error> {
-        let &mut ProbeState { function: index, position, counts, active, .. } = changes.probe(number);
-        if !active {
-            return Ok(());
-        }
-        let function = self.probed().function(self, index).expect("the function is probed");
-        changes.switch(index, position, counts, false);
-        if let Err(error) = changes.apply(index, position, function) {
-            changes.switch(index, position, counts, true);
-            return Err(error);
-        }
-        let total = self.counters.total(changes.site(index, position).cell);
-        let probe = changes.probe(number);
-        probe.active = false;
-        if probe.counts {
-            probe.counted = probe.counted.wrapping_add(total.wrapping_sub(probe.base));
-        }
-        Ok(())
-    }
-
-    /// What a probe has counted.
-    pub(crate) fn probe_count(&self, number: usize) -> u64 {
-        let changes = &mut *self.changes();
-        let &mut ProbeState { function, position, counts, active, base, counted } = changes.probe(number);
-        if !(counts && active) {
-            return counted;
-        }
-        let total = self.counters.total(changes.site(function, position).cell);
-        counted.wrapping_add(total.wrapping_sub(base))
-    }
-
-    /// Removes a probe. A function without any goes back to its original.
-    pub(crate) fn remove_probe(&self, number: usize) {
-        let changes = &mut *self.changes();
-        // A site that cannot be patched, as in a forked child, stays as it is.
-        let _ = self.deactivate(changes, number);
-        let Some(probe) = changes.probes[number].take() else { return };
-        changes.free.push(number);
-        let state = changes.state(probe.function);
-        state.probes -= 1;
-        if state.probes == 0 {
-            let function = self.probed().function(self, probe.function).expect("the function is probed");
-            let _ = changes.change_version(probe.function, function, 0);
-        }
-    }
 }
 
 impl Changes {
-    /// Counts a probe of a site among those that are on, or no more.
-    fn switch(&mut self, index: u32, position: u32, counts: bool, on: bool) {
-        let add = |count: &mut u32, by: bool| match on {
-            true => *count += u32::from(by),
-            false => *count -= u32::from(by),
-        };
-        let site = self.site(index, position);
-        add(&mut site.active, true);
-        add(&mut site.counting, counts);
-        let state = self.state(index);
-        state.active = if on { state.active + 1 } else { state.active - 1 };
+    /// Gives the sites of a version, which are off, the forms that they have in the others.
+    fn equip(&mut self, image: &Arc<CodeImage>, index: u32, version: &Version) -> Result<(), MakeError> {
+        for place in &version.places {
+            let form = self.site(index, place.position).form;
+            if form == Form::Off {
+                continue;
+            }
+            self.make_stub(image, (index, version), place.position, form, true)?;
+            let bytes = version.bytes(place, form, &self.functions[&index].sites[&place.position]);
+            self.exchange(version.at(place.code), &SitePlace::off(), &bytes)?;
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::{CompiledFunction, Position, SITE_LENGTH, counter_stub};
 
 use super::blocks::{ALIGNMENT, Block};
-use super::version::{Seen, SitePlace};
+use super::version::{Seen, SitePlace, is_settled};
 use super::{Changes, Function, MakeError, Version};
 use crate::code::CodeImage;
 
@@ -46,14 +46,16 @@ impl CodeImage {
             let distance = (site + SITE_LENGTH).wrapping_sub(offset.wrapping_add(stub.rel32 + 4));
             code[stub.rel32 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
             let [stub, back] = [stub.start, stub.back].map(|at| offset.wrapping_add(at));
-            places.push(SitePlace { position, code: site, stub, back });
+            let settled = is_settled(self, index, &original.sites, position);
+            places.push(SitePlace { position, code: site, settled, stub, back });
         }
         arena.append(&code, ALIGNMENT)?;
         original.places = places.into();
         original.stubs_end = offset.wrapping_add(code.len() as u32);
-        let place = original.place_of_code(index, 0);
+        let place = original.place_of_code(index);
         let _ = function.versions[0].set(original);
-        self.probed().blocks.push(Block { start, function: index, version: 0 });
+        let end = start + code.len();
+        self.probed().blocks.push(Block { start, end, function: index, version: 0, stub: None });
         self.shown.version_made(&place);
         Ok(())
     }

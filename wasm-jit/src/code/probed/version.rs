@@ -13,16 +13,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, Limit, Observer, Position, SITE_LENGTH, SITE_OFF, Sites, State,
-    counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF, SiteState,
+    Sites, State, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
+use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
-use super::{Form, MakeError, Site};
+use super::stubs::{Form, Site};
 use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
-/// What an observer is shown of a version.
+/// The observations of a compilation.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Each instruction: where its code begins, its position, and whether it can be reached.
@@ -30,6 +31,10 @@ pub(super) struct Seen {
     pub sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
     points: Vec<u32>,
+    /// The values that are asked for, by position.
+    pub wanted: BTreeMap<u32, Vec<Wanted>>,
+    /// The state at these positions, and where the values are, in the same order.
+    pub found: BTreeMap<u32, (SiteState, Vec<Result<Value, NoValue>>)>,
 }
 
 impl Observer for Seen {
@@ -43,6 +48,13 @@ impl Observer for Seen {
         self.sites.push((site, state.at_site()));
     }
 
+    fn place(&mut self, wasm: u32, state: &State<'_>) {
+        if let Some(wanted) = self.wanted.get(&wasm) {
+            let values = wanted.iter().map(|wanted| state.value(*wanted)).collect();
+            self.found.insert(wasm, (state.site_state(), values));
+        }
+    }
+
     fn transfer(&mut self, code: u32) {
         self.points.push(code);
     }
@@ -54,21 +66,24 @@ pub(super) struct SitePlace {
     /// Where the instruction is in the module.
     pub position: u32,
     pub code: u32,
+    /// Whether a stub finds all values there.
+    pub(super) settled: bool,
     /// Where its stub begins, and where the jump back is in there.
     pub(super) stub: u32,
     pub(super) back: u32,
 }
 
 impl SitePlace {
-    /// The bytes of the site in one of its forms.
-    pub(super) fn bytes(&self, form: Form) -> Bytes {
-        let target = match form {
-            Form::Off => return Bytes::new(&SITE_OFF).expect("five bytes"),
-            Form::Empty => self.back,
-            Form::Count => self.stub,
-        };
-        jump(self.code as usize, target as usize)
+    /// The bytes of the site while it has no probe.
+    pub(super) fn off() -> Bytes {
+        Bytes::new(&SITE_OFF).expect("five bytes")
     }
+}
+
+/// Whether a stub finds all values at a site of a function. At the entry, there are no operands and
+/// no loads to be done, so nothing needs to be settled.
+pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
+    position == image.function(function).wasm_start || sites.settles(position)
 }
 
 /// JMP from one address to another.
@@ -76,27 +91,45 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
     Bytes::new(&site_jump(from, to)).expect("five bytes")
 }
 
+impl Version {
+    /// The bytes of a site of this version in one of its forms.
+    pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site) -> Bytes {
+        let at = self.at(place.code);
+        match form {
+            Form::Off => SitePlace::off(),
+            Form::Empty => jump(at, self.stub_address(place.back)),
+            Form::Count => jump(at, self.stub_address(place.stub)),
+            Form::List(list) => match site.lists[list as usize].stubs[self.number] {
+                0 => self.bytes(place, site.lists[list as usize].without_calls(), site),
+                stub => jump(at, stub),
+            },
+        }
+    }
+}
+
 /// A version of a function, which never moves or changes but for patches.
 #[derive(Debug)]
 pub(crate) struct Version {
-    /// What the offsets are from.
+    /// 0 is the original.
+    pub(super) number: usize,
+    /// The address that offsets are relative to.
     pub(super) base: usize,
     pub entry: u32,
     pub body: u32,
-    /// Behind the last byte of the function; stubs follow.
+    /// The end of the function; stubs follow.
     pub(super) end: u32,
-    /// Behind the last byte.
+    /// The end of the stubs.
     pub(super) stubs_end: u32,
     pub frame_size: u32,
-    /// With what it was compiled.
+    /// The sites with which it was compiled.
     pub(super) sites: Sites,
     /// Transfer points, in ascending order.
     pub(super) points: Box<[u32]>,
-    /// For each transfer point, where a frame of the original goes on; the original has none. Its
-    /// transfer points may share their addresses with instructions that have no code, which have
-    /// been executed when a thread comes there: it continues after their sites.
+    /// For each transfer point, where a frame of the original continues; the original has none.
+    /// Its transfer points may share their addresses with instructions that have no code, which
+    /// were executed when a thread arrives there: it continues after their sites.
     landings: Box<[u32]>,
-    /// What stands at the transfer points while no trap does.
+    /// The bytes at the transfer points while there is no trap.
     pub(super) first_bytes: Box<[u8]>,
     /// In ascending order of positions, of code and of stubs.
     pub(super) places: Box<[SitePlace]>,
@@ -120,6 +153,7 @@ impl Version {
             unsafe { image.at(*offset).read_volatile() }
         };
         Self {
+            number: 0,
             base: image.memory().address(),
             entry: first.entry,
             body: first.body,
@@ -136,11 +170,11 @@ impl Version {
         }
     }
 
-    /// Compiles a function with sites, and puts the code in its place. Its sites have the forms
-    /// that `site` says; nothing leads to it yet.
+    /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing
+    /// leads to it yet.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
-        function: u32,
+        (function, number): (u32, usize),
         sites: Sites,
         original: (&CompiledFunction, &Seen),
         site: &BTreeMap<u32, Site>,
@@ -158,7 +192,14 @@ impl Version {
         for (Position { code: at, wasm: position }, state) in &seen.sites {
             let cell = site.get(position).expect("each site has a counter").cell;
             let stub = counter_stub(8 * cell as i32, state, &mut code);
-            places.push(SitePlace { position: *position, code: *at, stub: stub.start, back: stub.back });
+            let settled = is_settled(image, function, &sites, *position);
+            places.push(SitePlace {
+                position: *position,
+                code: *at,
+                settled,
+                stub: stub.start,
+                back: stub.back,
+            });
             back_jumps.push((stub.rel32, at + SITE_LENGTH));
         }
         let arena = arenas.with_room(image, blocks, code.len())?;
@@ -173,14 +214,11 @@ impl Version {
         for (at, back) in back_jumps {
             relative(&mut code, at, base + back as usize);
         }
-        for place in &places {
-            let bytes = place.bytes(site[&place.position].form);
-            code[place.code as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
         Ok(Self {
+            number,
             base,
             entry: compiled.entry,
             body: compiled.body,
@@ -207,8 +245,10 @@ impl Version {
         self.base.wrapping_add_signed(offset as i32 as isize)
     }
 
-    pub(super) fn block(&self, function: u32, version: usize) -> Block {
-        Block { start: self.base, function, version }
+    /// The block of a version with sites.
+    pub(super) fn block(&self, function: u32) -> Block {
+        let end = self.at(self.stubs_end);
+        Block { start: self.base, end, function, version: self.number, stub: None }
     }
 
     /// The number of the transfer point at the address; of several, the last.
@@ -218,7 +258,7 @@ impl Version {
         (self.points[point] == offset).then_some(point)
     }
 
-    /// Where a frame goes on that is at a transfer point of another version.
+    /// Where a frame continues that is at a transfer point of another version.
     pub(super) fn arrival(&self, point: usize, from: &Self) -> usize {
         let is_from_original = from.landings.is_empty();
         match self.landings.get(point) {
@@ -253,7 +293,8 @@ impl Version {
     }
 }
 
-/// Whether two versions of a function have the same frames, so that one can go on in the other.
+/// Whether two versions of a function have the same frames, so that a frame of one can continue in
+/// the other.
 fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bool {
     let facts = |(compiled, seen): (&CompiledFunction, &Seen)| {
         let prologue = compiled.body - compiled.entry;

@@ -1,0 +1,78 @@
+//! Settled sites: before the site of an instruction whose probes read values, the code gives a
+//! place to each value that would otherwise have none.
+//!
+//! - A load that the instruction would do is done in front of the site, so that it traps before the
+//!   probe fires. The value goes to [`SETTLED`], from where the instruction reads it: whatever
+//!   happens to the memory meanwhile, probe and program have the same value.
+//! - A conjunction that the instruction would only test for zero is computed, and stored there too.
+//! - The old value of a local, whose register already has the value that the instruction assigns,
+//!   is stored to the local's slot before it is overwritten.
+//!
+//! Constants, aliases of locals, shifts and conditions in the flags are left to the stub.
+//!
+//! Nothing else differs from the code without the site: what was settled keeps its registers until
+//! the instruction takes it, so that all decisions are the same, and frames are alike.
+
+use super::abi::{CONTEXT, SCRATCH};
+use super::function::FunctionCompiler;
+use super::state::{Operand, Place, Val};
+use crate::asm::{Alu, Mem, Size};
+use crate::vmctx;
+
+/// How much the settling of one site may add to the code.
+pub(super) const MAX_BYTES: u32 = 40;
+
+/// The place of the settled operand.
+pub(super) const SETTLED: Mem = Mem::base(CONTEXT, vmctx::SETTLED);
+
+impl FunctionCompiler<'_> {
+    /// Does the load that the current instruction would do. Preserves the flags.
+    pub(super) fn settle(&mut self) {
+        if let Some(Operand { ty, val: Val::Load(mem) }) = self.stack.last().copied() {
+            self.asm.mov(ty.wide(), SCRATCH, mem);
+            self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
+            self.asm.redirect(Some((mem, SETTLED)));
+            self.load_is_done = true;
+        }
+    }
+
+    /// Ends the effects of the previous instruction's site.
+    pub(super) fn forget_settled(&mut self) {
+        self.asm.redirect(None);
+        self.load_is_done = false;
+        self.old_value_is_stored = false;
+    }
+
+    /// Stores the value of a register-cached local, which the current instruction overwrites, if
+    /// the site of the next instruction is settled. Preserves the flags.
+    pub(super) fn settle_old_value(&mut self, local: u32) {
+        let state = self.locals[local as usize];
+        if let Some(reg) = state.reg
+            && !state.in_slot
+            && self.next_is_settled
+            && !self.old_value_is_stored
+        {
+            let slot = self.frame.local_slot(local);
+            self.move_value(state.ty, Place::Mem(slot), Place::Reg(reg));
+            self.old_value_is_stored = true;
+        }
+    }
+
+    /// Sets the zero flag for the conjunction of two operands of 32 bits, and settles its value.
+    pub(super) fn settle_and(&mut self, left: &Operand, right: &Operand) {
+        // The registers are those of the code that only tests.
+        let left = match right.val {
+            Val::Const(_) => self.to_rm(left),
+            _ => self.to_reg(left).into(),
+        };
+        self.asm.mov(false, SCRATCH, left);
+        match right.val {
+            Val::Const(bits) => self.asm.alu_imm(Alu::And, false, SCRATCH, bits as i32),
+            _ => {
+                let right = self.to_reg(right);
+                self.asm.alu(Alu::And, false, SCRATCH, right);
+            }
+        }
+        self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
+    }
+}

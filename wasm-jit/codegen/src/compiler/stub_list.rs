@@ -1,0 +1,325 @@
+//! Stubs that execute a list of probes, some of which call functions of the host.
+//!
+//! ```text
+//! lea rsp, [rsp - SAVED - 128]     leaf functions have their frame below rsp
+//! mov [rsp + n], register          each live register that the C convention does not preserve
+//! flags to [rsp + n]               where they are needed
+//! condition to [rsp + n]           where the top operand is one, as 0 or 1
+//!
+//! for each probe, in order:
+//!     mov r11, [r14 + COUNTERS]    a counter
+//!     add qword [r11 + cell], 1
+//!
+//!     mov r11, instance            a probe of one instance
+//!     cmp r11, [r14 + NUMBER]
+//!     jne the next probe
+//!     mov rdi, value ...           a function: its arguments, from where the values were saved
+//!     mov rax, function
+//!     call rax
+//!
+//!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
+//!     mov r11, [r11 + REQUESTS]
+//!     cmp dword [r11], 0
+//!     jne interrupt
+//! flags from [rsp + n]
+//! mov register, [rsp + n]
+//! lea rsp, [rsp + SAVED + 128]
+//! jmp back
+//! interrupt:
+//! ud2                              the handler raises, or continues
+//! jmp to the flags
+//! ```
+//!
+//! Arguments are read from the saved registers, not from the registers, so every function of the
+//! list finds the values that the site had, and no argument overwrites the source of another.
+//! `r14`, `r15`, `rbp` and the other callee-saved registers keep their values throughout. The stack
+//! is aligned to 16 bytes, as `rsp` is in every function's body.
+//!
+//! Such a stub requires a settled site: no load is pending. No instruction of it can trap, except
+//! for the UD2. The check makes interrupts take effect when a function has returned, however much
+//! of the time is spent in functions, where signals have no effect.
+
+use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
+use super::cached_locals::bits;
+use super::settle::SETTLED;
+use super::state::Flag;
+use super::values::{Source, Value};
+use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
+use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
+
+/// Arguments of the C convention that are in registers.
+const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
+/// Maximum number of arguments of a probe's function.
+pub const MAX_ARGUMENTS: usize = 6;
+
+/// What a called function may change: these, and all SSE registers.
+const CALLER_SAVED: u32 = INT_TEMPS | 0xffff_0000;
+const RED_ZONE: i32 = 128;
+
+/// The state at a settled site, as far as its stub depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteState {
+    /// The registers that the code needs.
+    pub(super) live: u32,
+    pub(super) needs_flags: bool,
+    /// The condition that the top operand is.
+    pub(super) flag: Option<Flag>,
+}
+
+/// What a probe does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action<'a> {
+    /// Adds 1 to a quadword, by its offset in the instance's counters.
+    Count {
+        /// The offset.
+        cell: i32,
+    },
+    /// Calls a function.
+    Call {
+        /// Its address.
+        function: usize,
+        /// At most [`MAX_ARGUMENTS`].
+        arguments: &'a [Value],
+        /// The number of the instance in which it is called, if not in all.
+        instance: Option<u64>,
+    },
+}
+
+/// A stub: its code, and the offset of the rel32 of the jump back, which is relative to its end.
+#[derive(Debug)]
+pub struct ListStub {
+    /// The code.
+    pub code: Vec<u8>,
+    /// The offset.
+    pub back: u32,
+}
+
+/// Where a stub saves things: offsets from its `rsp`.
+struct Saved {
+    registers: u32,
+    flags: i32,
+    condition: i32,
+    size: i32,
+}
+
+impl Saved {
+    fn of(state: &SiteState) -> Self {
+        // RAX is where flags go.
+        let uses_rax = state.needs_flags || state.flag.is_some();
+        let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
+        let flags = 8 * registers.count_ones() as i32;
+        let condition = flags + 8;
+        Self { registers, flags, condition, size: (condition + 8 + 15) & !15 }
+    }
+
+    /// Where a register was saved, if it was.
+    fn place(&self, reg: Reg) -> Option<Mem> {
+        let before = self.registers & (reg.bit() - 1);
+        let is_saved = self.registers & reg.bit() != 0;
+        is_saved.then(|| Mem::base(Reg::RSP, 8 * before.count_ones() as i32))
+    }
+}
+
+/// A stub for the site at address `site`, which executes probes in order.
+pub fn list_stub<'a>(
+    state: &SiteState,
+    actions: impl IntoIterator<Item = Action<'a>>,
+    site: usize,
+) -> ListStub {
+    let mut code = Vec::new();
+    let asm = &mut Assembler::new(&mut code);
+    let saved = Saved::of(state);
+    let moved = saved.size + RED_ZONE;
+    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
+    for reg in bits(saved.registers) {
+        let place = saved.place(reg).expect("it is in the set");
+        if reg.is_float() {
+            asm.float_store(true, place, reg);
+        } else {
+            asm.mov_store(Size::B8, place, reg);
+        }
+    }
+    if state.needs_flags {
+        asm.flags_to_rax();
+        asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.flags), Reg::RAX);
+    }
+    if let Some(flag) = state.flag {
+        condition_to_scratch(flag, asm);
+        asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.condition), SCRATCH);
+    }
+    for action in actions {
+        match action {
+            Action::Count { cell } => {
+                asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+                asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
+            }
+            Action::Call { function, arguments, instance } => {
+                let next = asm.new_label();
+                if let Some(instance) = instance {
+                    asm.mov_imm(SCRATCH, instance);
+                    asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+                    asm.jcc(Cond::NotEqual, next);
+                }
+                for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
+                    argument(register, *value, &saved, site, asm);
+                }
+                asm.mov_imm(Reg::RAX, function as u64);
+                asm.call_reg(Reg::RAX);
+                asm.bind(next);
+            }
+        }
+    }
+    asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov(true, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
+    asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, 0), 0);
+    let (interrupt, go_on) = (asm.new_label(), asm.new_label());
+    asm.jcc(Cond::NotEqual, interrupt);
+    asm.bind(go_on);
+    if state.needs_flags {
+        asm.mov(true, Reg::RAX, Mem::base(Reg::RSP, saved.flags));
+        asm.flags_from_rax();
+    }
+    // None of these changes the flags.
+    for reg in bits(saved.registers) {
+        let place = saved.place(reg).expect("it is in the set");
+        if reg.is_float() {
+            asm.float_load(true, reg, place);
+        } else {
+            asm.mov(true, reg, place);
+        }
+    }
+    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
+    let back = asm.jmp_to_link();
+    asm.bind(interrupt);
+    asm.ud2(INTERRUPT_CHECK);
+    asm.jmp(go_on);
+    ListStub { code, back }
+}
+
+/// A condition as 0 or 1. Changes `rax` and the flags.
+fn condition_to_scratch(flag: Flag, asm: &mut Assembler<'_>) {
+    let (first, second) = match flag {
+        Flag::Int(cond) => (cond, None),
+        Flag::FloatEqual => (Cond::NotParity, Some((Cond::Equal, Alu::And))),
+        Flag::FloatNotEqual => (Cond::Parity, Some((Cond::NotEqual, Alu::Or))),
+        // The value itself was settled.
+        Flag::NonZero => return,
+    };
+    asm.setcc(first, SCRATCH);
+    if let Some((second, join)) = second {
+        asm.setcc(second, Reg::RAX);
+        asm.alu(join, false, SCRATCH, Reg::RAX);
+    }
+    asm.movzx(Size::B1, SCRATCH, SCRATCH);
+}
+
+/// Moves a value into the register of an argument.
+fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut Assembler<'_>) {
+    let from = |asm: &mut Assembler<'_>, reg: Reg, wide: bool| match saved.place(reg) {
+        Some(place) => asm.mov(wide, register, place),
+        None => {
+            debug_assert!(reg.bit() & CALLER_SAVED == 0, "{reg:?} has a value but is not live");
+            asm.mov(wide, register, reg);
+        }
+    };
+    match value.source {
+        Source::Const(value) => asm.mov_imm(register, value),
+        Source::Register(reg, wide) => from(asm, reg, wide),
+        Source::Slot(offset, wide) => asm.mov(wide, register, Mem::base(Reg::RBP, offset)),
+        Source::Settled(wide) => asm.mov(wide, register, SETTLED),
+        Source::Shifted(reg, by, wide) => {
+            from(asm, reg, wide);
+            asm.shift_imm(Shift::Shl, wide, register, by);
+        }
+        Source::Flag => asm.mov(true, register, Mem::base(Reg::RSP, saved.condition)),
+        Source::Context => asm.mov(true, register, CONTEXT),
+        Source::Site => asm.mov_imm(register, site as u64),
+    }
+    if value.plus != 0 {
+        match i32::try_from(value.plus) {
+            Ok(plus) => asm.alu_imm(Alu::Add, true, register, plus),
+            Err(_) => {
+                asm.mov_imm(SCRATCH, value.plus);
+                asm.alu(Alu::Add, true, register, SCRATCH);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+    use iced_x86::{Mnemonic, OpAccess, Register};
+
+    use super::*;
+
+    const SITE: usize = 0x5000;
+
+    fn stub(state: SiteState, actions: &[Action<'_>]) -> Vec<Instruction> {
+        let ListStub { code, back } = list_stub(&state, actions.iter().copied(), SITE);
+        let all: Vec<Instruction> = Decoder::new(64, &code, DecoderOptions::NONE).iter().collect();
+        let jump = all.iter().find(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        assert_eq!(jump.next_ip(), u64::from(back) + 4);
+        all
+    }
+
+    const LIVE: u32 = Reg::RAX.bit() | Reg::RDI.bit() | Reg::RBX.bit() | Reg::xmm(3).bit();
+
+    /// Every live register that a call may change is saved once and restored once, to the same
+    /// place; the stack pointer is restored, and aligned at the calls.
+    #[test]
+    fn registers_and_the_stack_pointer_are_restored() {
+        for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
+            let state = SiteState { live: LIVE, needs_flags, flag };
+            let value = Value::from(Source::Register(Reg::RDI, true));
+            let call = Action::Call { function: 0x1234, arguments: &[value, Value::SITE], instance: Some(7) };
+            let all = stub(state, &[call, Action::Count { cell: 8 }, call]);
+            let mut factory = InstructionInfoFactory::new();
+            let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+            let moves: i64 = all[..end]
+                .iter()
+                .filter(|instruction| instruction.mnemonic() == Mnemonic::Lea)
+                .map(|instruction| instruction.memory_displacement64() as i64)
+                .sum();
+            assert_eq!(moves, 0);
+            let down = -(all[0].memory_displacement64() as i64);
+            assert!(down > 128 && down % 16 == 0, "the red zone, and alignment");
+            for register in [Register::RAX, Register::RDI, Register::XMM3] {
+                let of = |kind: OpAccess| {
+                    let is_it = |instruction: &&Instruction| {
+                        let operand = usize::from(kind == OpAccess::Read);
+                        let memory = instruction.memory_base() == Register::RSP;
+                        let own = instruction.op_register(operand as u32).full_register();
+                        let same = own == register || own == register.full_register();
+                        memory && instruction.mnemonic() != Mnemonic::Lea && same
+                    };
+                    all[..end].iter().filter(is_it).map(|it| it.memory_displacement64()).collect::<Vec<_>>()
+                };
+                let (saved, restored) = (of(OpAccess::Read), of(OpAccess::Write));
+                assert_eq!(saved[0], *restored.last().unwrap(), "{register:?}");
+            }
+            let kept =
+                [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
+            for instruction in &all {
+                let used = factory.info(instruction).used_registers();
+                let written = |register: &iced_x86::UsedRegister| {
+                    register.access() != OpAccess::Read && kept.contains(&register.register().full_register())
+                };
+                assert!(!used.iter().any(written), "{instruction}");
+            }
+            let calls = all.iter().filter(|it| it.flow_control() == FlowControl::IndirectCall).count();
+            assert_eq!(calls, 2);
+        }
+    }
+
+    /// The last instruction that changes the flags is the one that restores them.
+    #[test]
+    fn flags_are_restored_last() {
+        let all = stub(SiteState { live: 0, needs_flags: true, flag: None }, &[Action::Count { cell: 0 }]);
+        let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        let mut changes = all[..end].iter().filter(|instruction| instruction.rflags_modified() != 0);
+        assert_eq!(changes.next_back().unwrap().mnemonic(), Mnemonic::Sahf);
+        let first = all.iter().position(|instruction| instruction.rflags_modified() != 0).unwrap();
+        assert!(all[..first].iter().any(|instruction| instruction.mnemonic() == Mnemonic::Lahf));
+    }
+}

@@ -1,0 +1,73 @@
+//! Values that a stub passes to the functions of probes, and where a settled site has them.
+
+use crate::asm::Reg;
+
+/// A value of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Wanted {
+    /// A parameter or local that the function declares.
+    Local(u32),
+    /// An operand, counted from the top of the stack.
+    Operand(u32),
+}
+
+/// Why a frame has no such value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoValue {
+    /// There are fewer operands.
+    NotThere,
+    /// No later instruction reads the local, and the code does not keep it.
+    Dead,
+}
+
+/// An argument of a probe's function, of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Value {
+    pub(super) source: Source,
+    /// What is added to it.
+    pub(super) plus: u64,
+}
+
+/// Where a value comes from. Where it says `wide`, the value has eight bytes if that is set, else
+/// four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    Const(u64),
+    Register(Reg, bool),
+    /// In the frame, by the offset from `rbp`.
+    Slot(i32, bool),
+    /// Where a settled site keeps it.
+    Settled(bool),
+    /// A register's value, shifted left.
+    Shifted(Reg, u8, bool),
+    /// The condition in the flags, as 0 or 1.
+    Flag,
+    Context,
+    /// The address of the site.
+    Site,
+}
+
+impl From<Source> for Value {
+    fn from(source: Source) -> Self {
+        Self { source, plus: 0 }
+    }
+}
+
+impl Value {
+    /// The address of the running instance's context.
+    pub const CONTEXT: Self = Self { source: Source::Context, plus: 0 };
+    /// The address of the site.
+    pub const SITE: Self = Self { source: Source::Site, plus: 0 };
+
+    /// A constant.
+    #[must_use]
+    pub const fn constant(value: u64) -> Self {
+        Self { source: Source::Const(value), plus: 0 }
+    }
+
+    /// The sum of this value and `plus`.
+    #[must_use]
+    pub const fn plus(self, plus: u64) -> Self {
+        Self { plus: self.plus.wrapping_add(plus), ..self }
+    }
+}

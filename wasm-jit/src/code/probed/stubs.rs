@@ -1,0 +1,201 @@
+//! What the probes of a site do: its list, and the stubs that execute it.
+//!
+//! The probes of a site that are on form a list, in the order in which they were activated. While
+//! none of them calls a function, the site needs no stub but those of its version: for a counter,
+//! or for nothing. Otherwise each version gets a stub that executes the list.
+//!
+//! **Stubs never change.** A site gets another list by another stub, to which one store redirects
+//! the site's jump; a thread that has jumped to a stub executes the list that the stub has. Stubs
+//! are freed with the image, and kept by their list: toggling the same probes again generates
+//! nothing. Their memory is limited ([`StubMemory`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wasm_jit_codegen::{Action, SITE_LENGTH, SiteState, Value, list_stub};
+use wordpatch::Error;
+
+use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::version::{SitePlace, Version};
+use super::{MakeError, VERSIONS};
+use crate::code::CodeImage;
+
+/// The first lists of a site are found by comparison.
+const FEW_LISTS: usize = 4;
+
+/// A function that a probe calls, with its arguments.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub function: usize,
+    pub arguments: Box<[Value]>,
+    /// The instance in which it is called, if not in all.
+    pub instance: Option<u64>,
+}
+
+/// What a probe does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    Nothing,
+    Count,
+    Call(Arc<Call>),
+}
+
+/// What a site does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Jumps to a stub that does nothing.
+    Empty,
+    /// Counts.
+    Count,
+    /// Executes a list, by its number at the site.
+    List(u32),
+}
+
+/// A list of probes, without those that do nothing. The counter is in it at most once.
+#[derive(Debug)]
+pub(super) struct List {
+    items: Arc<[What]>,
+    /// By version: the address of the stub, or 0.
+    pub stubs: [usize; VERSIONS],
+}
+
+impl List {
+    /// What is left of it in a version whose site has no values.
+    pub(super) fn without_calls(&self) -> Form {
+        if self.items.contains(&What::Count) { Form::Count } else { Form::Off }
+    }
+}
+
+/// A site, in all versions that have it.
+#[derive(Debug, Default)]
+pub(super) struct Site {
+    pub cell: u32,
+    pub form: Form,
+    /// The probes that are on, by their numbers, in the order of their activation.
+    pub active: Vec<usize>,
+    /// The state at the site; known once there is a probe that calls a function.
+    pub state: Option<SiteState>,
+    pub lists: Vec<List>,
+    pub numbers: HashMap<Arc<[What]>, u32>,
+}
+
+impl Site {
+    /// The form for probes that do this, in their order.
+    pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What>) -> Form {
+        let (mut items, mut calls, mut counts, mut is_empty) = (Vec::new(), false, false, true);
+        for what in active {
+            is_empty = false;
+            match what {
+                What::Nothing => continue,
+                What::Count if counts => continue,
+                What::Count => counts = true,
+                What::Call(_) => calls = true,
+            }
+            items.push(what);
+        }
+        match (is_empty, calls, counts) {
+            (true, ..) => Form::Off,
+            (_, false, false) => Form::Empty,
+            (_, false, true) => Form::Count,
+            (_, true, _) => Form::List(self.number(&items)),
+        }
+    }
+
+    /// The number of a list, which may be new.
+    fn number(&mut self, items: &[&What]) -> u32 {
+        // Most sites have few lists, which are compared without an allocation.
+        let is_it = |list: &List| list.items.iter().eq(items.iter().copied());
+        if let Some(number) = self.lists.iter().take(FEW_LISTS).position(is_it) {
+            return number as u32;
+        }
+        let items: Arc<[What]> = items.iter().map(|what| (*what).clone()).collect();
+        if let Some(number) = self.numbers.get(&items) {
+            return *number;
+        }
+        let number = self.lists.len() as u32;
+        self.numbers.insert(items.clone(), number);
+        self.lists.push(List { items, stubs: [0; VERSIONS] });
+        number
+    }
+
+    /// Forgets the stubs of a version.
+    pub(super) fn forget_stubs(&mut self, version: usize) {
+        self.lists.iter_mut().for_each(|list| list.stubs[version] = 0);
+    }
+
+    /// Forgets a list for which no stub could be made.
+    pub(super) fn forget_last_list(&mut self) {
+        if let Some(list) = self.lists.pop_if(|list| list.stubs == [0; VERSIONS]) {
+            self.numbers.remove(&list.items);
+        }
+    }
+}
+
+/// How much memory the stubs of an image take.
+#[derive(Debug, Default)]
+pub(super) struct StubMemory(usize);
+
+impl StubMemory {
+    /// The limit for probes that are switched on.
+    fn limit(image: &CodeImage) -> usize {
+        (16 << 20) + 16 * image.code_length()
+    }
+
+    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
+    fn add(&mut self, length: usize, image: &CodeImage, is_activation: bool) -> Result<(), MakeError> {
+        let limit = Self::limit(image);
+        let length = length.next_multiple_of(ALIGNMENT);
+        if self.0 + length > if is_activation { limit } else { 2 * limit } {
+            return Err(MakeError::StubMemory { limit });
+        }
+        self.0 += length;
+        Ok(())
+    }
+}
+
+/// Makes the stub of a list in a version, unless the version has it, or has no values at the site.
+pub(super) fn make_stub(
+    image: &Arc<CodeImage>,
+    (function, version): (u32, &Version),
+    place: &SitePlace,
+    (site, list): (&mut Site, u32),
+    is_activation: bool,
+    (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
+) -> Result<(), MakeError> {
+    let List { items, stubs } = &mut site.lists[list as usize];
+    if stubs[version.number] != 0 || !place.settled {
+        return Ok(());
+    }
+    let at = version.at(place.code);
+    let cell = 8 * site.cell as i32;
+    let actions = items.iter().filter_map(|item| match item {
+        What::Nothing => None,
+        What::Count => Some(Action::Count { cell }),
+        What::Call(call) => {
+            let Call { function, arguments, instance } = &**call;
+            Some(Action::Call { function: *function, arguments, instance: *instance })
+        }
+    });
+    let state = site.state.expect("known since a probe was made that calls a function");
+    let mut stub = list_stub(&state, actions, at);
+    let length = stub.code.len();
+    memory.add(length, image, is_activation)?;
+    let arena = arenas.with_room(image, blocks, length)?;
+    let start = arena.next_address(ALIGNMENT);
+    let reaches = |from: usize, to: usize| i32::try_from(to as isize - from as isize).is_ok();
+    let (back, next) = (at + SITE_LENGTH as usize, start + stub.back as usize + 4);
+    if !reaches(next, back) || !reaches(back, start) {
+        return Err(Error::OutOfReach { address: start, length }.into());
+    }
+    stub.code[stub.back as usize..][..4].copy_from_slice(&(back.wrapping_sub(next) as u32).to_le_bytes());
+    arena.append(&stub.code, ALIGNMENT)?;
+    let end = start + length;
+    let block = Block { start, end, function, version: version.number, stub: Some(place.position) };
+    blocks.push(block);
+    image.shown.version_made(&block.place_of_stub());
+    stubs[version.number] = start;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Switching probes on and off, and reading their counts.
+//!
+//! Probes of one place share a counter, which counts while one of them is on. The count of a probe
+//! is the difference of the counter while the probe was on.
+
+use std::sync::Arc;
+
+use super::stubs::{Call, What};
+use super::{Changes, MakeError, ProbeState};
+use crate::code::CodeImage;
+
+impl CodeImage {
+    /// Switches a probe on.
+    ///
+    /// # Errors
+    /// It stays off.
+    pub(crate) fn activate_probe(self: &Arc<Self>, number: usize) -> Result<(), MakeError> {
+        self.activate(&mut self.changes(), number)
+    }
+
+    /// Switches on a probe that calls a function, with this function from now on. Returns whether
+    /// it was off.
+    ///
+    /// # Errors
+    /// It stays as it is.
+    pub(crate) fn activate_call(self: &Arc<Self>, number: usize, function: usize) -> Result<bool, MakeError> {
+        let changes = &mut *self.changes();
+        let &mut ProbeState { function: index, position, ref mut what, active, .. } = changes.probe(number);
+        let before = what.clone();
+        if let What::Call(call) = what
+            && call.function != function
+        {
+            let Call { arguments, instance, .. } = &**call;
+            *call = Arc::new(Call { function, arguments: arguments.clone(), instance: *instance });
+        }
+        let done = if active {
+            let of = self.probed().function(self, index).expect("the function is probed");
+            changes.apply(self, (index, position), of, true)
+        } else {
+            self.activate(changes, number)
+        };
+        if done.is_err() {
+            changes.probe(number).what = before;
+        }
+        done.map(|()| !active)
+    }
+
+    /// Where the last version of a function has the site of an instruction, and its code.
+    pub(super) fn site_address(&self, index: u32, position: u32) -> (usize, (usize, usize)) {
+        let function = self.probed().function(self, index).expect("the function is probed");
+        let version = function.versions[function.made() - 1].get().expect("the last that there is");
+        let place = version.place(position).expect("the site was made");
+        // The stubs of an original are elsewhere.
+        let end = if version.number == 0 { version.end } else { version.stubs_end };
+        (version.at(place.code), (version.at(version.entry), version.at(end)))
+    }
+
+    fn activate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
+        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
+        if active {
+            return Ok(());
+        }
+        let function = self.probed().function(self, index).expect("the function is probed");
+        changes.site(index, position).active.push(number);
+        let last = function.made() - 1;
+        let before = self.counters.read(changes.site(index, position).cell, instance);
+        let on = changes.apply(self, (index, position), function, true);
+        let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
+        if on.is_err() {
+            changes.site(index, position).active.pop();
+            let _ = changes.apply(self, (index, position), function, false);
+            return on;
+        }
+        changes.state(index).active += 1;
+        let probe = changes.probe(number);
+        (probe.active, probe.base) = (true, before);
+        Ok(())
+    }
+
+    /// Switches a probe off. With `settle`, a function without active probes returns to its
+    /// original. Returns whether it was on.
+    ///
+    /// # Errors
+    /// It stays on.
+    pub(crate) fn deactivate_probe(self: &Arc<Self>, number: usize, settle: bool) -> Result<bool, MakeError> {
+        let changes = &mut *self.changes();
+        let was_on = changes.probe(number).active;
+        self.deactivate(changes, number)?;
+        let index = changes.probe(number).function;
+        if settle && changes.functions[&index].active == 0 {
+            let function = self.probed().function(self, index).expect("the function is probed");
+            changes.change_version(index, function, 0)?;
+        }
+        Ok(was_on)
+    }
+
+    fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
+        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
+        if !active {
+            return Ok(());
+        }
+        let function = self.probed().function(self, index).expect("the function is probed");
+        let site = changes.site(index, position);
+        let place = site.active.iter().position(|active| *active == number).expect("it is on");
+        site.active.remove(place);
+        if let Err(error) = changes.apply(self, (index, position), function, false) {
+            changes.site(index, position).active.insert(place, number);
+            return Err(error);
+        }
+        changes.state(index).active -= 1;
+        let total = self.counters.read(changes.site(index, position).cell, instance);
+        let probe = changes.probe(number);
+        probe.active = false;
+        if probe.what == What::Count {
+            probe.counted = probe.counted.wrapping_add(total.wrapping_sub(probe.base));
+        }
+        Ok(())
+    }
+
+    /// What a probe has counted.
+    pub(crate) fn probe_count(&self, number: usize) -> u64 {
+        let changes = &mut *self.changes();
+        let &mut ProbeState { function, position, ref what, instance, active, base, counted } =
+            changes.probe(number);
+        if !(*what == What::Count && active) {
+            return counted;
+        }
+        let total = self.counters.read(changes.site(function, position).cell, instance);
+        counted.wrapping_add(total.wrapping_sub(base))
+    }
+
+    /// Removes a probe. A function without any returns to its original.
+    pub(crate) fn remove_probe(self: &Arc<Self>, number: usize) {
+        let changes = &mut *self.changes();
+        if self.deactivate(changes, number).is_err() {
+            // The site cannot be patched, as in a forked child. It stays as it is until its next
+            // change.
+            let &mut ProbeState { function, position, .. } = changes.probe(number);
+            changes.site(function, position).active.retain(|active| *active != number);
+            changes.state(function).active -= 1;
+        }
+        let Some(probe) = changes.probes[number].take() else { return };
+        changes.free.push(number);
+        if probe.what == What::Count
+            && let Some(instance) = probe.instance
+        {
+            let cell = changes.site(probe.function, probe.position).cell;
+            self.counters.unwatch(instance, cell);
+        }
+        let state = changes.state(probe.function);
+        state.probes -= 1;
+        if state.probes == 0 {
+            let function = self.probed().function(self, probe.function).expect("the function is probed");
+            let _ = changes.change_version(probe.function, function, 0);
+        }
+    }
+}
