@@ -35,7 +35,8 @@ pub(crate) fn is_program_displaced() -> bool {
     if let [processor] = ready[..] {
         leave(processor);
     }
-    !ready.is_empty() && !(runs_within(WARM_UP) && runs_within(LOOK))
+    let is_waiting = ready.is_empty();
+    !(is_waiting || runs_within(WARM_UP) && runs_within(LOOK))
 }
 
 /// Whether the program can run while the service thread does.
