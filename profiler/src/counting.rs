@@ -111,21 +111,12 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     for function in functions {
         function.end_counting();
     }
-    let passed = governor::nanoseconds(after.time - before.time);
-    let running = after.processor - before.processor;
-    let timing = after.timing - before.timing;
-    let calls: Vec<u64> =
-        after.calls.iter().zip(&before.calls).map(|(after, before)| after - before).collect();
-    let counting = calls.iter().sum::<u64>() as f64 * cost();
+    let passed = after.since(&before);
+    let counting = passed.calls.iter().sum::<u64>() as f64 * cost();
     // Calls during the warm-up are not counted: at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
-    if running < LEAST * passed {
-        return None;
-    }
-    let own = (running - timing - counting).max(running / 10.0);
     let error = if thread::are_many() { SHARED_ERROR } else { COUNTING_ERROR };
-    let uncertain = (error * counting + TIMING_ERROR * timing) / own;
-    Some(calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
+    passed.counts(counting, error * counting)
 }
 
 /// Processor time of all threads that execute probes, without that of probes, in nanoseconds.
@@ -143,12 +134,14 @@ fn cost() -> f64 {
     DELAY * governor::nanoseconds(1) * fire::counting_cost()
 }
 
-/// Clocks and counters at one moment.
+/// Clocks and counters at one moment, or what they advanced by. Times in nanoseconds.
 struct Reading {
+    time: f64,
+    /// Processor time of the threads.
     processor: f64,
+    /// The part of it that was spent in timing probes.
     timing: f64,
     calls: Vec<u64>,
-    time: u64,
 }
 
 impl Reading {
@@ -157,8 +150,29 @@ impl Reading {
             processor: thread::processor_time(),
             timing: governor::nanoseconds(thread::spent()),
             calls: functions.iter().map(|function| function.calls()).collect(),
-            time: tsc::now(),
+            time: governor::nanoseconds(tsc::now()),
         }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let calls = self.calls.iter().zip(&before.calls);
+        Self {
+            time: self.time - before.time,
+            processor: self.processor - before.processor,
+            timing: self.timing - before.timing,
+            calls: calls.map(|(now, before)| now.saturating_sub(*before)).collect(),
+        }
+    }
+
+    /// The result of a window in which counting probes delayed the program by this time, give or
+    /// take `error`.
+    fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
+        if self.processor < LEAST * self.time {
+            return None;
+        }
+        let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
+        let uncertain = (error + TIMING_ERROR * self.timing) / own;
+        Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
     }
 }
 
@@ -203,6 +217,22 @@ mod tests {
             }
             assert_eq!(steps, 1000);
         });
+    }
+
+    #[test]
+    fn calls_are_relative_to_the_processor_time_without_that_of_probes() {
+        let window = |processor| {
+            Reading { time: 10e3, processor, timing: 1000.0, calls: vec![60, 0] }.counts(600.0, 600.0)
+        };
+        let counts = window(7600.0).expect("it ran for three quarters");
+        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 0.15 });
+        assert_eq!((counts[0].rate(), counts[1].rate()), (0.01, 0.0));
+        assert_eq!(window(2400.0), None, "it ran for less than a quarter");
+        let counts = window(2600.0).expect("it ran for more than a quarter");
+        assert_eq!(counts[0].own, 1000.0);
+        // Whatever the probes took, some time remains.
+        let all_of_it = Reading { time: 10e3, processor: 10e3, timing: 0.0, calls: vec![900] };
+        assert_eq!(all_of_it.counts(12e3, 12e3).expect("it ran")[0].own, 1000.0);
     }
 
     #[test]
