@@ -10,7 +10,7 @@ use wasm_jit::probes::{
     Bound, Kind, Location, NativeFn, NativeFunction, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError,
     Values,
 };
-use wasm_jit::{Error, Instance, Linker, Module, Store, Trap};
+use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, ProbeSites, Store, Trap};
 
 use super::threads::PROGRAM;
 use super::{call_main, engine, location, outcome, probes_everywhere, reference};
@@ -532,6 +532,51 @@ fn functions_fire_exactly_once_it_is_quiet() {
     for number in numbers {
         let fired = FIRED[number].load(Ordering::Relaxed) - before[number];
         assert_eq!(fired, 2 * counts[number], "{:x?}", places[number]);
+    }
+}
+
+/// Functions at entries use the sites of originals. At other places they need a settled site, so
+/// they have a version, also where the original has a site.
+#[test]
+fn functions_have_versions_except_at_entries_with_sites() {
+    let text = "(module (func (export \"run\") (param i32) (result i32)
+        (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))) (local.get 0)))";
+    for sites in [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All] {
+        let engine = Engine::new(Config::new().probe_sites(sites)).unwrap();
+        let module = Module::new(&engine, text).unwrap();
+        let shown = module.show_to_gdb();
+        let mapped = || {
+            let mut map = Vec::new();
+            module.write_perf_map(&mut map).unwrap();
+            let map = String::from_utf8(map).unwrap();
+            [" [probed]\n", " [stub]\n"].map(|kind| map.matches(kind).count())
+        };
+        let of_original = usize::from(sites != ProbeSites::None);
+        let at_entry = module.probe(entry(log_with(1))).unwrap();
+        let versions = 1 - of_original;
+        assert_eq!(mapped(), [versions, 1], "{sites:?}");
+        at_entry.activate().unwrap();
+        // In each version with the site: here, one.
+        assert_eq!(mapped(), [versions, 2], "{sites:?}");
+        run(&module, 3).unwrap();
+        assert_eq!(logged(), [1], "{sites:?}");
+        let body = module.function(0).unwrap().body().unwrap();
+        let first = body.instructions().next().unwrap().offset() - body.range().start;
+        let at_loop = module.probe(at(first as u32, log_with(2))).unwrap();
+        // The version, its stubs, and the stub of the list at the entry.
+        assert_eq!(mapped(), [versions + 1, 4], "{sites:?}");
+        let counter = module.probe(at(first as u32, Kind::Count)).unwrap();
+        at_loop.activate().unwrap();
+        counter.activate().unwrap();
+        assert_eq!(mapped(), [versions + 1, 6], "{sites:?}");
+        run(&module, 3).unwrap();
+        assert_eq!((logged(), counter.count()), (vec![1, 2, 2, 2], 3), "{sites:?}");
+        // Only the counter is left: the original could have it too, but calls stay in the version.
+        at_loop.deactivate().unwrap();
+        at_entry.deactivate().unwrap();
+        run(&module, 4).unwrap();
+        assert_eq!((logged(), counter.count()), (vec![], 7), "{sites:?}");
+        drop(shown);
     }
 }
 
