@@ -7,7 +7,8 @@
 //! address of the code.
 //!
 //! A function that was probed can be listed as its last version: then offsets are from the start of
-//! the version, sites are marked, and the stub of a site follows the code of its instruction.
+//! the version, sites are marked, and the stub of a site follows the code of its instruction. So
+//! does the stub of its active probes, if some of them call functions.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -23,9 +24,9 @@ use wasm_jit_codegen::Position;
 use wasmprinter::Print;
 
 use crate::code::CodeImage;
-use crate::code::probed::Listed;
+use crate::code::probed::{Listed, ListedSite};
 use crate::code::sections::{Sections, printable};
-use crate::vmctx::TrapCode;
+use crate::vmctx::{INTERRUPT_CHECK, TrapCode};
 
 /// Bytes of machine code in a line.
 const BYTES: usize = 10;
@@ -136,8 +137,16 @@ struct Disassembler {
 
 impl Disassembler {
     fn write(&mut self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
-        let code = &self.code[range.start as usize..range.end as usize];
-        let mut decoder = Decoder::with_ip(64, code, range.start.into(), DecoderOptions::NONE);
+        let all = std::mem::take(&mut self.code);
+        let code = &all[range.start as usize..range.end as usize];
+        let written = self.write_code(range.start.into(), code, out);
+        self.code = all;
+        written
+    }
+
+    /// Writes code that begins at this offset.
+    fn write_code(&mut self, offset: u64, code: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        let mut decoder = Decoder::with_ip(64, code, offset, DecoderOptions::NONE);
         let mut text = String::new();
         while decoder.can_decode() {
             let start = decoder.position();
@@ -146,16 +155,15 @@ impl Disassembler {
             self.formatter.format(&instruction, &mut text);
             // The byte after UD2 has the reason.
             if instruction.mnemonic() == Mnemonic::Ud2
-                && let Some(trap) =
-                    code.get(decoder.position()).and_then(|code| TrapCode::ALL.get(usize::from(*code)))
+                && let Some(reason) = code.get(decoder.position()).and_then(|code| reason(*code))
             {
-                text += &format!(" ; {trap:?}");
+                text += &format!(" ; {reason}");
                 let after = decoder.position() + 1;
                 decoder.set_position(after).expect("inside the code");
-                decoder.set_ip(u64::from(range.start) + after as u64);
+                decoder.set_ip(offset.wrapping_add(after as u64));
             }
             let bytes = &code[start..decoder.position()];
-            let address = range.start as usize + start;
+            let address = offset.wrapping_add(start as u64);
             if self.sites.contains(&(address as u32)) {
                 text += " ; site";
             }
@@ -168,10 +176,13 @@ impl Disassembler {
         Ok(())
     }
 
-    /// Writes the stub of the site above it.
-    fn write_stub(&mut self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
+    /// Writes the stubs of the site above them.
+    fn write_stubs(&mut self, stubs: &Stubs, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "        stub:")?;
-        self.write(range, out)
+        self.write(stubs.own.clone(), out)?;
+        let Some((offset, code)) = &stubs.list else { return Ok(()) };
+        writeln!(out, "        stub of active probes:")?;
+        self.write_code(*offset, code, out)
     }
 
     fn write_data(&self, range: Range<u32>, out: &mut dyn Write) -> io::Result<()> {
@@ -180,6 +191,14 @@ impl Disassembler {
             writeln!(out, "{start:12x}: {:<width$}data", hex(bytes), width = 3 * BYTES)?;
         }
         Ok(())
+    }
+}
+
+/// Why UD2 is executed, by the byte after it.
+fn reason(code: u8) -> Option<String> {
+    match TrapCode::ALL.get(usize::from(code)) {
+        Some(trap) => Some(format!("{trap:?}")),
+        None => (code == INTERRUPT_CHECK).then(|| "an interrupt is requested".to_owned()),
     }
 }
 
@@ -210,7 +229,15 @@ struct Shown {
     /// In code order.
     positions: Vec<Position>,
     /// As in [`Current`].
-    stubs: HashMap<u64, Range<u32>>,
+    stubs: HashMap<u64, Stubs>,
+}
+
+/// The stubs of a site.
+struct Stubs {
+    /// For counters.
+    own: Range<u32>,
+    /// As in [`ListedSite`].
+    list: Option<(u64, Vec<u8>)>,
 }
 
 /// The function being listed.
@@ -220,8 +247,8 @@ struct Current {
     prologue: Option<(u64, Range<u32>)>,
     /// By offset of an instruction in the module: its code, if not yet written.
     code: HashMap<u64, Vec<Range<u32>>>,
-    /// Likewise: the stub of its site; for the entry, by the offset of the body.
-    stubs: HashMap<u64, Range<u32>>,
+    /// Likewise: the stubs of its site; for the entry, by the offset of the body.
+    stubs: HashMap<u64, Stubs>,
 }
 
 impl Print for Listing<'_> {
@@ -266,8 +293,8 @@ impl Listing<'_> {
         let Some(current) = &mut self.current else { return Ok(()) };
         if let Some((_, prologue)) = current.prologue.take_if(|(first, _)| *first <= offset) {
             self.disassembler.write(prologue, self.out)?;
-            if let Some(stub) = current.stubs.remove(&current.wasm.start) {
-                self.disassembler.write_stub(stub, self.out)?;
+            if let Some(stubs) = current.stubs.remove(&current.wasm.start) {
+                self.disassembler.write_stubs(&stubs, self.out)?;
             }
         }
         writeln!(self.out, "{line}")?;
@@ -275,9 +302,9 @@ impl Listing<'_> {
             self.disassembler.write(range, self.out)?;
         }
         if offset != current.wasm.start
-            && let Some(stub) = current.stubs.remove(&offset)
+            && let Some(stubs) = current.stubs.remove(&offset)
         {
-            self.disassembler.write_stub(stub, self.out)?;
+            self.disassembler.write_stubs(&stubs, self.out)?;
         }
         Ok(())
     }
@@ -293,8 +320,10 @@ impl Listing<'_> {
             disassembler.code = code;
             disassembler.base.set(base as u64);
             disassembler.sites = sites.iter().map(|site| site.code).collect();
-            let stubs = sites.into_iter().map(|site| (site.wasm.into(), site.stub)).collect();
-            return Ok(Shown { entry, end, positions, stubs });
+            let stubs = sites
+                .into_iter()
+                .map(|ListedSite { wasm, stub, list, .. }| (u64::from(wasm), Stubs { own: stub, list }));
+            return Ok(Shown { entry, end, positions, stubs: stubs.collect() });
         }
         let function = *self.image.function(index);
         let mut positions = self.image.positions(index).map_err(io::Error::other)?;
@@ -355,9 +384,9 @@ impl Listing<'_> {
                 false => self.disassembler.write(range, self.out)?,
             }
         }
-        let mut stubs: Vec<Range<u32>> = current.stubs.into_values().collect();
-        stubs.sort_unstable_by_key(|range| range.start);
-        stubs.into_iter().try_for_each(|stub| self.disassembler.write_stub(stub, self.out))
+        let mut stubs: Vec<Stubs> = current.stubs.into_values().collect();
+        stubs.sort_unstable_by_key(|stubs| stubs.own.start);
+        stubs.iter().try_for_each(|stubs| self.disassembler.write_stubs(stubs, self.out))
     }
 }
 
@@ -366,7 +395,7 @@ mod tests {
     use std::io::{self, Write};
 
     use super::Code;
-    use crate::code::tests::{compile, count_at};
+    use crate::code::tests::{call_at, compile, count_at};
 
     const MODULE: &str = r#"(module
         (memory 1)
@@ -512,6 +541,35 @@ mod tests {
         assert_eq!(lines[site + 1], "        stub:");
         assert!(lines[site + 2].trim().starts_with(&format!("{target}:")), "{lines:#?}");
         assert!(lines[site + 3].contains("add qword"), "{lines:#?}");
+    }
+
+    /// The stub of a list follows that of its site, while the site jumps to it.
+    #[test]
+    fn a_site_with_active_functions_has_the_stub_of_its_list() {
+        let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        let listing = || {
+            let mut out = Vec::new();
+            super::write(&image, Code::LastVersion, |wanted, _| wanted == 0, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let entry = image.function(0).wasm_start;
+        let probe = image.make_probes(0, &[call_at(entry)]).unwrap()[0].unwrap();
+        const TITLE: &str = "        stub of active probes:";
+        assert!(!listing().contains(TITLE));
+        image.activate_probe(probe).unwrap();
+        let on = listing();
+        let lines: Vec<&str> = on.lines().collect();
+        let site = lines.iter().find(|line| line.ends_with(" ; site")).unwrap();
+        let target = site.split("jmp 0x").nth(1).and_then(|rest| rest.strip_suffix(" ; site")).unwrap();
+        let title = lines.iter().position(|line| *line == TITLE).unwrap();
+        assert!(lines[title + 1].trim().starts_with(&format!("{target}:")), "{on}");
+        let stub =
+            || lines[title + 1..].iter().take_while(|line| line.starts_with("    ") && line.contains(':'));
+        assert!(stub().any(|line| line.ends_with("call rax")), "{on}");
+        let check = stub().position(|line| line.ends_with("ud2 ; an interrupt is requested")).unwrap();
+        assert!(stub().nth(check + 1).unwrap().contains(" jmp "), "{on}");
+        image.deactivate_probe(probe, false).unwrap();
+        assert!(!listing().contains(TITLE));
     }
 
     #[test]

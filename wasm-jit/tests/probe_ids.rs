@@ -5,7 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use fastinst::{Error, ModulePlace, ProbeId, ProbeKind};
 use wasm_jit::probes::{Bound, Kind, Location, NativeFn, Place, ProbeError, ProbeSpec};
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store};
+
+/// All settings for places in originals.
+const ALL_SITES: [ProbeSites; 4] =
+    [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All];
+
+fn engine(sites: ProbeSites) -> Engine {
+    Engine::new(Config::new().probe_sites(sites)).unwrap()
+}
 
 /// The module's name is that of the test.
 fn module(engine: &Engine, name: &str) -> Module {
@@ -59,66 +67,68 @@ fn a_place_is_a_probe_of_fastinst() {
         }
     })
     .unwrap();
-    let engine = Engine::default();
-    let module = module(&engine, "place");
-    let offsets = offsets(&module);
-    let fill = module.probe_id(at(offsets[3])).unwrap();
-    let entry = module.probe_id(ENTRY).unwrap();
-    assert_eq!(module.probe_id(at(offsets[3])).unwrap(), fill);
-    let place = |offset, opcode| Some(ModulePlace { function_index: 0, offset, opcode });
-    let name = || "double".to_owned();
-    assert_eq!(
-        *FOUND.lock().unwrap(),
-        [
-            (fill, ProbeKind::FIRST_OF_PROVIDERS, name(), place(offsets[3], Some(0xfc_000b))),
-            (entry, ProbeKind::ENTRY, name(), place(0, None)),
-        ]
-    );
-    // SAFETY: the functions do not unwind, and are part of the program.
-    let native = unsafe { NativeFn::new(native as extern "C" fn(u64)) };
-    let kind = Kind::Native { function: native, values: [Bound::Const(7)].into() };
-    let other = module.probe(ProbeSpec { location: ENTRY, kind }).unwrap();
-    let fired = || {
-        assert_eq!(run(&module, 21), 42);
-        std::mem::take(&mut *FIRED.lock().unwrap())
-    };
-    let numbers = || fired().into_iter().map(|(number, ..)| number).collect::<Vec<_>>();
-    assert!(fired().is_empty());
-    // SAFETY: as above.
-    let activate = |id, function| unsafe { fastinst::activate(id, function) };
-    other.activate().unwrap();
-    activate(entry, fire).unwrap();
-    activate(fill, fire).unwrap();
-    let all = fired();
-    assert_eq!(all.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [7, entry.0, fill.0]);
-    assert_eq!(all[1].2, all[2].2, "one instance");
-    fastinst::with_metadata(entry, |probe| {
-        assert!((probe.body_start..probe.body_end).contains(&all[1].1), "the site is in the code");
-        assert_eq!(probe.site_address, all[1].1);
-    })
-    .unwrap();
-    // Only the function changes, not the order.
-    activate(entry, fire_too).unwrap();
-    other.deactivate().unwrap();
-    other.activate().unwrap();
-    assert_eq!(numbers(), [1, 7, fill.0]);
-    fastinst::deactivate(entry).unwrap();
-    fastinst::deactivate(entry).unwrap();
-    assert_eq!(numbers(), [7, fill.0]);
-    fastinst::deactivate(fill).unwrap();
-    drop(other);
-    assert!(fired().is_empty());
-    assert!(matches!(module.probe_id(at(0)), Err(ProbeError::NoInstruction { .. })));
-    assert!(matches!(
-        module.probe_id(Location { function: 5, ..ENTRY }),
-        Err(ProbeError::NoFunction { function: 5 })
-    ));
-    activate(fill, fire).unwrap();
-    drop(module);
-    for id in [fill, entry] {
-        assert!(matches!(activate(id, fire), Err(Error::Retired { .. })));
-        assert!(matches!(fastinst::deactivate(id), Err(Error::Retired { .. })));
-        assert!(matches!(fastinst::with_metadata(id, |_| ()), Err(Error::Retired { .. })));
+    for sites in ALL_SITES {
+        FOUND.lock().unwrap().clear();
+        let module = module(&engine(sites), "place");
+        let offsets = offsets(&module);
+        let fill = module.probe_id(at(offsets[3])).unwrap();
+        let entry = module.probe_id(ENTRY).unwrap();
+        assert_eq!(module.probe_id(at(offsets[3])).unwrap(), fill);
+        let place = |offset, opcode| Some(ModulePlace { function_index: 0, offset, opcode });
+        let name = || "double".to_owned();
+        assert_eq!(
+            *FOUND.lock().unwrap(),
+            [
+                (fill, ProbeKind::FIRST_OF_PROVIDERS, name(), place(offsets[3], Some(0xfc_000b))),
+                (entry, ProbeKind::ENTRY, name(), place(0, None)),
+            ]
+        );
+        // SAFETY: the functions do not unwind, and are part of the program.
+        let function = unsafe { NativeFn::new(native as extern "C" fn(u64)) };
+        let kind = Kind::Native { function, values: [Bound::Const(7)].into() };
+        let other = module.probe(ProbeSpec { location: ENTRY, kind }).unwrap();
+        let fired = || {
+            assert_eq!(run(&module, 21), 42);
+            std::mem::take(&mut *FIRED.lock().unwrap())
+        };
+        let numbers = || fired().into_iter().map(|(number, ..)| number).collect::<Vec<_>>();
+        assert!(fired().is_empty());
+        // SAFETY: as above.
+        let activate = |id, function| unsafe { fastinst::activate(id, function) };
+        other.activate().unwrap();
+        activate(entry, fire).unwrap();
+        activate(fill, fire).unwrap();
+        let all = fired();
+        assert_eq!(all.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [7, entry.0, fill.0]);
+        assert_eq!(all[1].2, all[2].2, "one instance");
+        fastinst::with_metadata(entry, |probe| {
+            assert!((probe.body_start..probe.body_end).contains(&all[1].1), "the site is in the code");
+            assert_eq!(probe.site_address, all[1].1);
+        })
+        .unwrap();
+        // Only the function changes, not the order.
+        activate(entry, fire_too).unwrap();
+        other.deactivate().unwrap();
+        other.activate().unwrap();
+        assert_eq!(numbers(), [1, 7, fill.0]);
+        fastinst::deactivate(entry).unwrap();
+        fastinst::deactivate(entry).unwrap();
+        assert_eq!(numbers(), [7, fill.0]);
+        fastinst::deactivate(fill).unwrap();
+        drop(other);
+        assert!(fired().is_empty());
+        assert!(matches!(module.probe_id(at(0)), Err(ProbeError::NoInstruction { .. })));
+        assert!(matches!(
+            module.probe_id(Location { function: 5, ..ENTRY }),
+            Err(ProbeError::NoFunction { function: 5 })
+        ));
+        activate(fill, fire).unwrap();
+        drop(module);
+        for id in [fill, entry] {
+            assert!(matches!(activate(id, fire), Err(Error::Retired { .. })));
+            assert!(matches!(fastinst::deactivate(id), Err(Error::Retired { .. })));
+            assert!(matches!(fastinst::with_metadata(id, |_| ()), Err(Error::Retired { .. })));
+        }
     }
 }
 
@@ -137,10 +147,10 @@ fn ids_end_with_their_module() {
     const MODULES: u32 = 10_000;
     static LAST: AtomicU32 = AtomicU32::new(0);
     static SWITCHED: AtomicU64 = AtomicU64::new(0);
-    let engine = Engine::default();
+    let engines = ALL_SITES.map(engine);
     let is_over = AtomicBool::new(false);
     let round = |number: u32| {
-        let module = module(&engine, "leaves");
+        let module = module(&engines[number as usize / 16 % 4], "leaves");
         let ids: Vec<ProbeId> =
             offsets(&module).into_iter().take(2).map(|offset| module.probe_id(at(offset)).unwrap()).collect();
         LAST.store(ids[1].0, Ordering::Release);

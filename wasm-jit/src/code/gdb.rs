@@ -364,7 +364,7 @@ fn object_file(symbols: &[Symbol], code: Range<usize>) -> Vec<u8> {
 mod tests {
     use object::{Object, ObjectSymbol};
 
-    use super::super::tests::{compile, count_at, image};
+    use super::super::tests::{call_at, compile, count_at, image};
     use super::*;
 
     #[test]
@@ -445,12 +445,28 @@ mod tests {
             assert_eq!(image.version_at((address + size) as usize - 1).unwrap().1.base(), version.base());
             assert_eq!(image.stub_at(address as usize).is_some(), name.ends_with("[stub]"), "{name}");
         }
-        drop(first);
+        // The stub of a list has a symbol from its first use on.
+        let probe = image.make_probes(1, &[call_at(start(1))]).unwrap()[0].unwrap();
         assert_eq!(names(), of_both);
+        image.activate_probe(probe).unwrap();
+        let with_list = [&of_both[..], &["versions!function[1] [stub]"]].concat();
+        assert_eq!(names(), with_list);
+        image.deactivate_probe(probe, false).unwrap();
+        image.activate_probe(probe).unwrap();
+        assert_eq!(names(), with_list);
+        drop(first);
+        assert_eq!(names(), with_list);
         drop(second);
         assert!(marked().is_empty());
         image.make_probes(1, &[count_at(start(1) + 1)]).unwrap();
         assert!(marked().is_empty());
+        // One that is older than the registration, too.
+        let _third = register(image.clone());
+        let added = ["versions!function[1] [probed]", "versions!function[1] [stub]"];
+        let stub = "versions!function[1] [stub]";
+        let mut expected = [&with_list[..], &added, &[stub]].concat();
+        expected.sort_unstable();
+        assert_eq!(names(), expected);
     }
 
     #[test]

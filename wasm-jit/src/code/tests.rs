@@ -157,6 +157,13 @@ pub(crate) fn count_at(position: u32) -> Request {
     Request { position, what: RequestedKind::Count, instance: None }
 }
 
+/// A request for a call of a function that does nothing.
+pub(crate) fn call_at(position: u32) -> Request {
+    extern "C" fn nothing() {}
+    let what = RequestedKind::Call { function: nothing as extern "C" fn() as usize, arguments: Vec::new() };
+    Request { position, what, instance: None }
+}
+
 #[test]
 fn any_number_of_threads_makes_the_same_image() {
     let module = many_functions(1500, |_| String::new());
@@ -239,4 +246,12 @@ fn each_function_has_one_line_in_the_map_for_perf() {
         );
         assert_eq!(image.stub_at(start).is_some(), line.ends_with("[stub]"));
     }
+    // The stub of a list is made when it is used first.
+    let probe = image.make_probes(1, &[call_at(image.function(1).wasm_start)]).unwrap()[0].unwrap();
+    image.activate_probe(probe).unwrap();
+    let mut map = Vec::new();
+    super::perf::write_map(&image, &mut map).unwrap();
+    let map = String::from_utf8(map).unwrap();
+    assert_eq!(map.lines().count(), 6);
+    assert!(map.lines().last().unwrap().ends_with(r"a\nb!function[1] [stub]"), "{map}");
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -10,10 +10,10 @@ use wasm_jit::probes::{
     Bound, Kind, Location, NativeFn, NativeFunction, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError,
     Values,
 };
-use wasm_jit::{Engine, Error, Instance, Linker, Module, Store, Trap};
+use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, ProbeSites, Store, Trap};
 
 use super::threads::PROGRAM;
-use super::{call_main, location, outcome, probes_everywhere, reference};
+use super::{call_main, engine, location, outcome, probes_everywhere, reference};
 
 fn native<F: NativeFunction>(function: F, values: impl Into<Values>) -> Kind {
     // SAFETY: the functions of this file do not unwind unless a test fails, and are part of the
@@ -28,6 +28,12 @@ fn at(offset: u32, kind: Kind) -> ProbeSpec {
 
 fn entry(kind: Kind) -> ProbeSpec {
     ProbeSpec { location: Location { function: 0, place: Place::Entry }, kind }
+}
+
+/// Held by tests whose functions use statics.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs the exported function `run` with an argument.
@@ -65,7 +71,7 @@ const IDENTITY: &str = "(module (func (export \"run\") (param i32) (result i32) 
 
 #[test]
 fn probes_of_one_place_fire_in_the_order_in_which_they_went_on() {
-    let module = Module::new(&Engine::default(), IDENTITY).unwrap();
+    let module = Module::new(&engine(), IDENTITY).unwrap();
     let probes: Vec<Probe> = (0..4).map(|number| module.probe(entry(log_with(number))).unwrap()).collect();
     let check = |expected: &[u64]| {
         run(&module, 1).unwrap();
@@ -90,7 +96,7 @@ fn probes_of_one_place_fire_in_the_order_in_which_they_went_on() {
 /// one.
 #[test]
 fn changes_at_the_place_of_a_firing_probe_begin_with_the_next_event() {
-    let module = Module::new(&Engine::default(), IDENTITY).unwrap();
+    let module = Module::new(&engine(), IDENTITY).unwrap();
     let make = |number| Arc::new(module.probe(entry(log_with(number))).unwrap());
     let probes: Vec<Arc<Probe>> = (0..4).map(make).collect();
     probes[..3].iter().for_each(|probe| probe.activate().unwrap());
@@ -131,7 +137,7 @@ fn changes_at_the_place_of_a_firing_probe_begin_with_the_next_event() {
 /// taken for it.
 #[test]
 fn probes_of_one_instance_do_not_fire_in_others() {
-    let module = Module::new(&Engine::default(), IDENTITY).unwrap();
+    let module = Module::new(&engine(), IDENTITY).unwrap();
     let instantiate = || {
         let mut store = Store::new(module.engine(), ());
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
@@ -187,6 +193,7 @@ fn probes_of_one_instance_do_not_fire_in_others() {
 
 #[test]
 fn values_of_every_type_and_the_constants() {
+    let _alone = alone();
     static SEEN: Mutex<Vec<[u64; 6]>> = Mutex::new(Vec::new());
     extern "C" fn see(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) {
         SEEN.lock().unwrap().push([a, b, c, d, e, f]);
@@ -204,7 +211,7 @@ fn values_of_every_type_and_the_constants() {
             (block (br_if 0 (f64.eq (local.get 1) (local.get 1))))
             (block (br_if 0 (f64.ne (local.get 1) (local.get 1))))
             (block (br_if 0 (i32.and (local.get 3) (i32.const -16))))))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let body = module.function(1).unwrap().body().unwrap();
     use wasm_jit::wasmparser::Operator as O;
     let offsets = |is: fn(&O<'_>) -> bool| -> Vec<u32> {
@@ -242,7 +249,7 @@ fn values_of_every_type_and_the_constants() {
     let _ = run.call(&mut store, (2.25, 4.5, 16, 0x89)).unwrap_err();
     assert!(SEEN.lock().unwrap().is_empty());
     // Without the store that traps.
-    let module = Module::new(&Engine::default(), text.replace("offset=0xfffffff0", "offset=0x10")).unwrap();
+    let module = Module::new(&engine(), text.replace("offset=0xfffffff0", "offset=0x10")).unwrap();
     let shift = |offset: u32| offset - 4;
     let probes = [
         spec(shift(float), native(see, [Local(0), Local(1), Local(3), Operand(0), Operand(1), Address])),
@@ -276,6 +283,7 @@ fn values_of_every_type_and_the_constants() {
 /// The program has the value that the probe was given, even if the memory changes meanwhile.
 #[test]
 fn a_load_is_done_once_for_the_probe_and_the_program() {
+    let _alone = alone();
     static MEMORY: AtomicU64 = AtomicU64::new(0);
     static SEEN: AtomicU64 = AtomicU64::new(0);
     extern "C" fn change(value: u64) {
@@ -287,7 +295,7 @@ fn a_load_is_done_once_for_the_probe_and_the_program() {
     let text = "(module (memory (import \"env\" \"memory\") 1 1 shared)
         (func (export \"run\") (param i32) (result i32)
             (i32.add (local.get 0) (i32.load offset=8 (i32.const 0)))))";
-    let engine = Engine::default();
+    let engine = engine();
     let module = Module::new(&engine, text).unwrap();
     let body = module.function(0).unwrap().body().unwrap();
     let add = body.instructions().find(|at| matches!(at.operator(), wasm_jit::wasmparser::Operator::I32Add));
@@ -312,6 +320,7 @@ fn a_load_is_done_once_for_the_probe_and_the_program() {
 /// An interrupt that arrives while a probe's function runs takes effect when it has returned.
 #[test]
 fn interrupts_wait_for_functions_of_probes() {
+    let _alone = alone();
     static HANDLE: Mutex<Option<wasm_jit::InterruptHandle>> = Mutex::new(None);
     static IS_SET: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicU64 = AtomicU64::new(0);
@@ -328,11 +337,13 @@ fn interrupts_wait_for_functions_of_probes() {
     let text = "(module (func $spin (export \"run\") (param i32) (result i32)
         (loop (br_if 0 (i32.ne (i32.const 1) (local.tee 0 (i32.add (local.get 0) (i32.const 2))))))
         (local.get 0)))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let body = module.function(0).unwrap().body().unwrap();
     let offsets: Vec<u32> = body.instructions().map(|at| (at.offset() - body.range().start) as u32).collect();
-    for offset in &offsets[..7] {
-        let probe = module.probe(at(*offset, native(interrupt as extern "C" fn(), []))).unwrap();
+    let kind = || native(interrupt as extern "C" fn(), []);
+    let places = offsets[..7].iter().map(|offset| (*offset, at(*offset, kind())));
+    for (offset, spec) in [(0, entry(kind()))].into_iter().chain(places) {
+        let probe = module.probe(spec).unwrap();
         probe.activate().unwrap();
         let mut store = Store::new(module.engine(), ());
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
@@ -347,7 +358,7 @@ fn interrupts_wait_for_functions_of_probes() {
             let frames = backtrace.frames();
             assert_eq!(frames.len(), 1, "{backtrace}");
             let instruction = frames[0].func_offset().unwrap() as u32;
-            assert_eq!(instruction, *offset, "{backtrace}");
+            assert_eq!(instruction, offset, "{backtrace}");
             assert_eq!(STARTED.load(Ordering::Relaxed), ENDED.load(Ordering::Relaxed));
         }
     }
@@ -356,6 +367,7 @@ fn interrupts_wait_for_functions_of_probes() {
 /// A probe's function runs a program of another store, which traps.
 #[test]
 fn functions_of_probes_run_other_stores() {
+    let _alone = alone();
     static OTHER: Mutex<Option<(Store<()>, Instance)>> = Mutex::new(None);
     static TRAPS: AtomicU64 = AtomicU64::new(0);
     extern "C" fn other() {
@@ -367,13 +379,14 @@ fn functions_of_probes_run_other_stores() {
         assert_eq!((error.trap(), backtrace.frames().len()), (Some(Trap::IntegerDivisionByZero), 1));
         TRAPS.fetch_add(1, Ordering::Relaxed);
     }
-    let engine = Engine::default();
+    let engine = engine();
     let text =
         "(module (func (export \"run\") (param i32) (result i32) (i32.div_u (i32.const 5) (local.get 0))))";
     let module = Module::new(&engine, text).unwrap();
     let mut store = Store::new(&engine, ());
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
     *OTHER.lock().unwrap() = Some((store, instance));
+    TRAPS.store(0, Ordering::Relaxed);
     let probed = Module::new(&engine, IDENTITY).unwrap();
     let probe = probed.probe(entry(native(other as extern "C" fn(), []))).unwrap();
     probe.activate().unwrap();
@@ -389,7 +402,7 @@ fn functions_of_probes_run_other_stores() {
 #[test]
 fn the_memory_of_stubs_is_limited() {
     extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64) {}
-    let module = Module::new(&Engine::default(), IDENTITY).unwrap();
+    let module = Module::new(&engine(), IDENTITY).unwrap();
     let make = |number: u64| {
         let values = [number, 1 << 40, 2 << 40, 3 << 40, 4 << 40, 5 << 40].map(Bound::Const);
         let function = nothing as extern "C" fn(u64, u64, u64, u64, u64, u64);
@@ -419,7 +432,7 @@ fn the_memory_of_stubs_is_limited() {
 fn errors_say_which_value_does_not_exist() {
     let text = "(module (func (export \"run\") (param i32) (result i32) (local i64)
         (i32.add (local.get 0) (i32.const 1))))";
-    let module = Module::new(&Engine::default(), text).unwrap();
+    let module = Module::new(&engine(), text).unwrap();
     let make = |offset, value| {
         let kind = native(log as extern "C" fn(u64), [value]);
         module.probe(if offset == 0 { entry(kind) } else { at(offset, kind) })
@@ -449,9 +462,10 @@ fn errors_say_which_value_does_not_exist() {
 /// by the probes themselves. When it is quiet, each fires exactly.
 #[test]
 fn functions_fire_exactly_once_it_is_quiet() {
+    let _alone = alone();
     const EXECUTORS: u64 = 4;
     const CHANGES: usize = 20_000;
-    static PROBES: OnceLock<Vec<(usize, Probe)>> = OnceLock::new();
+    static PROBES: RwLock<&[(usize, Probe)]> = RwLock::new(&[]);
     static FIRED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
     static QUIET: AtomicBool = AtomicBool::new(true);
     extern "C" fn fire(number: u64) {
@@ -463,12 +477,12 @@ fn functions_fire_exactly_once_it_is_quiet() {
         let random = RANDOM.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         RANDOM.set(random);
         if !QUIET.load(Ordering::Relaxed) && random >> 54 == 0 {
-            let probes = PROBES.get().unwrap();
+            let probes = *PROBES.read().unwrap();
             let probe = &probes[(random >> 32) as usize % probes.len()].1;
             let _ = if random >> 20 & 1 == 0 { probe.activate() } else { probe.deactivate() };
         }
     }
-    let engine = Engine::default();
+    let engine = engine();
     let bytes = wat::parse_str(PROGRAM).unwrap();
     let (expected, counts, places) = reference(&engine, &bytes, 1);
     let module = Module::from_binary(&engine, &bytes).unwrap();
@@ -485,8 +499,8 @@ fn functions_fire_exactly_once_it_is_quiet() {
         probes.extend(numbers.iter().copied().zip(made));
     }
     assert!(places.len() <= FIRED.len());
-    PROBES.set(probes).unwrap_or_else(|_| panic!("set once"));
-    let probes = PROBES.get().unwrap();
+    let probes: &'static [(usize, Probe)] = probes.leak();
+    *PROBES.write().unwrap() = probes;
     let over = AtomicBool::new(false);
     QUIET.store(false, Ordering::Relaxed);
     std::thread::scope(|scope| {
@@ -519,4 +533,63 @@ fn functions_fire_exactly_once_it_is_quiet() {
         let fired = FIRED[number].load(Ordering::Relaxed) - before[number];
         assert_eq!(fired, 2 * counts[number], "{:x?}", places[number]);
     }
+}
+
+/// Functions at entries use the sites of originals. At other places they need a settled site, so
+/// they have a version, also where the original has a site.
+#[test]
+fn functions_have_versions_except_at_entries_with_sites() {
+    let text = "(module (func (export \"run\") (param i32) (result i32)
+        (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))) (local.get 0)))";
+    for sites in [ProbeSites::None, ProbeSites::Functions, ProbeSites::Branches, ProbeSites::All] {
+        let engine = Engine::new(Config::new().probe_sites(sites)).unwrap();
+        let module = Module::new(&engine, text).unwrap();
+        let shown = module.show_to_gdb();
+        let mapped = || {
+            let mut map = Vec::new();
+            module.write_perf_map(&mut map).unwrap();
+            let map = String::from_utf8(map).unwrap();
+            [" [probed]\n", " [stub]\n"].map(|kind| map.matches(kind).count())
+        };
+        let of_original = usize::from(sites != ProbeSites::None);
+        let at_entry = module.probe(entry(log_with(1))).unwrap();
+        let versions = 1 - of_original;
+        assert_eq!(mapped(), [versions, 1], "{sites:?}");
+        at_entry.activate().unwrap();
+        // In each version with the site: here, one.
+        assert_eq!(mapped(), [versions, 2], "{sites:?}");
+        run(&module, 3).unwrap();
+        assert_eq!(logged(), [1], "{sites:?}");
+        let body = module.function(0).unwrap().body().unwrap();
+        let first = body.instructions().next().unwrap().offset() - body.range().start;
+        let at_loop = module.probe(at(first as u32, log_with(2))).unwrap();
+        // The version, its stubs, and the stub of the list at the entry.
+        assert_eq!(mapped(), [versions + 1, 4], "{sites:?}");
+        let counter = module.probe(at(first as u32, Kind::Count)).unwrap();
+        at_loop.activate().unwrap();
+        counter.activate().unwrap();
+        assert_eq!(mapped(), [versions + 1, 6], "{sites:?}");
+        run(&module, 3).unwrap();
+        assert_eq!((logged(), counter.count()), (vec![1, 2, 2, 2], 3), "{sites:?}");
+        // Only the counter is left: the original could have it too, but calls stay in the version.
+        at_loop.deactivate().unwrap();
+        at_entry.deactivate().unwrap();
+        run(&module, 4).unwrap();
+        assert_eq!((logged(), counter.count()), (vec![], 7), "{sites:?}");
+        drop(shown);
+    }
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    probes_of_one_place_fire_in_the_order_in_which_they_went_on();
+    changes_at_the_place_of_a_firing_probe_begin_with_the_next_event();
+    probes_of_one_instance_do_not_fire_in_others();
+    values_of_every_type_and_the_constants();
+    a_load_is_done_once_for_the_probe_and_the_program();
+    interrupts_wait_for_functions_of_probes();
+    functions_of_probes_run_other_stores();
+    the_memory_of_stubs_is_limited();
+    errors_say_which_value_does_not_exist();
+    functions_fire_exactly_once_it_is_quiet();
 }

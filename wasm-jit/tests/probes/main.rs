@@ -30,6 +30,8 @@ fn test_all_with(sites: ProbeSites) {
     every_instruction_of_random_programs_is_counted_exactly();
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
+    calls::test_all();
+    native::test_all();
     threads::test_all();
 }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Bound, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError, Values};
-use wasm_jit::{Engine, Module, Val};
+use wasm_jit::{Module, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::Counted;
 use super::threads::Ends;
-use super::{Outcome, location, outcome, programs, values};
+use super::{Outcome, engine, location, outcome, programs, values};
 
 /// What the probe of a place has recorded: of its values, and how often it has fired.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ fn reference(
     chosen: &HashMap<Counted, Vec<values::Candidate>>,
 ) -> (Outcome, HashMap<Counted, u64>) {
     let (rewritten, all) = values::recording(bytes, places, chosen);
-    let module = Module::from_binary(&Engine::default(), &rewritten).unwrap();
+    let module = Module::from_binary(&engine(), &rewritten).unwrap();
     let (outcome, mut store, instance) = outcome(&module);
     let record = |(number, place): (usize, &Counted)| {
         let global = instance.get_global(&mut store, &format!("count {number}")).unwrap();
@@ -187,7 +187,7 @@ fn probes_fire_before_traps_and_not_after() {
         }
         let bytes = trapping(body);
         for seed in 0..20 {
-            let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+            let module = Module::from_binary(&engine(), &bytes).unwrap();
             let places = values::places(&bytes);
             let (chosen, probes) = record_everywhere(&module, &places, &mut SmallRng::seed_from_u64(seed));
             for recording in &probes {
@@ -210,7 +210,7 @@ fn activate_last(counters: &[(Counted, Probe)]) {
 fn probes_with_values_are_added_to_versions_that_run() {
     for seed in 0..20 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+        let module = Module::from_binary(&engine(), &bytes).unwrap();
         let places = values::places(&bytes);
         let mut random = SmallRng::seed_from_u64(seed);
         let (mut chosen, mut probes, mut counters) = (HashMap::new(), Vec::new(), Vec::new());
@@ -249,7 +249,7 @@ fn values_are_those_of_the_program() {
     let (mut fired, mut recorded) = (0, HashMap::new());
     for seed in 0..150 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+        let module = Module::from_binary(&engine(), &bytes).unwrap();
         let places = values::places(&bytes);
         let mut random = SmallRng::seed_from_u64(seed);
         let (chosen, probes) = record_everywhere(&module, &places, &mut random);
@@ -280,7 +280,7 @@ fn random_programs_are_not_disturbed_by_functions() {
     let mut changes = 0;
     for seed in 200..220 {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
+        let module = Module::from_binary(&engine(), &bytes).unwrap();
         let places = values::places(&bytes);
         let mut random = SmallRng::seed_from_u64(seed);
         let (chosen, probes) = record_everywhere(&module, &places, &mut random);
@@ -307,4 +307,12 @@ fn random_programs_are_not_disturbed_by_functions() {
     }
     println!("{changes} changes");
     assert!(changes > 1000, "{changes}");
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    probes_fire_before_traps_and_not_after();
+    probes_with_values_are_added_to_versions_that_run();
+    values_are_those_of_the_program();
+    random_programs_are_not_disturbed_by_functions();
 }

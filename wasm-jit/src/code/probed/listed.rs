@@ -3,12 +3,16 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use wasm_jit_codegen::Position;
+use wasm_jit_codegen::{Position, SITE_LENGTH};
 
 use super::Version;
-use super::blocks::Block;
+use super::blocks::{Block, Blocks};
+use super::version::SitePlace;
 use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, ObserveError};
+
+/// The opcode of JMP with a distance of four bytes.
+const JMP: u8 = 0xe9;
 
 /// A version with sites. Offsets are from its start.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(crate) struct ListedSite {
     /// The offset of the instruction in the module; for the entry, that of the body.
     pub wasm: u32,
     pub stub: Range<u32>,
+    /// The stub of its active probes, if it jumps to one: its offset, modulo 2^64, and its code.
+    pub list: Option<(u64, Vec<u8>)>,
 }
 
 impl CodeImage {
@@ -45,7 +51,8 @@ impl CodeImage {
         let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().skip(1));
         let Some(version) = versions.filter_map(|version| version.get()).last() else { return Ok(None) };
         let positions = self.positions_at(version.at(version.entry), function)?;
-        Ok(Some(version.listed(positions, self.function(function).wasm_start)))
+        let blocks = &self.probed().blocks;
+        Ok(Some(version.listed(positions, self.function(function).wasm_start, blocks)))
     }
 
     /// All versions with sites; of an original, its stubs only. Then all stubs of lists.
@@ -80,12 +87,25 @@ impl Version {
         }
     }
 
-    fn listed(&self, mut positions: Vec<Position>, body: u32) -> Listed {
-        let byte = |at: u32| {
-            let byte: *const u8 = std::ptr::with_exposed_provenance(self.at(at));
-            // SAFETY: inside the version, which stays mapped with its image. Patches store
-            // meanwhile.
+    fn listed(&self, mut positions: Vec<Position>, body: u32, blocks: &Blocks) -> Listed {
+        let byte = |at: usize| {
+            let byte: *const u8 = std::ptr::with_exposed_provenance(at);
+            // SAFETY: inside the version or a stub of it, which stay mapped with their image.
+            // Patches store meanwhile.
             unsafe { byte.read_volatile() }
+        };
+        let code: Vec<u8> = (self.base..self.at(self.stubs_end)).map(byte).collect();
+        let list = |place: &SitePlace| {
+            let site = &code[place.code as usize..][..SITE_LENGTH as usize];
+            let next = self.at(place.code) + site.len();
+            let target = match site {
+                [JMP, distance @ ..] => next.wrapping_add_signed(i32::from_le_bytes(
+                    distance.try_into().expect("four bytes"),
+                ) as isize),
+                _ => return None,
+            };
+            let block = blocks.find(target).filter(|block| block.start == target && block.stub.is_some())?;
+            Some((target.wrapping_sub(self.base) as u64, (block.start..block.end).map(byte).collect()))
         };
         for position in &mut positions {
             position.code += self.entry;
@@ -95,6 +115,7 @@ impl Version {
             code: place.code,
             wasm: place.position,
             stub: place.stub..end,
+            list: list(place),
         });
         let sites: Vec<ListedSite> = sites.collect();
         for site in sites.iter().filter(|site| site.wasm != body) {
@@ -107,13 +128,6 @@ impl Version {
             };
             positions.insert(at, position);
         }
-        Listed {
-            base: self.base,
-            code: (0..self.stubs_end).map(byte).collect(),
-            entry: self.entry,
-            end: self.end,
-            positions,
-            sites,
-        }
+        Listed { base: self.base, code, entry: self.entry, end: self.end, positions, sites }
     }
 }

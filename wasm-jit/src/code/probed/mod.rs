@@ -58,7 +58,7 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
-pub(crate) use listed::Listed;
+pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
