@@ -121,7 +121,8 @@ impl Config {
     }
 
     /// The places that functions have for probes from the start. By default there are none. Probes
-    /// can be at any other instruction too.
+    /// can be at any other instruction too. Counters at these places, and all probes at entries,
+    /// need no version of the function; a probe that calls a function at an instruction does.
     pub fn probe_sites(&mut self, sites: ProbeSites) -> &mut Self {
         self.probe_sites = sites;
         self

@@ -29,7 +29,8 @@ impl Module {
     /// As [`Module::write_objdump`], but functions that [have probes](Module::probes), or had some,
     /// are listed as the version of their code that was made last: offsets are from its start, and
     /// each site is marked and followed by its stub. A site is a NOP, or a jump to its stub if a
-    /// probe there is on.
+    /// probe there is on. If probes that call functions are, the stub that calls them is listed
+    /// too.
     ///
     /// # Errors
     /// Those of `out`.
@@ -44,7 +45,8 @@ impl Module {
     /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from
     /// which perf takes their names. The versions of probed functions that were made so far are
     /// `NAME [probed]`, and the code at their sites `NAME [stub]`; write the map again when more
-    /// probes have been made, since perf reads it only for its reports.
+    /// probes have been made, or such that call functions were activated, since perf reads it only
+    /// for its reports.
     ///
     /// # Errors
     /// Those of `out`.
@@ -54,7 +56,8 @@ impl Module {
 
     /// Registers the functions with gdb's JIT interface, at a cost of some 90 bytes for each of
     /// them. The versions of probed functions are registered when they are made, as `NAME [probed]`
-    /// and `NAME [stub]`, at a cost of some 900 bytes each. All of it ends with the result.
+    /// and `NAME [stub]`, at a cost of some 900 bytes each; so is each stub that is generated for
+    /// probes that call functions. All of it ends with the result.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

@@ -3,16 +3,13 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use wasm_jit_codegen::{Position, SITE_LENGTH};
+use wasm_jit_codegen::{Position, SITE_LENGTH, site_jump};
 
 use super::Version;
 use super::blocks::{Block, Blocks};
 use super::version::SitePlace;
 use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, ObserveError};
-
-/// The opcode of JMP with a distance of four bytes.
-const JMP: u8 = 0xe9;
 
 /// A version with sites. Offsets are from its start.
 #[derive(Debug)]
@@ -96,14 +93,13 @@ impl Version {
         };
         let code: Vec<u8> = (self.base..self.at(self.stubs_end)).map(byte).collect();
         let list = |place: &SitePlace| {
+            let at = self.at(place.code);
             let site = &code[place.code as usize..][..SITE_LENGTH as usize];
-            let next = self.at(place.code) + site.len();
-            let target = match site {
-                [JMP, distance @ ..] => next.wrapping_add_signed(i32::from_le_bytes(
-                    distance.try_into().expect("four bytes"),
-                ) as isize),
-                _ => return None,
-            };
+            let distance = site.last_chunk().map(|distance| i32::from_le_bytes(*distance))?;
+            let target = (at + site.len()).wrapping_add_signed(distance as isize);
+            if site_jump(at, target) != site {
+                return None;
+            }
             let block = blocks.find(target).filter(|block| block.start == target && block.stub.is_some())?;
             Some((target.wrapping_sub(self.base) as u64, (block.start..block.end).map(byte).collect()))
         };
