@@ -1,25 +1,28 @@
-//! Counting windows: the number of calls of functions that are called too often to be timed at the
-//! same time.
+//! Counting windows: the number of calls of functions that are called very often.
 //!
-//! The probes that time a call take some 100 ns, and what they take is known only to about a third.
-//! A window of the program's own time ([`crate::function`]) is therefore uncertain by its probes'
-//! time: by more than its length, for a function that is called every 20 ns. Functions that are
-//! called [often](crate::policy::Pace::is_frequent) are counted and timed in separate windows:
+//! The probes that time a call take some 100 ns, a figure that is known only to about a third. The
+//! length of a window, in the program's own time ([`crate::function`]), is uncertain by the error
+//! of its probes' time: by more than itself if a function is called every 20 ns. Functions that are
+//! called [very often](crate::policy::Pace::is_frequent) are therefore counted and timed in
+//! separate windows:
 //!
-//! 1. The service thread switches their entry probes on with a probe function that only increments
+//! 1. The service thread switches their entry probes on, with a probe function that only increments
 //!    a counter. Some microseconds later it reads the counters and the processor time of all
-//!    threads that execute probes, and again after [`LENGTH`]. Then it switches the probes off.
-//!    This does not need the program's help, and no call of it reads a clock.
-//! 2. Each observed call stands for the threads' processor time in the stratum, divided by that in
-//!    the window. Time in which threads wait, or are preempted, is in neither.
-//! 3. The mean latency is that of a fixed number of calls after the counting window. How they are
-//!    combined: [`crate::strata`].
+//!    threads that execute probes, and again after [`LENGTH`]. Then it switches the probes off. The
+//!    probes read no clock, and the program takes no part in opening or closing the window.
+//! 2. Each counted call represents the processor time of the threads in the stratum, divided by
+//!    that in the window. Neither includes time in which threads wait or are preempted.
+//! 3. A fixed number of calls after the counting window is timed. [`crate::strata`] combines the
+//!    two.
 //!
-//! Several functions are counted in one window if their probes take little of it together.
+//! Functions share a window as long as their probes take a small part of it.
 //!
-//! A window in which the program has hardly run shows nothing and is discarded. That depends on the
-//! scheduler, not on what the program calls. The service thread needs a processor of its own for
-//! this: with one processor, functions are counted and timed in the same windows.
+//! A window in which the program hardly ran is discarded. This depends on the scheduler, not on the
+//! functions that the program calls. While a window is open, the service thread occupies a
+//! processor: on a machine with one, functions are counted and timed in the same windows.
+//!
+//! Two threads that increment one counter delay each other by an amount that is not known. In
+//! programs with several threads the stated uncertainty covers it ([`SHARED_ERROR`]).
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -33,34 +36,42 @@ use crate::{displaced, fire, governor, schedule, thread};
 /// Length of a window, in nanoseconds.
 const LENGTH: f64 = 10e3;
 
-/// Time before it, in which the rewritten code and the probes get into the caches, in nanoseconds.
-/// Random: not in step with the program.
+/// Time before a window in which the caches are filled with the rewritten code and the probes, in
+/// nanoseconds. It is random, so that windows do not keep step with the program.
 const WARM_UP: Range<f64> = 2e3..4e3;
 
-/// The part of a window that the probes of all its functions may take. A function that takes more
-/// has a window for itself.
+/// The maximum part of a window that the probes of all its functions take. A function whose probes
+/// take more has a window of its own.
 const LOAD: f64 = 0.15;
 
-/// The part of a window for which the program must have run.
+/// The minimum part of a window for which the program must have run.
 const LEAST: f64 = 0.25;
 
-/// How far the cost of a counting probe may be off, relative to it, and that of a timing probe.
-const COUNTING_ERROR: f64 = 0.5;
+/// The part of a counting probe's cost, as measured in a loop, by which it delays the program:
+/// between nothing and all of it, because the processor executes the program's instructions
+/// meanwhile.
+const DELAY: f64 = 0.5;
+
+/// Relative errors of the cost of a counting probe, of one in a program with several threads, and
+/// of a timing probe.
+const COUNTING_ERROR: f64 = 1.0;
+const SHARED_ERROR: f64 = 20.0;
 const TIMING_ERROR: f64 = 0.3;
 
-/// Threads whose processor time is read: about half a microsecond each.
+/// Maximum number of threads whose processor time is read, which takes about half a microsecond for
+/// each.
 const MAX_THREADS: usize = 32;
 
-/// What counting probes have taken so far, in nanoseconds.
+/// Total time spent in counting probes, in nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// What a counting window has shown of one function.
+/// The result of a counting window for one function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Count {
     pub(crate) calls: u64,
     /// Processor time of all threads in the window, without probes, in nanoseconds.
     pub(crate) own: f64,
-    /// How far that may be off, relative to it.
+    /// The relative error of `own`.
     pub(crate) uncertain: f64,
 }
 
@@ -76,10 +87,10 @@ pub(crate) fn is_possible() -> bool {
     displaced::has_processors() && (1..=MAX_THREADS).contains(&thread::live().count())
 }
 
-/// How many of the functions, which are called so often per nanosecond each, one window has room
-/// for.
+/// The number of functions, the first of those with these calls per nanosecond, that are counted in
+/// one window. At least 1.
 pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
-    let cost = governor::nanoseconds(1) * fire::counting_cost();
+    let cost = cost();
     let sum = |sum: &mut f64, rate: f64| {
         *sum += rate * cost;
         Some(*sum)
@@ -88,7 +99,7 @@ pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
 }
 
 /// Counts calls of the functions in one window, which takes some 15 us. `random` is a number from 0
-/// to 1. Gives nothing if the program has hardly run. For the service thread.
+/// to 1. Returns `None` if the program hardly ran. For the service thread.
 pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>> {
     for function in functions {
         function.begin_counting(schedule::switch_on_counting);
@@ -100,21 +111,12 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     for function in functions {
         function.end_counting();
     }
-    let passed = governor::nanoseconds(after.time - before.time);
-    let running = after.processor - before.processor;
-    let timing = after.timing - before.timing;
-    let calls: Vec<u64> =
-        after.calls.iter().zip(&before.calls).map(|(after, before)| after - before).collect();
-    let cost = governor::nanoseconds(1) * fire::counting_cost();
-    let counting = calls.iter().sum::<u64>() as f64 * cost;
-    // Calls before and after the window are about as many, relative to its time.
+    let passed = after.since(&before);
+    let counting = passed.calls.iter().sum::<u64>() as f64 * cost();
+    // Calls during the warm-up are not counted: at most this part of the counted ones.
     SPENT.fetch_add((counting * (1.0 + WARM_UP.end / LENGTH)) as u64, Relaxed);
-    if running < LEAST * passed {
-        return None;
-    }
-    let own = (running - timing - counting).max(running / 10.0);
-    let uncertain = (COUNTING_ERROR * counting + TIMING_ERROR * timing) / own;
-    Some(calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
+    let error = if thread::are_many() { SHARED_ERROR } else { COUNTING_ERROR };
+    passed.counts(counting, error * counting)
 }
 
 /// Processor time of all threads that execute probes, without that of probes, in nanoseconds.
@@ -122,17 +124,24 @@ pub(crate) fn own_time() -> f64 {
     thread::processor_time() - governor::nanoseconds(thread::spent()) - spent()
 }
 
-/// What counting probes have taken so far, in nanoseconds.
+/// Total time spent in counting probes, in nanoseconds.
 pub(crate) fn spent() -> f64 {
     SPENT.load(Relaxed) as f64
 }
 
-/// Clocks and counters at one moment.
+/// By how much a counting probe delays the program, in nanoseconds.
+fn cost() -> f64 {
+    DELAY * governor::nanoseconds(1) * fire::counting_cost()
+}
+
+/// Clocks and counters at one moment, or what they advanced by. Times in nanoseconds.
 struct Reading {
+    time: f64,
+    /// Processor time of the threads.
     processor: f64,
+    /// The part of it that was spent in timing probes.
     timing: f64,
     calls: Vec<u64>,
-    time: u64,
 }
 
 impl Reading {
@@ -141,7 +150,99 @@ impl Reading {
             processor: thread::processor_time(),
             timing: governor::nanoseconds(thread::spent()),
             calls: functions.iter().map(|function| function.calls()).collect(),
-            time: tsc::now(),
+            time: governor::nanoseconds(tsc::now()),
         }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let calls = self.calls.iter().zip(&before.calls);
+        Self {
+            time: self.time - before.time,
+            processor: self.processor - before.processor,
+            timing: self.timing - before.timing,
+            calls: calls.map(|(now, before)| now.saturating_sub(*before)).collect(),
+        }
+    }
+
+    /// The result of a window in which counting probes delayed the program by this time, give or
+    /// take `error`.
+    fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
+        if self.processor < LEAST * self.time {
+            return None;
+        }
+        let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
+        let uncertain = (error + TIMING_ERROR * self.timing) / own;
+        Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A thread that has executed a probe runs until the end of the test.
+    fn beside_a_running_thread(test: impl FnOnce()) {
+        use std::sync::atomic::AtomicBool;
+        let (ready, done) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::Thread::current().expect("a block");
+                ready.store(true, Relaxed);
+                while !done.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            while !ready.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            test();
+            done.store(true, Relaxed);
+        });
+    }
+
+    #[test]
+    fn processor_time_of_another_thread_includes_the_current_time_slice() {
+        beside_a_running_thread(|| {
+            let start = Instant::now();
+            let mut last = thread::processor_time();
+            let mut steps = 0;
+            // A clock that is as old as the last timer tick advances every few milliseconds.
+            while steps < 1000 && start.elapsed() < Duration::from_secs(60) {
+                let now = thread::processor_time();
+                let step = now - last;
+                last = now;
+                steps += u32::from(step > 0.0 && step < 100e3);
+            }
+            assert_eq!(steps, 1000);
+        });
+    }
+
+    #[test]
+    fn calls_are_relative_to_the_processor_time_without_that_of_probes() {
+        let window = |processor| {
+            Reading { time: 10e3, processor, timing: 1000.0, calls: vec![60, 0] }.counts(600.0, 600.0)
+        };
+        let counts = window(7600.0).expect("it ran for three quarters");
+        assert_eq!(counts[0], Count { calls: 60, own: 6000.0, uncertain: 0.15 });
+        assert_eq!((counts[0].rate(), counts[1].rate()), (0.01, 0.0));
+        assert_eq!(window(2400.0), None, "it ran for less than a quarter");
+        let counts = window(2600.0).expect("it ran for more than a quarter");
+        assert_eq!(counts[0].own, 1000.0);
+        // Whatever the probes took, some time remains.
+        let all_of_it = Reading { time: 10e3, processor: 10e3, timing: 0.0, calls: vec![900] };
+        assert_eq!(all_of_it.counts(12e3, 12e3).expect("it ran")[0].own, 1000.0);
+    }
+
+    #[test]
+    fn a_window_is_shared_as_long_as_its_probes_take_little_of_it() {
+        governor::Governor::new(None, false, 2.0);
+        fire::calibrate(0, &Function::default());
+        assert!(cost() > 0.0);
+        let rate = LOAD / cost() / 3.5;
+        assert_eq!(room([rate; 10].into_iter()), 3);
+        assert_eq!(room([100.0 * rate; 10].into_iter()), 1);
+        assert_eq!(room([1e-9; 10].into_iter()), 10);
     }
 }

@@ -749,6 +749,36 @@ mod tests {
     }
 
     #[test]
+    fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
+        let function = Function::default();
+        function.reset();
+        let window = Window { delay: 60, length: 1 << 60, limit: 3, weight: 1.0, spent: 0, is_limited: true };
+        function.open(40, &window, |_, _| {});
+        assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
+        let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
+        assert!(function.has_on(ProbeType::Entry));
+        assert!(enter(&function, 2_000_000, &IDEAL).is_none());
+        assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit));
+        entered.iter().for_each(|entry| function.left(entry.period));
+        assert!(!function.has_on(ProbeType::Exit));
+        assert_eq!((function.counted().entries, function.counted().exceeded), (4, None));
+    }
+
+    #[test]
+    fn counting_ends_the_window_before() {
+        let function = Function::default();
+        observed(&function, 1000, 200);
+        let open = enter(&function, 150, &IDEAL).unwrap();
+        function.begin_counting(|_| {});
+        assert!(enter(&function, 160, &IDEAL).is_none(), "calls are counted, not observed");
+        (0..5).for_each(|_| function.count());
+        function.end_counting();
+        assert_eq!(function.calls(), 5);
+        function.left(open.period);
+        assert!(!function.has_on(ProbeType::Entry) && !function.has_on(ProbeType::Exit));
+    }
+
+    #[test]
     fn too_many_exits_of_other_calls_end_the_exit_period() {
         let function = Function::default();
         observed(&function, 1000, 1000);

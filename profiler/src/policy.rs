@@ -10,7 +10,9 @@
 //!    counted and timed. The length of the window is what holds [`Intensity::calls`] calls at the
 //!    rate seen in earlier windows ([`Pace`]). A window ends at its time, never after a number of
 //!    calls.
-//! 3. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
+//! 3. **Counted.** If the windows of a function would be so short that the time of its probes
+//!    dominates them, its calls are counted and timed in separate windows ([`crate::counting`]).
+//! 4. **On again**, when the rate of calls is at most half the rate of the refill. At a budget of 1
 //!    %, functions with a mean of 0.4 ms and more always stay on, which are most of those with the
 //!    largest totals.
 //!
@@ -68,9 +70,9 @@ const MIN_REFILL: f64 = 1e-7;
 /// used up, it is unobserved until the next tick.
 const ROOM: f64 = 0.5;
 
-/// A function that is called more often per nanosecond is counted and timed in separate windows
-/// ([`crate::counting`]): what the probes of a call take is more than some hundredths of the time
-/// to the next call.
+/// Calls per nanosecond above which calls are counted and timed in separate windows
+/// ([`crate::counting`]): the error of the probes' time is more than some hundredths of the time
+/// between two calls.
 const FREQUENT: f64 = 1e-3;
 
 /// How much of the observed rate is that of the last window.
@@ -125,8 +127,8 @@ pub(crate) struct Planned {
     /// When the window should open, and how long it is if the program runs all the time.
     pub(crate) opens: f64,
     pub(crate) length: f64,
-    /// For a function that is called often, [`counting::own_time`](crate::counting::own_time) at
-    /// the start.
+    /// If calls are counted and timed in separate windows,
+    /// [`counting::own_time`](crate::counting::own_time) at the start.
     pub(crate) counted_from: Option<f64>,
 }
 
@@ -144,7 +146,8 @@ pub(crate) struct Open {
 }
 
 impl Planned {
-    /// With a window that is not so short that it lies in the time after one context switch.
+    /// With a window in which calls are both counted and timed, and which is longer than the
+    /// effects of a context switch.
     pub(crate) fn longer(&self) -> Self {
         Self {
             length: self.length.max(50.0 * MIN_WINDOW).min(self.end - self.start),
@@ -199,7 +202,7 @@ impl Pace {
         self.importance = importance;
     }
 
-    /// Whether calls are so close together that they are counted and timed in separate windows.
+    /// Whether calls are counted and timed in separate windows ([`crate::counting`]).
     pub(crate) fn is_frequent(&self) -> bool {
         self.rate > FREQUENT
     }

@@ -29,10 +29,10 @@ use crate::{counting, displaced, fire, own_time, thread};
 /// nanoseconds: not in step with the call that is the first to see it.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
-/// Windows wait for a program that is displaced for this number of ticks.
+/// The maximum number of ticks for which windows wait for a program that is displaced.
 const MAX_POSTPONED: u32 = 6;
 
-/// Own time in ticks after which a window that ends with its limit would end.
+/// The length of a window that ends with its limit, in ticks of the program's own time.
 const FOR_EVER: u64 = 1 << 60;
 
 /// What probes take is known to this part of it: some nanoseconds for each, because what the
@@ -74,9 +74,9 @@ pub(crate) struct Schedule {
     ticks: u32,
     own: OwnPart,
     demand: Demand,
-    /// Windows that open at the end of this tick.
+    /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,
-    /// Number of ticks for which they have waited until the program runs.
+    /// Number of ticks for which they have waited for the program to run.
     postponed: u32,
 }
 
@@ -231,8 +231,8 @@ impl Schedule {
                 self.functions[index as usize].strata.gap(late, rate);
             }
             Next::Window(planned) => {
-                let is_counted = measured.pace.is_frequent() && counting::is_possible();
-                let planned = Planned { counted_from: is_counted.then(counting::own_time), ..planned };
+                let counted_from = Self::is_counted(measured).then(counting::own_time);
+                let planned = Planned { counted_from, ..planned };
                 measured.stage = Stage::Planned(planned);
                 if planned.opens <= self.now() {
                     self.open(index, &planned);
@@ -253,19 +253,23 @@ impl Schedule {
         if self.opening.is_empty() {
             return;
         }
-        if self.postponed < MAX_POSTPONED && displaced::is_program_displaced() {
+        let may_wait = self.postponed < MAX_POSTPONED;
+        if may_wait && displaced::is_program_displaced() {
             self.postponed += 1;
             return;
         }
-        self.postponed = 0;
-        let opening = std::mem::take(&mut self.opening);
-        let mut opening = self.count(opening);
+        let mut opening = self.count();
+        if !may_wait {
+            let waiting = self.opening.drain(..);
+            opening.extend(waiting.map(|(index, planned)| (index, planned.longer())));
+        }
+        self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
         self.demand.windows += opening.len() as u64;
         let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
-        for (index, planned) in opening.drain(..) {
+        for (index, planned) in opening {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
             let delay = self.random.random_range(DELAY);
             let open = planned.open(self.now() + delay, running, own_time);
@@ -278,14 +282,15 @@ impl Schedule {
             measured.stage = Stage::Open(open);
             self.due.push(Reverse((open.end as u64, index)));
         }
-        self.opening = opening;
     }
 
-    /// Counts the calls of those functions that are called often, then times some. Gives the other
-    /// functions, and those whose calls could not be counted.
-    fn count(&mut self, opening: Vec<(u32, Planned)>) -> Vec<(u32, Planned)> {
-        let (mut counted, mut others): (Vec<_>, Vec<_>) =
-            opening.into_iter().partition(|(_, planned)| planned.counted_from.is_some());
+    /// Of the functions whose windows open, counts the calls of those that are called very often,
+    /// then opens windows in which they are timed. Returns the other functions; only those whose
+    /// calls could not be counted are left.
+    fn count(&mut self) -> Vec<(u32, Planned)> {
+        let (mut counted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.opening)
+            .into_iter()
+            .partition(|(_, planned)| planned.counted_from.is_some());
         let mut counts = Vec::with_capacity(counted.len());
         while !counted.is_empty() {
             let rates = counted.iter().map(|(index, _)| self.functions[*index as usize].pace.rate());
@@ -294,7 +299,7 @@ impl Schedule {
                 group.iter().filter_map(|(index, _)| FUNCTIONS.get(*index as usize)).collect();
             match counting::window(&functions, self.random.random_range(0.0..1.0)) {
                 Some(window) => counts.extend(group.into_iter().zip(window)),
-                None => others.extend(group.into_iter().map(|(index, planned)| (index, planned.longer()))),
+                None => self.opening.extend(group),
             }
         }
         self.demand.windows += counts.len() as u64;
@@ -304,7 +309,8 @@ impl Schedule {
         others
     }
 
-    /// The calls of a function were counted. If there were any, some are timed.
+    /// Adds the result of a counting window. If it contains calls, a window opens in which the next
+    /// calls are timed.
     fn counted(&mut self, index: u32, planned: &Planned, count: Count) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         let Some(own_time) = planned.counted_from else { return };
@@ -332,8 +338,8 @@ impl Schedule {
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
 
-    /// The stratum in which calls were counted is over, or the run is, at `now`.
-    fn count_is_due(strata: &mut Strata, counted: &Counted, now: f64) {
+    /// Ends, at `now`, a stratum in which calls were counted.
+    fn end_counted(strata: &mut Strata, counted: &Counted, now: f64) {
         let own = counting::own_time() - counted.own_time;
         strata.resize_last(now - counted.start, (own / counted.count.own).max(1.0));
     }
@@ -350,24 +356,26 @@ impl Schedule {
                 self.due.push(Reverse((open.end as u64, index)));
             }
             Stage::Open(open) => {
-                // A stratum in which calls are counted begins now.
-                let open = Open { end: self.end_of(index, &open), ..open };
-                let closed = self.closed(function, &open, open.length);
+                let (closed, now) = (self.closed(function, &open, open.length), self.now());
                 let measured = &mut self.functions[index as usize];
-                measured.strata.resize_last(open.end - open.start, open.weight());
-                closed.fill(&mut measured.strata);
                 if closed.cut_off > 0.0 {
                     measured.pace.exceeded(closed.rate);
                 } else {
                     measured.pace.observed(closed.rate);
                 }
+                // A stratum in which calls are counted begins at the present time, because its
+                // processor time is measured; this one lasts until then.
+                let end = if Self::is_counted(measured) { open.end.max(now) } else { open.end };
+                let open = Open { end, ..open };
+                measured.strata.resize_last(open.end - open.start, open.weight());
+                closed.fill(&mut measured.strata);
                 let mean = measured.strata.known_mean() / governor::ticks_per_ns();
                 self.plan(index, open.end, mean);
             }
             Stage::Counted(counted) => {
                 let (now, running) = (self.now(), self.own.get());
                 let measured = &mut self.functions[index as usize];
-                Self::count_is_due(&mut measured.strata, &counted, now);
+                Self::end_counted(&mut measured.strata, &counted, now);
                 measured.pace.observed(counted.count.rate() * running);
                 let mean = measured.strata.known_mean() / governor::ticks_per_ns();
                 self.plan(index, now, mean);
@@ -376,10 +384,9 @@ impl Schedule {
         }
     }
 
-    /// The end of an open window's stratum: a counting window's begins now, since what it stands for
-    /// is measured.
-    fn end_of(&self, index: u32, open: &Open) -> f64 {
-        if self.functions[index as usize].pace.is_frequent() { open.end.max(self.now()) } else { open.end }
+    /// Whether calls are counted and timed in separate windows.
+    fn is_counted(measured: &Measured) -> bool {
+        measured.pace.is_frequent() && counting::is_possible()
     }
 
     /// Whether no call was seen since the window began, and the program could not have made one in
@@ -429,7 +436,7 @@ impl Schedule {
                     strata.gap(gap, rate);
                 }
             }
-            Stage::Counted(counted) => Self::count_is_due(&mut strata, &counted, now),
+            Stage::Counted(counted) => Self::end_counted(&mut strata, &counted, now),
             Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
             Stage::Open(open) => {
                 let passed = function.passed(tsc::now());

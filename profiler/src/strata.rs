@@ -7,6 +7,10 @@
 //! *enters*, and is followed to its end. The mean is total / calls: a ratio of sums over strata,
 //! not a mean of means.
 //!
+//! Functions that are called very often are counted and timed in separate windows of a stratum
+//! ([`crate::counting`]). Such a stratum adds its counted calls, weighted, and as many times the
+//! mean of the calls that were timed in it, except for those whose code had just been rewritten.
+//!
 //! # The variance
 //! There is one window per stratum, so the variance within a stratum cannot be estimated from the
 //! stratum alone. Half the squared difference to the previous stratum is used (successive
@@ -182,8 +186,8 @@ impl Strata {
         self.open(observation, weight, length, false);
     }
 
-    /// Adds a window that opens and in which calls are only timed. They were counted in another one,
-    /// in which each represents `weight` calls: see [`Strata::closed`].
+    /// Adds a window that opens and in which calls are only timed. They were counted in another
+    /// one, in which each represents `weight` calls: see [`Strata::closed`].
     pub(crate) fn opened_apart(&mut self, observation: u32, weight: f64, length: f64) {
         self.open(observation, weight, length, true);
     }
@@ -218,7 +222,8 @@ impl Strata {
         }
     }
 
-    /// Adds a call that was timed in a window. `is_usual` says that its code was not just rewritten.
+    /// Adds a call that was timed in a window. `is_usual` says that its code was not just
+    /// rewritten.
     pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
         match self.pending.iter_mut().find(|window| window.observation == observation) {
             Some(window) if window.is_timed_apart && !is_usual => {}
@@ -461,6 +466,27 @@ mod tests {
         }
         let total = strata.finished().ticks(0.0).unwrap().total;
         assert_eq!((total.low, total.high), (400.0, None));
+    }
+
+    #[test]
+    fn calls_that_were_counted_apart_take_the_mean_of_the_timed_ones() {
+        let mut strata = Strata::default();
+        for number in 0..10 {
+            strata.opened_apart(number, 1000.0, 1e7);
+            strata.closed(500, 0.0, 0.0);
+            strata.timed_in_window(number, 2.0, 10.0, true);
+            strata.timed_in_window(number, 2.0, 30.0, true);
+            strata.timed_in_window(number, 2.0, 9000.0, false);
+        }
+        let finished = strata.finished();
+        assert_eq!((finished.calls().value, finished.ticks(0.0).unwrap().total.value), (5e6, 1e8));
+        assert_eq!(finished.ticks(0.0).unwrap().mean.value, 20.0);
+        // One in which none was timed: as many calls, with the mean of the others.
+        let mut strata = finished;
+        strata.opened_apart(10, 1000.0, 1e7);
+        strata.closed(500, 0.0, 0.0);
+        let times = strata.finished().ticks(0.0).unwrap();
+        assert_eq!((times.total.value, times.mean.value), (1.1e8, 20.0));
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn check_calls(variant: &str, competitors: usize, bound: f64) {
         let _competitors = Competitors::start(competitors);
         // The program has a processor for a part of the two seconds, and the budget is a part of
         // that.
-        let options = if competitors > 0 { "budget=25%" } else { "budget=5%" };
+        let options = if competitors > 0 || variant == "very_often" { "budget=25%" } else { "budget=5%" };
         let profiled = profiled(&binary, &[variant, "2"], options);
         for (name, figures) in truth(&profiled) {
             let function =
@@ -119,6 +119,13 @@ fn calls_are_within_25_percent_while_others_have_the_processors() {
 #[test]
 fn calls_are_within_10_percent_at_a_call_every_1_us() {
     check_calls("1us", 0, 0.10);
+}
+
+/// The delay by the probes that count is a noticeable part of the time between two calls, and not
+/// known exactly: the stated error covers it.
+#[test]
+fn calls_every_some_tens_of_nanoseconds_are_within_the_stated_error() {
+    check_calls("very_often", 0, 0.75);
 }
 
 #[test]

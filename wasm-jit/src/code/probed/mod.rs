@@ -110,6 +110,37 @@ struct FunctionState {
     entry: Option<[Bytes; 2]>,
 }
 
+/// Probed functions, by their index: a toggle looks one up several times.
+#[derive(Debug, Default)]
+struct FunctionStates(Vec<Option<Box<FunctionState>>>);
+
+impl FunctionStates {
+    fn get(&self, index: u32) -> Option<&FunctionState> {
+        self.0.get(index as usize)?.as_deref()
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut FunctionState> {
+        self.0.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// The state of a function, which may be new.
+    fn or_default(&mut self, index: u32) -> &mut FunctionState {
+        let index = index as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        self.0[index].get_or_insert_default()
+    }
+
+    fn site(&self, index: u32, position: u32) -> Option<&Site> {
+        self.get(index)?.sites.get(&position)
+    }
+
+    fn site_mut(&mut self, index: u32, position: u32) -> Option<&mut Site> {
+        self.get_mut(index)?.sites.get_mut(&position)
+    }
+}
+
 /// A probe.
 #[derive(Debug)]
 struct ProbeState {
@@ -131,7 +162,7 @@ struct Changes {
     text: Option<TextRef>,
     arenas: Arenas,
     stubs: StubMemory,
-    functions: HashMap<u32, FunctionState>,
+    functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
 }
@@ -247,8 +278,7 @@ impl Changes {
         is_activation: bool,
     ) -> Result<(), MakeError> {
         let Self { functions, probes, .. } = self;
-        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
-        let site = site.expect("the site was made");
+        let site = functions.site_mut(index, position).expect("the site was made");
         let old = site.form;
         let probe = |number: &usize| &probes[*number].as_ref().expect("it is on").what;
         let active = std::mem::take(&mut site.active);
@@ -261,7 +291,7 @@ impl Changes {
         for version in versions() {
             self.make_stub(image, (index, version), position, new, is_activation)?;
         }
-        let site = &self.functions[&index].sites[&position];
+        let site = self.functions.site(index, position).expect("the site was made");
         let store = |old, new| -> Result<(), Error> {
             for version in versions() {
                 if let Some(place) = version.place(position) {
@@ -290,8 +320,7 @@ impl Changes {
     ) -> Result<(), MakeError> {
         let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
         let Self { functions, stubs, arenas, .. } = self;
-        let site = functions.get_mut(&index).and_then(|state| state.sites.get_mut(&position));
-        let site = site.expect("the site was made");
+        let site = functions.site_mut(index, position).expect("the site was made");
         let memory = (stubs, arenas, &image.probed().blocks);
         let made = stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory);
         if made.is_err() {
@@ -301,11 +330,11 @@ impl Changes {
     }
 
     fn state(&mut self, index: u32) -> &mut FunctionState {
-        self.functions.get_mut(&index).expect("the function is probed")
+        self.functions.get_mut(index).expect("the function is probed")
     }
 
     fn site(&mut self, index: u32, position: u32) -> &mut Site {
-        self.state(index).sites.get_mut(&position).expect("the site was made")
+        self.functions.site_mut(index, position).expect("the site was made")
     }
 
     fn probe(&mut self, number: usize) -> &mut ProbeState {
@@ -507,7 +536,7 @@ impl CodeImage {
         if positions.iter().all(has) {
             return Ok(());
         }
-        let state = changes.functions.entry(index).or_default();
+        let state = changes.functions.or_default(index);
         if state.entry.is_none() {
             let original = function.versions[0].get().expect("made before");
             let text = changes.text.as_ref().expect("resolved before");
@@ -567,7 +596,8 @@ impl Changes {
                 continue;
             }
             self.make_stub(image, (index, version), place.position, form, true)?;
-            let bytes = version.bytes(place, form, &self.functions[&index].sites[&place.position]);
+            let site = self.functions.site(index, place.position).expect("the site was made");
+            let bytes = version.bytes(place, form, site);
             self.exchange(version.at(place.code), &SitePlace::off(), &bytes)?;
         }
         Ok(())

@@ -30,7 +30,7 @@ impl CodeImage {
             let _ = function.versions[0].set(original);
             return Ok(());
         }
-        let state = changes.functions.entry(index).or_default();
+        let state = changes.functions.or_default(index);
         self.add_counters(state, seen.sites.iter().map(|(site, _)| site.wasm));
         let mut code = Vec::new();
         let mut stubs = Vec::with_capacity(seen.sites.len());

@@ -84,23 +84,30 @@ pub(super) struct Site {
 
 impl Site {
     /// The form for probes that do this, in their order.
-    pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What>) -> Form {
-        let (mut items, mut calls, mut counts, mut is_empty) = (Vec::new(), false, false, true);
-        for what in active {
+    pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What> + Clone) -> Form {
+        let (mut calls, mut counts, mut is_empty) = (false, false, true);
+        for what in active.clone() {
             is_empty = false;
             match what {
-                What::Nothing => continue,
-                What::Count if counts => continue,
+                What::Nothing => {}
                 What::Count => counts = true,
                 What::Call(_) => calls = true,
             }
-            items.push(what);
         }
         match (is_empty, calls, counts) {
             (true, ..) => Form::Off,
             (_, false, false) => Form::Empty,
             (_, false, true) => Form::Count,
-            (_, true, _) => Form::List(self.number(&items)),
+            (_, true, _) => {
+                let mut has_counter = false;
+                let is_item = |what: &&What| match what {
+                    What::Nothing => false,
+                    What::Count => !std::mem::replace(&mut has_counter, true),
+                    What::Call(_) => true,
+                };
+                let items: Vec<&What> = active.filter(is_item).collect();
+                Form::List(self.number(&items))
+            }
         }
     }
 

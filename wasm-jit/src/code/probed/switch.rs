@@ -87,7 +87,7 @@ impl CodeImage {
         let was_on = changes.probe(number).active;
         self.deactivate(changes, number)?;
         let index = changes.probe(number).function;
-        if settle && changes.functions[&index].active == 0 {
+        if settle && changes.state(index).active == 0 {
             let function = self.probed().function(self, index).expect("the function is probed");
             changes.change_version(index, function, 0)?;
         }
