@@ -23,11 +23,15 @@ const LOOK: f64 = 2e3;
 /// window is opened, in nanoseconds.
 const WARM_UP: f64 = 20e3;
 
+/// Programs with more threads are not examined, which takes about 10 us for each thread that does
+/// not run.
+const MAX_THREADS: usize = 8;
+
 /// Whether threads that execute probes are ready to run, and none of them has a processor. Takes
 /// some microseconds, or some tens if the service thread moves to another processor. For the
 /// service thread.
 pub(crate) fn is_program_displaced() -> bool {
-    if !has_processors() || runs_within(LOOK) {
+    if !has_processors() || thread::live().count() > MAX_THREADS || runs_within(LOOK) {
         return false;
     }
     let threads = thread::live();

@@ -9,7 +9,8 @@
 //!
 //! Functions that are called very often are counted and timed in separate windows of a stratum
 //! ([`crate::counting`]). Such a stratum adds its counted calls, weighted, and as many times the
-//! mean of the calls that were timed in it, except for those whose code had just been rewritten.
+//! mean of the calls that were timed in it, except for those whose code had just been rewritten if
+//! there are others.
 //!
 //! # The variance
 //! There is one window per stratum, so the variance within a stratum cannot be estimated from the
@@ -62,6 +63,10 @@ struct Window {
     entries: f64,
     timed: f64,
     ticks: f64,
+    /// Calls of rewritten code, if the window's calls were counted in another one: used only if
+    /// there are no others.
+    cold: f64,
+    cold_ticks: f64,
     /// The calls in the part of the window that was cut off, at the rate of the rest.
     cut_off: f64,
     uncertain: f64,
@@ -208,6 +213,8 @@ impl Strata {
             cut_off: 0.0,
             uncertain: 0.0,
             is_timed_apart,
+            cold: 0.0,
+            cold_ticks: 0.0,
         };
         self.pending.push_back(window);
     }
@@ -226,7 +233,10 @@ impl Strata {
     /// rewritten.
     pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
         match self.pending.iter_mut().find(|window| window.observation == observation) {
-            Some(window) if window.is_timed_apart && !is_usual => {}
+            Some(window) if window.is_timed_apart && !is_usual => {
+                window.cold += 1.0;
+                window.cold_ticks += ticks;
+            }
             Some(window) => {
                 window.timed += 1.0;
                 window.ticks += ticks;
@@ -242,12 +252,15 @@ impl Strata {
     fn fold(&mut self, window: &Window) {
         let Window { weight, length, .. } = *window;
         let calls = weight * (window.entries + window.cut_off / 2.0);
-        let timed = match window.is_timed_apart {
-            true if window.timed > 0.0 => calls,
-            true => 0.0,
-            false => weight * window.timed,
+        let (timed, ticks) = if !window.is_timed_apart {
+            (weight * window.timed, weight * window.ticks)
+        } else if window.timed > 0.0 {
+            (calls, calls * window.ticks / window.timed)
+        } else if window.cold > 0.0 {
+            (calls, calls * window.cold_ticks / window.cold)
+        } else {
+            (0.0, 0.0)
         };
-        let ticks = if window.timed > 0.0 { timed * (window.ticks / window.timed) } else { 0.0 };
         let rates = [calls / length, ticks / length];
         if let Some(last) = self.last {
             let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
@@ -481,6 +494,12 @@ mod tests {
         let finished = strata.finished();
         assert_eq!((finished.calls().value, finished.ticks(0.0).unwrap().total.value), (5e6, 1e8));
         assert_eq!(finished.ticks(0.0).unwrap().mean.value, 20.0);
+        // One in which only rewritten code was timed.
+        let mut strata = finished.clone();
+        strata.opened_apart(10, 1000.0, 1e7);
+        strata.closed(500, 0.0, 0.0);
+        strata.timed_in_window(10, 2.0, 9000.0, false);
+        assert_eq!(strata.finished().ticks(0.0).unwrap().total.value, 1e8 + 4.5e9);
         // One in which none was timed: as many calls, with the mean of the others.
         let mut strata = finished;
         strata.opened_apart(10, 1000.0, 1e7);
