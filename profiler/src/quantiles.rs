@@ -3,7 +3,8 @@
 //! The samples of one window form a group, and have the same weight. A random subset of the groups
 //! is kept: when there are too many samples, half of the groups are dropped at random, and from
 //! then on each new group is kept with half the probability. All groups are kept with the same
-//! probability, so weights do not change.
+//! probability, so weights do not change. Where this would leave no group, half of the samples are
+//! dropped, and the others represent twice as many calls.
 //!
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
@@ -26,6 +27,10 @@ pub(crate) struct Quantiles {
     samples: Vec<Sample>,
     /// A group is kept if this many bits of its hash are zero.
     thinned: u32,
+    /// Of the samples of these groups, one of two to this power is kept.
+    halvings: u32,
+    /// Samples of these groups so far.
+    added: u64,
 }
 
 /// Scatters the groups, so that neighbours are independent.
@@ -41,12 +46,37 @@ impl Quantiles {
         if !self.is_kept(group) {
             return;
         }
-        self.samples.push(Sample { group, ticks: ticks as f32, weight: weight as f32 });
-        while self.samples.len() > limit && self.thinned < 24 {
-            self.thinned += 1;
-            let thinned = self.thinned;
-            self.samples.retain(|sample| hash(sample.group).trailing_zeros() >= thinned);
+        self.added += 1;
+        if !self.added.is_multiple_of(1 << self.halvings) {
+            return;
         }
+        let weight = (weight as f32) * (1_u64 << self.halvings) as f32;
+        self.samples.push(Sample { group, ticks: ticks as f32, weight });
+        while self.samples.len() > limit.max(1) && self.halvings < 63 {
+            let thinned = self.thinned + 1;
+            let stays = |sample: &Sample| hash(sample.group).trailing_zeros() >= thinned;
+            let before = self.samples.len();
+            match self.samples.iter().filter(|sample| stays(sample)).count() {
+                0 => self.halve(),
+                left if left == before => self.halve(),
+                _ => {
+                    self.thinned = thinned;
+                    self.samples.retain(stays);
+                }
+            }
+        }
+    }
+
+    /// Removes every second sample, where removing groups would leave none or all. The others
+    /// represent twice as many calls.
+    fn halve(&mut self) {
+        self.halvings += 1;
+        let mut number = 0;
+        self.samples.retain(|_| {
+            number += 1;
+            number % 2 == 0
+        });
+        self.samples.iter_mut().for_each(|sample| sample.weight *= 2.0);
     }
 
     fn is_kept(&self, group: u32) -> bool {
@@ -60,7 +90,7 @@ impl Quantiles {
 
     /// Whether all added samples are kept.
     fn is_complete(&self) -> bool {
-        self.thinned == 0
+        self.thinned == 0 && self.halvings == 0
     }
 
     /// The percentiles at these shares, in ticks; `None` without samples. `unknown` is the number
@@ -133,6 +163,18 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
+
+    #[test]
+    fn samples_of_one_group_are_never_all_removed() {
+        for group in 0..50 {
+            let mut samples = Quantiles::default();
+            (0..1000).for_each(|value| samples.add(group, f64::from(value), 1.0, 100));
+            assert!((50..=100).contains(&samples.samples.len()));
+            let median = samples.at([0.5], 0.0).expect("there are samples")[0];
+            assert!((400.0..=600.0).contains(&median.value), "group {group}: {median:?}");
+            assert_eq!(median.high, None, "one group says nothing about others");
+        }
+    }
 
     #[test]
     fn all_samples_are_exact_and_weights_count() {

@@ -284,6 +284,11 @@ impl Schedule {
         }
     }
 
+    /// Whether windows wait for the program to run.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
     /// Of the functions whose windows open, counts the calls of those that are called very often,
     /// then opens windows in which they are timed. Returns the other functions; only those whose
     /// calls could not be counted are left.

@@ -7,7 +7,7 @@
 //!   least 93 %. To avoid failures by chance, the number of permitted misses is such that, if the
 //!   coverage were 93 % and the pairs independent, it would be exceeded in one of 10,000 runs of
 //!   the test. Pairs of one run are not quite independent; intervals of 95 % leave room for that;
-//! - at least a fifth of these pairs have an interval with both bounds, because "at least one call"
+//! - at least a tenth of these pairs have an interval with both bounds, because "at least one call"
 //!   is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
@@ -188,7 +188,7 @@ impl Verdict {
                 "{what}: {missed} of {} intervals miss, {allowed} may; {} are open",
                 pairs.pairs, pairs.open
             );
-            if 5 * pairs.open > 4 * pairs.pairs {
+            if 10 * pairs.open > 9 * pairs.pairs {
                 let _ =
                     writeln!(self.faults, "{} of {} intervals of {what} are open", pairs.open, pairs.pairs);
             }

@@ -116,6 +116,9 @@ fn start_service_thread() -> Result<(), fastinst::Error> {
     service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
 
+/// Time to the next tick if windows wait for the program to run: about a scheduler's time slice.
+const RETRY: Duration = Duration::from_millis(3);
+
 impl Session {
     fn new(options: Options) -> Self {
         let executable = std::fs::read_link("/proc/self/exe").unwrap_or_default();
@@ -160,7 +163,7 @@ impl Session {
         let begin = governor::of_thread();
         self.schedule.release();
         self.governor.released(begin);
-        pause
+        if self.schedule.is_waiting() { pause.min(RETRY) } else { pause }
     }
 }
 
