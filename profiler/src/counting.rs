@@ -52,11 +52,9 @@ const LEAST: f64 = 0.25;
 /// meanwhile.
 const DELAY: f64 = 0.5;
 
-/// Relative errors of the cost of a counting probe, of one in a program with several threads, and
-/// of a timing probe.
+/// Relative errors of the cost of a counting probe, and of one in a program with several threads.
 const COUNTING_ERROR: f64 = 1.0;
 const SHARED_ERROR: f64 = 20.0;
-const TIMING_ERROR: f64 = 0.3;
 
 /// Maximum number of threads whose processor time is read, which takes about half a microsecond for
 /// each.
@@ -121,12 +119,12 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
 
 /// Processor time of all threads that execute probes, without that of probes, in nanoseconds.
 pub(crate) fn own_time() -> f64 {
-    thread::processor_time() - governor::nanoseconds(thread::spent()) - spent()
+    thread::processor_time() - spent_in_probes()
 }
 
-/// Total time spent in counting probes, in nanoseconds.
-pub(crate) fn spent() -> f64 {
-    SPENT.load(Relaxed) as f64
+/// Total time of all threads in probes of both kinds, in nanoseconds.
+pub(crate) fn spent_in_probes() -> f64 {
+    governor::nanoseconds(thread::spent()) + SPENT.load(Relaxed) as f64
 }
 
 /// By how much a counting probe delays the program, in nanoseconds.
@@ -171,7 +169,7 @@ impl Reading {
             return None;
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);
-        let uncertain = (error + TIMING_ERROR * self.timing) / own;
+        let uncertain = (error + schedule::OVERHEAD_ERROR * self.timing) / own;
         Some(self.calls.into_iter().map(|calls| Count { calls, own, uncertain }).collect())
     }
 }
@@ -183,7 +181,7 @@ mod tests {
     use super::*;
 
     /// A thread that has executed a probe runs until the end of the test.
-    fn beside_a_running_thread(test: impl FnOnce()) {
+    fn with_a_running_thread(test: impl FnOnce()) {
         use std::sync::atomic::AtomicBool;
         let (ready, done) = (&AtomicBool::new(false), &AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -204,7 +202,7 @@ mod tests {
 
     #[test]
     fn processor_time_of_another_thread_includes_the_current_time_slice() {
-        beside_a_running_thread(|| {
+        with_a_running_thread(|| {
             let start = Instant::now();
             let mut last = thread::processor_time();
             let mut steps = 0;

@@ -45,7 +45,7 @@ pub(crate) fn is_program_displaced() -> bool {
 
 /// Whether the program can run while the service thread does.
 pub(crate) fn has_processors() -> bool {
-    processors().is_some_and(|processors| count(processors) > 1)
+    processors().is_some()
 }
 
 /// Waits for this time. Returns whether the program ran for at least half of it.
@@ -63,14 +63,15 @@ pub(crate) fn spin(nanoseconds: f64) {
     }
 }
 
-/// The processors that the service thread was allowed to use when it first asked.
+/// The processors that the service thread was allowed to use when it first asked, if there are
+/// several.
 fn processors() -> Option<&'static CpuSet> {
     static PROCESSORS: OnceLock<Option<CpuSet>> = OnceLock::new();
-    PROCESSORS.get_or_init(|| sched_getaffinity(Pid::from_raw(0)).ok()).as_ref()
-}
-
-fn count(processors: &CpuSet) -> usize {
-    (0..CpuSet::count()).filter(|processor| processors.is_set(*processor).unwrap_or(false)).count()
+    let several = |processors: &CpuSet| {
+        let has = |processor: &usize| processors.is_set(*processor).unwrap_or(false);
+        (0..CpuSet::count()).filter(has).nth(1).is_some()
+    };
+    PROCESSORS.get_or_init(|| sched_getaffinity(Pid::from_raw(0)).ok().filter(several)).as_ref()
 }
 
 /// The processor of a thread that runs or is ready to run (proc_pid_stat(5), fields 3 and 39).

@@ -169,6 +169,9 @@ impl Lost {
 /// The number of entries of a window that execute code which was just rewritten.
 const COLD: u64 = 2;
 
+/// The length of a window that ends with its limit.
+const FOR_EVER: u64 = 1 << 60;
+
 /// How an entry is treated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Entered {
@@ -195,16 +198,14 @@ pub(crate) struct Observed {
 pub(crate) struct Window {
     /// Own time from now until it opens.
     pub(crate) delay: u64,
-    /// Its length in own time.
-    pub(crate) length: u64,
+    /// Its length in own time; `None` if it ends with its limit, however long that takes.
+    pub(crate) length: Option<u64>,
     /// The maximum number of entries that count.
     pub(crate) limit: u64,
     /// The number of calls that each observed one represents.
     pub(crate) weight: f32,
     /// The total time that the program's threads have spent in probes.
     pub(crate) spent: u64,
-    /// Whether it ends with its limit, however long that takes.
-    pub(crate) is_limited: bool,
 }
 
 /// The counts of an observation.
@@ -536,9 +537,9 @@ impl Function {
         let number = self.begin(window.limit, false, switch_on);
         self.weight.store(window.weight.to_bits(), Relaxed);
         self.delay.store(window.delay, Relaxed);
-        self.length.store(window.length, Relaxed);
+        self.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
         self.spent_by_then.store(window.spent, Relaxed);
-        self.is_limited.store(window.is_limited, Relaxed);
+        self.is_limited.store(window.length.is_none(), Relaxed);
         // Release: pairs with the Acquire in `enter` and `place`.
         self.pending_since.store(now.max(1), Release);
         number
@@ -678,8 +679,7 @@ mod tests {
     }
 
     fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
-        let window =
-            Window { delay: 60, length: closes - 100, limit, weight: 2.0, spent: 0, is_limited: false };
+        let window = Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0 };
         function.open(40, &window, |_, _| {})
     }
 
@@ -752,7 +752,7 @@ mod tests {
     fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
         let function = Function::default();
         function.reset();
-        let window = Window { delay: 60, length: 1 << 60, limit: 3, weight: 1.0, spent: 0, is_limited: true };
+        let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0 };
         function.open(40, &window, |_, _| {});
         assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
         let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
@@ -798,7 +798,7 @@ mod tests {
         observed(&function, 1000, 200);
         let outer = enter(&function, 150, &IDEAL).unwrap();
         enter(&function, 300, &IDEAL);
-        let window = Window { delay: 0, length: 100, limit: 10, weight: 1.0, spent: 0, is_limited: false };
+        let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
         function.open(400, &window, |_, kind| {
             assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
         });

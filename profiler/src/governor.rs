@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::counting;
 use crate::policy::Intensity;
-use crate::{counting, thread};
 
 /// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
@@ -314,7 +314,7 @@ impl Governor {
         let discovery = self.discovery();
         Spent {
             process: processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID),
-            probes: nanoseconds(thread::spent()) + counting::spent(),
+            probes: counting::spent_in_probes(),
             service: (of_thread() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
             start: self.start + discovery,

@@ -44,12 +44,12 @@ pub(crate) enum Stage {
     /// A window is, or was, open in a stratum that is not over.
     Open(crate::policy::Open),
     /// Its calls were counted in a stratum that is not over.
-    Counted(Counted),
+    Counted(CountedStratum),
 }
 
-/// What was counted in a stratum. Times in nanoseconds.
+/// A stratum in which calls were counted. Times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedStratum {
     pub(crate) start: f64,
     pub(crate) count: Count,
     /// [`counting::own_time`](crate::counting::own_time) when the stratum began.

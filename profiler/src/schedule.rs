@@ -18,7 +18,7 @@ use wordpatch::tsc;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor::{self, Demand};
-use crate::measured::{Counted, Measured, ON, Stage};
+use crate::measured::{CountedStratum, Measured, ON, Stage};
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
@@ -32,12 +32,9 @@ const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 /// The maximum number of ticks for which windows wait for a program that is displaced.
 const MAX_POSTPONED: u32 = 6;
 
-/// The length of a window that ends with its limit, in ticks of the program's own time.
-const FOR_EVER: u64 = 1 << 60;
-
 /// What probes take is known to this part of it: some nanoseconds for each, because what the
 /// processor would have done at the same time is not the same everywhere.
-const OVERHEAD_ERROR: f64 = 0.3;
+pub(crate) const OVERHEAD_ERROR: f64 = 0.3;
 
 /// What a pair of probes takes at least, in ticks.
 const MIN_OVERHEAD: u64 = 100;
@@ -275,7 +272,7 @@ impl Schedule {
             let open = planned.open(self.now() + delay, running, own_time);
             let weight = open.weight() as f32;
             let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
-            let window = Window { delay, length, limit, weight, spent, is_limited: false };
+            let window = Window { delay, length: Some(length), limit, weight, spent };
             let number = function.open(tsc::now(), &window, switch_on);
             let measured = &mut self.functions[index as usize];
             measured.strata.opened(number, open.weight(), open.end - open.start);
@@ -325,11 +322,10 @@ impl Schedule {
         let delay = (self.random.random_range(DELAY) * governor::ticks_per_ns()) as u64;
         let window = Window {
             delay,
-            length: FOR_EVER,
+            length: None,
             limit: limit as u64,
             weight: weight as f32,
             spent: thread::spent(),
-            is_limited: true,
         };
         let number = if count.calls > 0 {
             function.open(tsc::now(), &window, switch_on)
@@ -339,12 +335,12 @@ impl Schedule {
         let measured = &mut self.functions[index as usize];
         measured.strata.opened_apart(number, length / count.own, length);
         measured.strata.closed(count.calls, 0.0, count.uncertain);
-        measured.stage = Stage::Counted(Counted { start: planned.start, count, own_time });
+        measured.stage = Stage::Counted(CountedStratum { start: planned.start, count, own_time });
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
 
     /// Ends, at `now`, a stratum in which calls were counted.
-    fn end_counted(strata: &mut Strata, counted: &Counted, now: f64) {
+    fn end_counted(strata: &mut Strata, counted: &CountedStratum, now: f64) {
         let own = counting::own_time() - counted.own_time;
         strata.resize_last(now - counted.start, (own / counted.count.own).max(1.0));
     }
