@@ -126,6 +126,34 @@ pub struct Built {
     pub wasm: PathBuf,
 }
 
+/// Which kernels are measured.
+#[derive(Debug, clap::Args)]
+pub struct Choice {
+    /// Only kernels whose names contain this (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+impl Choice {
+    /// The kernels.
+    pub fn kernels(&self) -> Vec<Kernel> {
+        let is_meant = |kernel: &&Kernel| {
+            self.only.is_empty() || self.only.iter().any(|part| kernel.name.contains(part))
+        };
+        KERNELS.iter().filter(is_meant).copied().collect()
+    }
+}
+
+/// The checksum that a kernel has printed, and its time in nanoseconds, at least the clock's
+/// resolution; `None` for any other output.
+pub fn printed(text: &str) -> Option<(String, f64)> {
+    let mut words = text.split_whitespace();
+    let (checksum, ns, None) = (words.next()?, words.next()?.parse::<f64>().ok()?, words.next()) else {
+        return None;
+    };
+    Some((checksum.to_owned(), ns.max(1.0)))
+}
+
 /// Compiles kernels into `wasm-kernels/` in the target folder.
 ///
 /// # Panics

@@ -7,7 +7,7 @@
 //! is used, because other work only adds time. All of them must compute the same checksum.
 
 use benches::child;
-use benches::kernels::{self, Built, KERNELS, Kernel};
+use benches::kernels::{self, Built, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
 use benches::wasm::{self, Engine};
@@ -19,9 +19,8 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Only kernels whose names contain this (may be repeated)
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    #[command(flatten)]
+    choice: kernels::Choice,
 
     /// Only these engines; without it, all that are installed
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',')]
@@ -48,15 +47,14 @@ impl Measured {
 }
 
 fn main() {
-    let Arguments { options, only, engines } = Arguments::parse();
+    let Arguments { options, choice, engines } = Arguments::parse();
     let mut report = Report::new("How fast is the code that engines make of the same WebAssembly?");
     let all = Engine::ALL.into_iter().filter(|engine| engines.is_empty() || engines.contains(engine));
     let settings = Engine::SETTINGS.into_iter().filter(|engine| engines.contains(engine));
     let has_settings = settings.clone().next().is_some();
     let (engines, table) = wasm::find(all.chain(settings), kernels::compilation());
     report.push(table);
-    let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
-    let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
+    let chosen = choice.kernels();
     assert!(!chosen.is_empty() && !engines.is_empty(), "there is nothing to measure");
     options.progress("the kernels are compiled");
     let built = kernels::build(&chosen);
@@ -99,14 +97,7 @@ fn run(engine: Engine, built: &Built, n: u32, repetitions: u32) -> (String, f64)
     let what = format!("{} by {engine}", built.kernel.name);
     assert!(run.status.success(), "{what}: {}", run.status);
     let text = String::from_utf8_lossy(&run.output);
-    let mut words = text.split_whitespace();
-    let (Some(checksum), Some(Ok(ns)), None) =
-        (words.next(), words.next().map(str::parse::<f64>), words.next())
-    else {
-        panic!("{what} printed: {text}")
-    };
-    // The clock's resolution.
-    (checksum.to_string(), ns.max(1.0))
+    kernels::printed(&text).unwrap_or_else(|| panic!("{what} printed: {text}"))
 }
 
 fn columns(engines: &[Engine], around: [&'static [&'static str]; 2]) -> Vec<&'static str> {

@@ -10,7 +10,7 @@ mod rewrite;
 
 use std::fs;
 
-use benches::kernels::{self, Built, KERNELS, Kernel};
+use benches::kernels::{self, Built, Kernel};
 use benches::options::Options;
 use benches::report::{Cell, Report, Table};
 use clap::Parser;
@@ -24,9 +24,8 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Only kernels whose names contain this (may be repeated)
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    #[command(flatten)]
+    choice: kernels::Choice,
 }
 
 /// How a kernel runs.
@@ -122,12 +121,7 @@ impl Loaded {
         // A command may end by an exit, which is an error of the call.
         let _ = start.call(&mut store, ());
         let text = String::from_utf8(output.contents()).expect("a line of text");
-        let mut words = text.split_whitespace();
-        let (Some(checksum), Some(Ok(ns)), None) =
-            (words.next(), words.next().map(str::parse::<f64>), words.next())
-        else {
-            panic!("the kernel printed: {text}")
-        };
+        let (checksum, ns) = kernels::printed(&text).unwrap_or_else(|| panic!("the kernel printed: {text}"));
         let has_counted = match self.way {
             Way::Rewritten => {
                 let first = instance.get_global(&mut store, "count 0").expect("a counter").get(&mut store);
@@ -137,8 +131,8 @@ impl Loaded {
             _ => self.counted() == before,
         };
         assert!(has_counted, "{:?}: wrong counts", self.way);
-        self.least = self.least.min(ns.max(1.0));
-        checksum.to_owned()
+        self.least = self.least.min(ns);
+        checksum
     }
 
     fn counted(&self) -> u64 {
@@ -170,10 +164,9 @@ fn probes(module: &Module, way: Way) -> Vec<Probe> {
 }
 
 fn main() {
-    let Arguments { options, only } = Arguments::parse();
+    let Arguments { options, choice } = Arguments::parse();
     let mut report = Report::new("What do probes cost the WebAssembly code that runs through them?");
-    let is_meant = |kernel: &&Kernel| only.is_empty() || only.iter().any(|part| kernel.name.contains(part));
-    let chosen: Vec<Kernel> = KERNELS.iter().filter(is_meant).copied().collect();
+    let chosen = choice.kernels();
     assert!(!chosen.is_empty(), "there is nothing to measure");
     options.progress("the kernels are compiled");
     let built = kernels::build(&chosen);
