@@ -394,7 +394,7 @@ impl Listing<'_> {
 mod tests {
     use std::io::{self, Write};
 
-    use super::Code;
+    use super::{Code, CodeImage};
     use crate::code::tests::{call_at, compile, count_at};
 
     const MODULE: &str = r#"(module
@@ -418,18 +418,25 @@ mod tests {
 
     fn listing(wanted: impl Fn(u32, Option<&str>) -> bool) -> String {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
+        listing_of(&image, Code::Original, wanted)
+    }
+
+    fn listing_of(image: &CodeImage, code: Code, wanted: impl Fn(u32, Option<&str>) -> bool) -> String {
         let mut out = Vec::new();
-        super::write(&image, Code::Original, wanted, &mut out).unwrap();
+        super::write(image, code, wanted, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    /// The address that the site in a line jumps to.
+    fn jump_of_site(line: &str) -> &str {
+        line.split("jmp 0x").nth(1).and_then(|rest| rest.strip_suffix(" ; site")).unwrap()
     }
 
     #[test]
     fn a_name_stays_in_its_line() {
         let module = r#"(module (func $"a\n\1b[31m" (call 0)))"#;
         let image = compile(wat::parse_str(module).unwrap(), 1).unwrap();
-        let mut out = Vec::new();
-        super::write(&image, Code::Original, |_, _| true, &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let text = listing_of(&image, Code::Original, |_, _| true);
         assert!(text.starts_with("\na\\n\\u{1b}[31m: 4 bytes"), "{text}");
         assert!(text.lines().any(|line| line.ends_with(r"call a\n\u{1b}[31m")), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
@@ -507,9 +514,7 @@ mod tests {
             let function = image.function(index);
             let all: Vec<_> = (function.wasm_start..function.wasm_end).map(count_at).collect();
             let made = image.make_probes(index, &all).unwrap();
-            let mut out = Vec::new();
-            super::write(&image, Code::LastVersion, |wanted, _| wanted == index, &mut out).unwrap();
-            let text = String::from_utf8(out).unwrap();
+            let text = listing_of(&image, Code::LastVersion, |wanted, _| wanted == index);
             let version = image.last_version(index).unwrap().unwrap();
             let shown = times_shown(&text, version.entry, version.code.len() as u32);
             assert!(shown.iter().all(|times| *times == 1), "function {index}: {shown:?}\n{text}");
@@ -523,11 +528,7 @@ mod tests {
     #[test]
     fn a_site_that_is_on_jumps_to_its_stub() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
-        let listing = || {
-            let mut out = Vec::new();
-            super::write(&image, Code::LastVersion, |wanted, _| wanted == 0, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let listing = || listing_of(&image, Code::LastVersion, |wanted, _| wanted == 0);
         let entry = image.function(0).wasm_start;
         let probe = image.make_probes(0, &[count_at(entry)]).unwrap()[0].unwrap();
         let off = listing();
@@ -536,8 +537,7 @@ mod tests {
         let lines = listing();
         let lines: Vec<&str> = lines.lines().collect();
         let site = lines.iter().position(|line| line.ends_with(" ; site")).unwrap();
-        let target =
-            lines[site].split("jmp 0x").nth(1).and_then(|rest| rest.strip_suffix(" ; site")).unwrap();
+        let target = jump_of_site(lines[site]);
         assert_eq!(lines[site + 1], "        stub:");
         assert!(lines[site + 2].trim().starts_with(&format!("{target}:")), "{lines:#?}");
         assert!(lines[site + 3].contains("add qword"), "{lines:#?}");
@@ -547,11 +547,7 @@ mod tests {
     #[test]
     fn a_site_with_active_functions_has_the_stub_of_its_list() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
-        let listing = || {
-            let mut out = Vec::new();
-            super::write(&image, Code::LastVersion, |wanted, _| wanted == 0, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let listing = || listing_of(&image, Code::LastVersion, |wanted, _| wanted == 0);
         let entry = image.function(0).wasm_start;
         let probe = image.make_probes(0, &[call_at(entry)]).unwrap()[0].unwrap();
         const TITLE: &str = "        stub of active probes:";
@@ -560,7 +556,7 @@ mod tests {
         let on = listing();
         let lines: Vec<&str> = on.lines().collect();
         let site = lines.iter().find(|line| line.ends_with(" ; site")).unwrap();
-        let target = site.split("jmp 0x").nth(1).and_then(|rest| rest.strip_suffix(" ; site")).unwrap();
+        let target = jump_of_site(site);
         let title = lines.iter().position(|line| *line == TITLE).unwrap();
         assert!(lines[title + 1].trim().starts_with(&format!("{target}:")), "{on}");
         let stub =

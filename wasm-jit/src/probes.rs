@@ -33,12 +33,11 @@
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 90 for each further
 //! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
-//! ([`ProbeError::StubMemory`]). Each
-//! instance has a counter of 8 bytes for each site, and reserves addresses for as many as the
-//! module can have (eight bytes for each byte of its functions) from the module's first probe on.
-//! All of it is freed with the module's code. Addresses for versions follow that code (three times
-//! its size, up to 1 MiB), so that a small module with probes has no more mappings than one
-//! without.
+//! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
+//! addresses for as many as the module can have (eight bytes for each byte of its functions) from
+//! the module's first probe on. All of it is freed with the module's code. Addresses for versions
+//! follow that code (three times its size, up to 1 MiB), so that a small module with probes has no
+//! more mappings than one without.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
@@ -471,8 +470,8 @@ impl Probe {
         Ok(())
     }
 
-    /// How often control has come to its place while it was on, in the instances of its scope,
-    /// those included that have ended. Other threads may be counting.
+    /// The number of times that control reached its place while it was on, in all instances of its
+    /// scope, including those that have ended. Other threads may be counting.
     pub fn count(&self) -> u64 {
         self.image.probe_count(self.number)
     }

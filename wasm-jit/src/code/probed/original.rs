@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use wasm_jit_codegen::{CompiledFunction, Position, SITE_LENGTH, counter_stub};
+use wasm_jit_codegen::CompiledFunction;
 
 use super::blocks::{ALIGNMENT, Block};
-use super::version::{Seen, SitePlace, is_settled};
+use super::version::{CounterStubs, Seen};
 use super::{Changes, Function, MakeError, Version};
 use crate::code::CodeImage;
 
@@ -33,24 +33,12 @@ impl CodeImage {
         let state = changes.functions.or_default(index);
         self.add_counters(state, seen.sites.iter().map(|(site, _)| site.wasm));
         let mut code = Vec::new();
-        let mut stubs = Vec::with_capacity(seen.sites.len());
-        for (Position { code: at, wasm: position }, at_site) in &seen.sites {
-            let stub = counter_stub(8 * state.sites[position].cell as i32, at_site, &mut code);
-            stubs.push((*position, at - compiled.entry + original.entry, stub));
-        }
+        let stubs = CounterStubs::append(self, (index, &original.sites), seen, &state.sites, &mut code);
         let arena = changes.arenas.with_room(self, &self.probed().blocks, code.len())?;
         let start = arena.next_address(ALIGNMENT);
         let offset = start.wrapping_sub(original.at(0)) as u32;
-        let mut places = Vec::with_capacity(stubs.len());
-        for (position, site, stub) in stubs {
-            let distance = (site + SITE_LENGTH).wrapping_sub(offset.wrapping_add(stub.rel32 + 4));
-            code[stub.rel32 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
-            let [stub, back] = [stub.start, stub.back].map(|at| offset.wrapping_add(at));
-            let settled = is_settled(self, index, &original.sites, position);
-            places.push(SitePlace { position, code: site, settled, stub, back });
-        }
+        original.places = stubs.link(original.entry.wrapping_sub(compiled.entry), offset, &mut code);
         arena.append(&code, ALIGNMENT)?;
-        original.places = places.into();
         original.stubs_end = offset.wrapping_add(code.len() as u32);
         let place = original.place_of_code(index);
         let _ = function.versions[0].set(original);

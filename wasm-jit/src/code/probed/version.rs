@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF, SiteState,
-    Sites, State, Value, Wanted, counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, CounterStub, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF,
+    SiteState, Sites, State, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -84,6 +84,43 @@ impl SitePlace {
 /// no loads to be done, so nothing needs to be settled.
 pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
     position == image.function(function).wasm_start || sites.settles(position)
+}
+
+/// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code
+/// that they were appended to, each with the rel32 of its jump back.
+pub(super) struct CounterStubs(Vec<(SitePlace, u32)>);
+
+impl CounterStubs {
+    /// Appends them to `code`.
+    pub(super) fn append(
+        image: &CodeImage,
+        (function, sites): (u32, &Sites),
+        seen: &Seen,
+        counters: &BTreeMap<u32, Site>,
+        code: &mut Vec<u8>,
+    ) -> Self {
+        let append = |(at, state): &(Position, AtSite)| {
+            let Position { code: at, wasm: position } = *at;
+            let cell = counters.get(&position).expect("each site has a counter").cell;
+            let CounterStub { start: stub, back, rel32 } = counter_stub(8 * cell as i32, state, code);
+            let settled = is_settled(image, function, sites, position);
+            (SitePlace { position, code: at, settled, stub, back }, rel32)
+        };
+        Self(seen.sites.iter().map(append).collect())
+    }
+
+    /// Makes them jump back. Relative to the version, its sites are at `moved` from where they were
+    /// compiled, and `code` is at `offset`, both modulo 2^32.
+    pub(super) fn link(self, moved: u32, offset: u32, code: &mut [u8]) -> Box<[SitePlace]> {
+        let link = |(place, rel32): (SitePlace, u32)| {
+            let site = place.code.wrapping_add(moved);
+            let distance = (site + SITE_LENGTH).wrapping_sub(offset.wrapping_add(rel32 + 4));
+            code[rel32 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+            let [stub, back] = [place.stub, place.back].map(|at| offset.wrapping_add(at));
+            SitePlace { code: site, stub, back, ..place }
+        };
+        self.0.into_iter().map(link).collect()
+    }
 }
 
 /// JMP from one address to another.
@@ -187,21 +224,7 @@ impl Version {
         }
         let mut code = chunk.code;
         code.truncate(compiled.end as usize);
-        let mut places = Vec::with_capacity(seen.sites.len());
-        let mut back_jumps = Vec::with_capacity(seen.sites.len());
-        for (Position { code: at, wasm: position }, state) in &seen.sites {
-            let cell = site.get(position).expect("each site has a counter").cell;
-            let stub = counter_stub(8 * cell as i32, state, &mut code);
-            let settled = is_settled(image, function, &sites, *position);
-            places.push(SitePlace {
-                position: *position,
-                code: *at,
-                settled,
-                stub: stub.start,
-                back: stub.back,
-            });
-            back_jumps.push((stub.rel32, at + SITE_LENGTH));
-        }
+        let stubs = CounterStubs::append(image, (function, &sites), &seen, site, &mut code);
         let arena = arenas.with_room(image, blocks, code.len())?;
         let base = arena.next_address(ALIGNMENT);
         let relative = |code: &mut Vec<u8>, at: u32, target: usize| {
@@ -211,9 +234,7 @@ impl Version {
         for call in &chunk.calls {
             relative(&mut code, call.at, image.entry(call.function) as usize);
         }
-        for (at, back) in back_jumps {
-            relative(&mut code, at, base + back as usize);
-        }
+        let places = stubs.link(0, 0, &mut code);
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
@@ -229,7 +250,7 @@ impl Version {
             landings: landings(original.1, &seen),
             points: seen.points.into(),
             sites,
-            places: places.into(),
+            places,
             regions: regions.into(),
             catches: catches.into(),
         })
