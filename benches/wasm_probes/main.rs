@@ -5,6 +5,7 @@
 //! machine affects all equally. The least time of the turns counts. All ways must compute the same
 //! checksum, and those that count must have counted.
 
+mod firing;
 #[path = "../../wasm-jit/tests/probes/rewrite.rs"]
 mod rewrite;
 
@@ -180,6 +181,8 @@ fn main() {
         .collect();
     report.push(times(&measured));
     report.push(ratios(&measured));
+    options.progress("firing");
+    report.push(firing::table(&options));
     options.print(&report);
 }
 

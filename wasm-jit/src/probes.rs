@@ -2,8 +2,9 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or does
-//! [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), calls a [native function](Kind::Native) or a [function of
+//! WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A place can
+//! also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
@@ -31,7 +32,7 @@
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
-//! that calls functions takes about 100 to 200 bytes for the first and 20 to 90 for each further
+//! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
 //! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
 //! addresses for as many as the module can have (eight bytes for each byte of its functions) from
@@ -54,7 +55,9 @@
 //!   Probes' functions may make all changes; signal handlers must not.
 //!
 //! Probes do not change programs: a trap, an interrupt or an exception in a function with probes is
-//! the same as without, and a backtrace names the same instructions.
+//! the same as without, and a backtrace names the same instructions. The exception are probes whose
+//! function runs in the store ([`WasmFn`]): it may do there what any function may, and if it fails,
+//! the program's call ends.
 //!
 //! In a forked child, probes cannot be switched before [`unshare`](wordpatch::text::unshare).
 //!
@@ -92,11 +95,16 @@ use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
+use crate::types::ValType;
 
 mod native;
+mod values;
+mod wasm;
 
 pub use crate::code::probed::counters::InstanceId;
-pub use native::{Bound, NativeFn, NativeFunction, Values};
+pub use native::{NativeFn, NativeFunction};
+pub use values::{Bound, Values};
+pub use wasm::WasmFn;
 
 /// A place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,7 +150,7 @@ pub enum Place {
 }
 
 /// What a probe does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// Nothing: measures the cost of the mechanism.
@@ -153,6 +161,13 @@ pub enum Kind {
     Native {
         /// The function.
         function: NativeFn,
+        /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
+    /// Calls a function of WebAssembly, in the instances of its store only.
+    Wasm {
+        /// The function.
+        function: WasmFn,
         /// Its arguments, one for each of its parameters.
         values: Values,
     },
@@ -170,7 +185,7 @@ pub enum Scope {
 }
 
 /// A probe that is to be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeSpec {
     /// Where.
     pub location: Location,
@@ -231,6 +246,12 @@ pub enum ProbeError {
         /// Of the probe.
         values: usize,
     },
+    /// The function of a probe must not have results.
+    #[error("the function of a probe must have no results, and this one has {results}")]
+    Results {
+        /// How many it has.
+        results: usize,
+    },
     /// The stubs of the module's probes have reached the limit of their memory. There are too many
     /// probes that call functions, or too many different orders in which they were activated.
     #[error("the stubs of the module's probes take more than {limit} bytes")]
@@ -269,6 +290,13 @@ pub enum ValueError {
     /// The instruction is no load, store or atomic operation.
     #[error("the instruction does not access a memory at an address")]
     NoAccess,
+    /// The parameter of the probe's function has another type. References on the operand stack
+    /// cannot be passed to functions of WebAssembly.
+    #[error("it cannot be passed as a parameter of the type {parameter}")]
+    Type {
+        /// The parameter's.
+        parameter: ValType,
+    },
 }
 
 impl From<MakeError> for ProbeError {
@@ -283,7 +311,7 @@ impl From<MakeError> for ProbeError {
 }
 
 impl ProbeError {
-    fn of_place(refused: NoProbe, location: Location) -> Self {
+    fn of_place(refused: NoProbe, location: Location, kind: &Kind) -> Self {
         let (function, offset) = (location.function, location.offset());
         match refused {
             NoProbe::NoInstruction => Self::NoInstruction { function, offset },
@@ -299,6 +327,13 @@ impl ProbeError {
                 };
                 Self::Value { value, function, offset, reason }
             }
+            NoProbe::Type(argument) => match kind {
+                Kind::Wasm { function: callee, values } => {
+                    let (value, parameter) = (values.as_slice()[argument], callee.parameters()[argument]);
+                    Self::Value { value, function, offset, reason: ValueError::Type { parameter } }
+                }
+                _ => unreachable!("only functions of WebAssembly have types"),
+            },
         }
     }
 
@@ -342,7 +377,7 @@ impl Module {
         let mut made: Vec<Option<Result<Probe, ProbeError>>> = Vec::new();
         made.resize_with(specs.len(), || None);
         for (function, numbers) in by_function {
-            let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number]).collect();
+            let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number].clone()).collect();
             for (number, probe) in numbers.into_iter().zip(self.probes_in(function, scope, &chosen)) {
                 made[number] = Some(probe);
             }
@@ -388,7 +423,7 @@ impl Module {
         }
         let id = image.probe_id(function, location.position(image.function(function).wasm_start));
         id.map_err(|error| match error {
-            NoId::Place(refused) => ProbeError::of_place(refused, location),
+            NoId::Place(refused) => ProbeError::of_place(refused, location, &Kind::Empty),
             NoId::Make(error) => error.into(),
             NoId::Ids(error) => ProbeError::Id(error),
         })
@@ -400,7 +435,7 @@ impl Module {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
         let start = image.function(function).wasm_start;
-        let mut body = native::Body::of(image, function);
+        let mut body = values::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
@@ -410,6 +445,9 @@ impl Module {
                     Kind::Count => RequestedKind::Count,
                     Kind::Native { function, values } => {
                         body.call(*function, values, spec.location, position)?
+                    }
+                    Kind::Wasm { function, values } => {
+                        body.call_wasm(function, values, spec.location, position)?
                     }
                 };
                 let instance = match scope {
@@ -434,8 +472,8 @@ impl Module {
         let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
             request?;
             match made.next().expect("one for each request") {
-                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec, scope }),
-                Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
+                Ok(number) => Ok(Probe { image: image.clone(), number, spec: spec.clone(), scope }),
+                Err(refused) => Err(ProbeError::of_place(refused, spec.location, &spec.kind)),
             }
         });
         handles.collect()
@@ -444,8 +482,8 @@ impl Module {
 
 impl Probe {
     /// Where it is, and what it does.
-    pub fn spec(&self) -> ProbeSpec {
-        self.spec
+    pub fn spec(&self) -> &ProbeSpec {
+        &self.spec
     }
 
     /// In which instances it fires.

@@ -83,6 +83,8 @@ pub struct VmStoreContext {
     /// of the activation are between this address and `activation_fp`, whatever stack the host
     /// continues on.
     pub exit_sp: usize,
+    /// Distinguishes the stores of the process, those included that have ended.
+    pub number: u64,
     /// Requests for an interrupt: there is one if the lower half is not 0. Stubs that call
     /// functions check it after them.
     pub interrupt_requests: *const AtomicU64,
@@ -107,6 +109,7 @@ impl Default for VmStoreContext {
             thrown: 0,
             results: [0; MAX_RESULTS],
             exit_sp: 0,
+            number: 0,
             interrupt_requests: &raw const NO_REQUESTS,
         }
     }
@@ -123,6 +126,8 @@ pub const EXIT_SP: i32 = offset_of!(VmStoreContext, exit_sp) as i32;
 /// Offset of [`VmStoreContext::results`].
 pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
+/// Offset of [`VmStoreContext::number`].
+pub const STORE_NUMBER: i32 = offset_of!(VmStoreContext, number) as i32;
 /// Offset of [`VmStoreContext::interrupt_requests`].
 pub const INTERRUPT_REQUESTS: i32 = offset_of!(VmStoreContext, interrupt_requests) as i32;
 /// The byte after a UD2 that a stub executes if an interrupt is requested. Execution continues

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use wasm_jit_codegen::{Chunk, CompiledFunction, DirectCall, ModuleInfo};
+use wasm_jit_codegen::{Callee, Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
 use super::link::ImageLinker;
 use super::probed::{Request, RequestedKind};
@@ -160,7 +160,8 @@ pub(crate) fn count_at(position: u32) -> Request {
 /// A request for a call of a function that does nothing.
 pub(crate) fn call_at(position: u32) -> Request {
     extern "C" fn nothing() {}
-    let what = RequestedKind::Call { function: nothing as extern "C" fn() as usize, arguments: Vec::new() };
+    let callee = Callee::Native(nothing as extern "C" fn() as usize);
+    let what = RequestedKind::Call { callee, arguments: Vec::new() };
     Request { position, what, instance: None }
 }
 

@@ -1,77 +1,6 @@
-//! Probes that call functions of the host, with values of the frame as arguments.
+//! Probes that call native functions of the host.
 
-use std::collections::HashMap;
-use std::fmt;
-
-use wasm_jit_codegen::{Access, MAX_ARGUMENTS, Value, Wanted, access};
-
-use super::{Location, ProbeError, ValueError};
-use crate::code::CodeImage;
-use crate::code::probed::{Argument, RequestedKind};
-
-/// A value that is passed to the function of a probe, as 64 bits.
-///
-/// Integers of 32 bits are zero-extended, floats are passed as their bits, and references as the
-/// engine represents them; a null reference is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Bound {
-    /// A constant.
-    Const(u64),
-    /// The index of the function, imports included.
-    Function,
-    /// The offset of the instruction from the start of the function's body; 0 at the entry.
-    Offset,
-    /// A parameter or local, by its index.
-    Local(u32),
-    /// An operand, counted from the top of the stack.
-    Operand(u32),
-    /// The address that the instruction accesses in its memory: the address operand plus the
-    /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
-    /// of the memory traps after the probe has fired.
-    Address,
-    /// A number that identifies the running instance among those that exist. It may be reused when
-    /// the instance is dropped.
-    Context,
-}
-
-/// At most six values.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Values {
-    values: [Bound; MAX_ARGUMENTS],
-    count: usize,
-}
-
-impl Values {
-    /// How many values a function can have at most.
-    pub const MAX: usize = MAX_ARGUMENTS;
-
-    /// The values, or `None` for more than [`Values::MAX`].
-    pub fn new(values: &[Bound]) -> Option<Self> {
-        let mut all = [Bound::Const(0); MAX_ARGUMENTS];
-        all.get_mut(..values.len())?.copy_from_slice(values);
-        Some(Self { values: all, count: values.len() })
-    }
-
-    /// The values, in order.
-    pub fn as_slice(&self) -> &[Bound] {
-        &self.values[..self.count]
-    }
-}
-
-impl<const N: usize> From<[Bound; N]> for Values {
-    /// Does not compile for more than [`Values::MAX`].
-    fn from(values: [Bound; N]) -> Self {
-        const { assert!(N <= MAX_ARGUMENTS, "at most six values") };
-        Self::new(&values).expect("the number is right")
-    }
-}
-
-impl fmt::Debug for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_slice().fmt(f)
-    }
-}
+use wasm_jit_codegen::Callee;
 
 /// A function that probes may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +61,14 @@ impl NativeFn {
     pub unsafe fn new<F: NativeFunction>(function: F) -> Self {
         Self { address: function.address(), parameters: F::PARAMETERS }
     }
+
+    pub(super) fn parameters(self) -> usize {
+        self.parameters
+    }
+
+    pub(super) fn callee(self) -> Callee {
+        Callee::Native(self.address)
+    }
 }
 
 /// The types of functions that probes can call: `extern "C" fn(u64, ...)`, safe or unsafe, with at
@@ -172,76 +109,4 @@ native_functions! {
     4: u64 u64 u64 u64;
     5: u64 u64 u64 u64 u64;
     6: u64 u64 u64 u64 u64 u64;
-}
-
-/// What the body of a function says about the values of its probes.
-pub(super) struct Body<'a> {
-    image: &'a CodeImage,
-    function: u32,
-    /// Parameters and locals.
-    locals: Option<u32>,
-    /// By position.
-    accesses: Option<HashMap<u32, Access>>,
-}
-
-impl<'a> Body<'a> {
-    pub(super) fn of(image: &'a CodeImage, function: u32) -> Self {
-        Self { image, function, locals: None, accesses: None }
-    }
-
-    /// The request for a probe that calls a function.
-    pub(super) fn call(
-        &mut self,
-        native: NativeFn,
-        values: &Values,
-        location: Location,
-        position: u32,
-    ) -> Result<RequestedKind, ProbeError> {
-        let NativeFn { address, parameters } = native;
-        if parameters != values.count {
-            return Err(ProbeError::Parameters { parameters, values: values.count });
-        }
-        let offset = location.offset();
-        let known = |value: u64| Argument::Known(Value::constant(value));
-        let mut arguments = Vec::with_capacity(values.count);
-        for &value in values.as_slice() {
-            let error = |reason| ProbeError::Value { value, function: self.function, offset, reason };
-            arguments.push(match value {
-                Bound::Const(value) => known(value),
-                Bound::Function => known(self.function.into()),
-                Bound::Offset => known(offset.into()),
-                Bound::Context => Argument::Known(Value::CONTEXT),
-                Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), 0),
-                Bound::Local(index) => {
-                    let count = *self.locals.get_or_insert_with(|| locals(self.image, self.function));
-                    if index >= count {
-                        return Err(error(ValueError::NoLocal));
-                    }
-                    Argument::Of(Wanted::Local(index), 0)
-                }
-                Bound::Address => {
-                    let of_body = || accesses(self.image, self.function);
-                    let access = self.accesses.get_or_insert_with(of_body).get(&position);
-                    let access = access.ok_or_else(|| error(ValueError::NoAccess))?;
-                    Argument::Of(Wanted::Operand(access.operand), access.offset)
-                }
-            });
-        }
-        Ok(RequestedKind::Call { function: address, arguments })
-    }
-}
-
-/// How many parameters and locals a function has.
-fn locals(image: &CodeImage, function: u32) -> u32 {
-    let parameters = image.module.function_type(function).params().len() as u32;
-    let declared = image.body(function).get_locals_reader().into_iter().flatten().flatten();
-    parameters + declared.map(|(count, _)| count).sum::<u32>()
-}
-
-/// The instructions of a function that access a memory, by their positions.
-fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
-    let body = image.body(function);
-    let operators = body.get_operators_reader().into_iter();
-    let operators = operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten();
-    operators.filter_map(|(operator, at)| Some((at as u32, access(&operator)?))).collect()
 }

@@ -35,6 +35,11 @@ use crate::vmctx::VmStoreContext;
 pub(crate) struct StoreId(u64);
 
 impl StoreId {
+    /// The number that compiled code finds in the store.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -111,9 +116,12 @@ pub(crate) struct StoreOpaque {
 
 impl StoreOpaque {
     fn new(engine: &Engine) -> Self {
-        let area = StoreArea { execution: ExecutionState::new(), store: std::ptr::null_mut(), stack_top: 0 };
+        let id = StoreId::next();
+        let mut execution = ExecutionState::new();
+        execution.vm.number = id.0;
+        let area = StoreArea { execution, store: std::ptr::null_mut(), stack_top: 0 };
         Self {
-            id: StoreId::next(),
+            id,
             engine: engine.clone(),
             area: NonNull::from(Box::leak(Box::new(area))),
             instances: Vec::new(),

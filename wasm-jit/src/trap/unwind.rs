@@ -104,7 +104,12 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     let mut frame = thrower;
     while frame.fp != activation_fp {
         // SAFETY: the thread is in the code at this address.
-        if let Some(image) = unsafe { image_at(frame.pc) }
+        let image = unsafe { image_at(frame.pc) };
+        if image.is_some_and(|image| image.stub_at(frame.pc - 1).is_some()) {
+            // Thrown by the function of a probe: not for handlers of the program.
+            break;
+        }
+        if let Some(image) = image
             // SAFETY: the frame is inside the activation.
             && let Some((handler, frame_size)) = unsafe { handler_in(image, frame, tag) }
         {

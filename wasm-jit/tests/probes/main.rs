@@ -9,6 +9,7 @@ mod programs;
 mod rewrite;
 mod threads;
 mod values;
+mod wasm;
 
 use std::cell::Cell;
 
@@ -38,6 +39,7 @@ fn test_all_with(sites: ProbeSites) {
     calls::test_all();
     native::test_all();
     threads::test_all();
+    wasm::test_all();
 }
 
 #[test]
@@ -63,7 +65,8 @@ fn location(module: &Module, (function, at): rewrite::Counted) -> Location {
 
 /// A probe for each place of a module that has code, with the number of the place.
 fn probes_everywhere(module: &Module, places: &[rewrite::Counted], kind: Kind) -> Vec<(usize, Probe)> {
-    let spec = |place: &rewrite::Counted| ProbeSpec { location: location(module, *place), kind };
+    let spec =
+        |place: &rewrite::Counted| ProbeSpec { location: location(module, *place), kind: kind.clone() };
     let specs: Vec<ProbeSpec> = places.iter().map(spec).collect();
     let made = module.probes(&specs).into_iter().enumerate();
     made.filter_map(|(number, probe)| match probe {

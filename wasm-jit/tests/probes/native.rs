@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use wasm_jit::probes::{Bound, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError, Values};
+use wasm_jit::probes::{Bound, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError};
 use wasm_jit::{Module, Val};
 
 use super::behaviour::{TRAPPING, trapping};
@@ -124,11 +124,11 @@ fn record_everywhere(
         let bounds: Vec<Bound> =
             std::iter::once(address).chain(values.iter().map(|value| value.bound)).collect();
         let function = recorder(values.len());
-        let kind = Kind::Native { function, values: Values::new(&bounds).unwrap() };
+        let kind = Kind::Native { function, values: bounds[..].into() };
         specs.push((*place, record, ProbeSpec { location: location(module, *place), kind }));
         chosen.insert(*place, values);
     }
-    let all: Vec<ProbeSpec> = specs.iter().map(|(.., spec)| *spec).collect();
+    let all: Vec<ProbeSpec> = specs.iter().map(|(.., spec)| spec.clone()).collect();
     let mut made = Vec::new();
     for (probe, (place, record, _)) in module.probes(&all).into_iter().zip(specs) {
         match probe {
@@ -146,7 +146,7 @@ fn record_everywhere(
 }
 
 /// What the rewritten module has recorded.
-fn reference(
+pub(crate) fn reference(
     bytes: &[u8],
     places: &HashMap<Counted, values::Place>,
     chosen: &HashMap<Counted, Vec<values::Candidate>>,
@@ -220,7 +220,7 @@ fn probes_with_values_are_added_to_versions_that_run() {
             let one = HashMap::from([(*place, places[place].clone())]);
             let (values, made) = record_everywhere(&module, &one, &mut random);
             let spec = ProbeSpec { location: location(&module, *place), kind: Kind::Count };
-            let counter = || module.probe(spec);
+            let counter = || module.probe(spec.clone());
             let before = random.random_range(0..2) == 0;
             if before {
                 counters.extend(counter().ok().map(|counter| (*place, counter)));

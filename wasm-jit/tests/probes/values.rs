@@ -23,7 +23,7 @@ const TYPES: [ValType; 4] = [ValType::I32, ValType::I64, ValType::F32, ValType::
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub bound: Bound,
-    ty: ValType,
+    pub ty: ValType,
     above: Vec<ValType>,
     depth: u32,
     plus: u64,

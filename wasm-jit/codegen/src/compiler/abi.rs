@@ -56,7 +56,7 @@ pub(super) const FLOAT_TEMPS: u32 = 0x7fff_0000;
 pub(super) const SLOTS: i32 = -32;
 
 /// The parts of a value's type that the code depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ty {
     /// An integer of 32 bits.
     I32,
@@ -128,10 +128,15 @@ impl ArgPlaces {
 
 /// Bytes of arguments on the stack, which the callee removes.
 pub(super) fn stack_bytes(ty: &FuncType) -> u32 {
+    argument_bytes(ty.params().iter().map(|param| (*param).into()))
+}
+
+/// The same, for parameters of these types.
+pub(super) fn argument_bytes(parameters: impl Iterator<Item = Ty>) -> u32 {
     let mut places = ArgPlaces::default();
-    for param in ty.params() {
-        places.next((*param).into());
-    }
+    parameters.for_each(|ty| {
+        places.next(ty);
+    });
     (8 * places.stack).next_multiple_of(16)
 }
 

@@ -76,7 +76,7 @@ pub use observe::{
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
-pub use stub_list::{Action, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
+pub use stub_list::{Action, Callee, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 pub use values::{NoValue, Value, Wanted};
 

@@ -253,12 +253,20 @@ impl<'a> State<'a> {
                 Some(local) => self.local_value(index as usize, local),
                 None => Ok(Source::Const(0).into()),
             },
-            Wanted::Operand(depth) => {
-                let heights = (0..self.stack.len()).rev().filter(|height| !self.is_exception(*height));
-                let height = heights.into_iter().nth(depth as usize).ok_or(NoValue::NotThere)?;
-                self.operand_value(height)
-            }
+            Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
         }
+    }
+
+    /// The type of an operand, counted from the top of the stack.
+    #[must_use]
+    pub fn operand_type(&self, depth: u32) -> Option<Ty> {
+        Some(self.stack[self.height(depth)?].ty)
+    }
+
+    /// Where an operand is on the stack.
+    fn height(&self, depth: u32) -> Option<usize> {
+        let mut heights = (0..self.stack.len()).rev().filter(|height| !self.is_exception(*height));
+        heights.nth(depth as usize)
     }
 
     fn local_value(&self, index: usize, local: &Local) -> Result<Value, NoValue> {

@@ -1,10 +1,12 @@
-//! Stubs that execute a list of probes, some of which call functions of the host.
+//! Stubs that execute a list of probes, some of which call functions.
 //!
 //! ```text
 //! lea rsp, [rsp - SAVED - 128]     leaf functions have their frame below rsp
 //! mov [rsp + n], register          each live register that the C convention does not preserve
 //! flags to [rsp + n]               where they are needed
 //! condition to [rsp + n]           where the top operand is one, as 0 or 1
+//! [r14 + SETTLED] to [rsp + n]     if a called function can run the instance
+//! mov [rbp - 8], r14               likewise: leaf functions do not store their context
 //!
 //! for each probe, in order:
 //!     mov r11, [r14 + COUNTERS]    a counter
@@ -17,35 +19,63 @@
 //!     mov rax, function
 //!     call rax
 //!
+//!     mov r11, [r14 + STORE]       a function of a store: only where this store runs
+//!     mov rax, store
+//!     cmp rax, [r11 + STORE_NUMBER]
+//!     jne the next probe
+//!     cmp rsp, [r11 + STACK_LIMIT]
+//!     jb overflow
+//!     mov rdi, value ...           its arguments, by the convention of compiled code
+//!     mov rax, r14                 and a call through a VmFuncRef, as any of another instance
+//!     mov r10, callee
+//!     mov r14, [r10 + CONTEXT]
+//!     mov r15, [r14 + MEMORY0]
+//!     call [r10 + CODE]
+//!     sub rsp, n                   the callee has removed its arguments
+//!     mov r14, [rbp - 8]
+//!     mov r15, [r14 + MEMORY0]
+//!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
 //! flags from [rsp + n]
 //! mov register, [rsp + n]
+//! [rsp + n] to [r14 + SETTLED]
 //! lea rsp, [rsp + SAVED + 128]
 //! jmp back
 //! interrupt:
 //! ud2                              the handler raises, or continues
 //! jmp to the flags
+//! overflow:
+//! ud2
 //! ```
 //!
 //! Arguments are read from the saved registers, not from the registers, so every function of the
-//! list finds the values that the site had, and no argument overwrites the source of another.
-//! `r14`, `r15`, `rbp` and the other callee-saved registers keep their values throughout. The stack
-//! is aligned to 16 bytes, as `rsp` is in every function's body.
+//! list finds the values that the site had, and no argument overwrites the source of another. `rbp`
+//! and the other callee-saved registers keep their values throughout, `r14` and `r15` except in
+//! calls of compiled functions. The stack is aligned to 16 bytes, as `rsp` is in every function's
+//! body.
 //!
 //! Such a stub requires a settled site: no load is pending. No instruction of it can trap, except
-//! for the UD2. The check makes interrupts take effect when a function has returned, however much
-//! of the time is spent in functions, where signals have no effect.
+//! for the UD2s. Functions without calls do not check the stack, so recursion through their probes
+//! is checked here. A compiled function that traps or throws ends the activation: to the unwinder,
+//! the return address in the stub is in the function that is probed, at its instruction, and no
+//! handler there applies. The check makes interrupts take effect when a function has returned,
+//! however much of the time is spent in functions, where signals have no effect.
 
-use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
+use std::sync::Arc;
+
+use super::abi::{ArgPlace, ArgPlaces, CONTEXT, INT_TEMPS, MEMORY, SCRATCH, Ty, argument_bytes};
 use super::cached_locals::bits;
 use super::settle::SETTLED;
 use super::state::Flag;
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
-use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
+use crate::vmctx::{
+    COUNTERS, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, MEMORY0,
+    STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
+};
 
 /// Arguments of the C convention that are in registers.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
@@ -76,13 +106,46 @@ pub enum Action<'a> {
     },
     /// Calls a function.
     Call {
-        /// Its address.
-        function: usize,
-        /// At most [`MAX_ARGUMENTS`].
+        /// The function.
+        callee: &'a Callee,
+        /// One for each parameter.
         arguments: &'a [Value],
         /// The number of the instance in which it is called, if not in all.
         instance: Option<u64>,
     },
+}
+
+/// A function that a probe calls.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Callee {
+    /// One of the C convention, with at most [`MAX_ARGUMENTS`] integers, at this address.
+    Native(usize),
+    /// One of compiled code, without results. It is called in the instances of its store only.
+    Wasm {
+        /// The number of the store.
+        store: u64,
+        /// The address of its [`VmFuncRef`](crate::vmctx::VmFuncRef).
+        func_ref: usize,
+        /// The types of its parameters.
+        parameters: Arc<[Ty]>,
+    },
+}
+
+impl Action<'_> {
+    /// Bytes of arguments on the stack, which the callee removes.
+    fn stack_bytes(&self) -> i32 {
+        match self {
+            Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => {
+                argument_bytes(parameters.iter().copied()) as i32
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether its function can run code of the instance in which it fires.
+    fn reenters(&self) -> bool {
+        matches!(self, Self::Call { callee: Callee::Wasm { .. }, .. })
+    }
 }
 
 /// A stub: its code, and the offset of the rel32 of the jump back, which is relative to its end.
@@ -96,39 +159,42 @@ pub struct ListStub {
 
 /// Where a stub saves things: offsets from its `rsp`.
 struct Saved {
+    /// Below them is room for the arguments of calls.
+    start: i32,
     registers: u32,
     flags: i32,
     condition: i32,
+    /// What [`SETTLED`] holds, if a function can run the instance.
+    settled: Option<i32>,
     size: i32,
 }
 
 impl Saved {
-    fn of(state: &SiteState) -> Self {
+    fn of(state: &SiteState, actions: &[Action<'_>]) -> Self {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
-        let flags = 8 * registers.count_ones() as i32;
-        let condition = flags + 8;
-        Self { registers, flags, condition, size: (condition + 8 + 15) & !15 }
+        let start = actions.iter().map(Action::stack_bytes).max().unwrap_or(0);
+        let flags = start + 8 * registers.count_ones() as i32;
+        let (condition, settled) = (flags + 8, flags + 16);
+        let reenters = actions.iter().any(Action::reenters);
+        let (settled, end) = if reenters { (Some(settled), settled + 8) } else { (None, settled) };
+        Self { start, registers, flags, condition, settled, size: (end + 15) & !15 }
     }
 
     /// Where a register was saved, if it was.
     fn place(&self, reg: Reg) -> Option<Mem> {
         let before = self.registers & (reg.bit() - 1);
         let is_saved = self.registers & reg.bit() != 0;
-        is_saved.then(|| Mem::base(Reg::RSP, 8 * before.count_ones() as i32))
+        is_saved.then(|| Mem::base(Reg::RSP, self.start + 8 * before.count_ones() as i32))
     }
 }
 
 /// A stub for the site at address `site`, which executes probes in order.
-pub fn list_stub<'a>(
-    state: &SiteState,
-    actions: impl IntoIterator<Item = Action<'a>>,
-    site: usize,
-) -> ListStub {
+pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> ListStub {
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
-    let saved = Saved::of(state);
+    let saved = Saved::of(state, actions);
     let moved = saved.size + RED_ZONE;
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
@@ -147,24 +213,44 @@ pub fn list_stub<'a>(
         condition_to_scratch(flag, asm);
         asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.condition), SCRATCH);
     }
+    if let Some(settled) = saved.settled {
+        asm.mov(true, SCRATCH, SETTLED);
+        asm.mov_store(Size::B8, Mem::base(Reg::RSP, settled), SCRATCH);
+        asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+    }
+    let overflow = asm.new_label();
     for action in actions {
-        match action {
+        match *action {
             Action::Count { cell } => {
                 asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
                 asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
             }
-            Action::Call { function, arguments, instance } => {
+            Action::Call { callee, arguments, instance } => {
                 let next = asm.new_label();
                 if let Some(instance) = instance {
                     asm.mov_imm(SCRATCH, instance);
                     asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
                     asm.jcc(Cond::NotEqual, next);
                 }
-                for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
-                    argument(register, *value, &saved, site, asm);
+                match callee {
+                    Callee::Native(function) => {
+                        for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
+                            argument(register, *value, &saved, site, asm);
+                        }
+                        asm.mov_imm(Reg::RAX, *function as u64);
+                        asm.call_reg(Reg::RAX);
+                    }
+                    Callee::Wasm { store, func_ref, parameters } => {
+                        asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                        asm.mov_imm(Reg::RAX, *store);
+                        asm.alu(Alu::Cmp, true, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
+                        asm.jcc(Cond::NotEqual, next);
+                        asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+                        asm.jcc(Cond::Below, overflow);
+                        wasm_arguments(parameters, arguments, &saved, site, asm);
+                        call_wasm(*func_ref, action.stack_bytes(), asm);
+                    }
                 }
-                asm.mov_imm(Reg::RAX, function as u64);
-                asm.call_reg(Reg::RAX);
                 asm.bind(next);
             }
         }
@@ -188,12 +274,58 @@ pub fn list_stub<'a>(
             asm.mov(true, reg, place);
         }
     }
+    if let Some(settled) = saved.settled {
+        asm.mov(true, SCRATCH, Mem::base(Reg::RSP, settled));
+        asm.mov_store(Size::B8, SETTLED, SCRATCH);
+    }
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
     asm.bind(interrupt);
     asm.ud2(INTERRUPT_CHECK);
     asm.jmp(go_on);
+    if saved.settled.is_some() {
+        asm.bind(overflow);
+        asm.ud2(TrapCode::StackOverflow as u8);
+    }
     ListStub { code, back }
+}
+
+/// Moves values to where a compiled function expects its arguments.
+fn wasm_arguments(
+    parameters: &[Ty],
+    arguments: &[Value],
+    saved: &Saved,
+    site: usize,
+    asm: &mut Assembler<'_>,
+) {
+    let mut places = ArgPlaces::default();
+    for (ty, value) in parameters.iter().zip(arguments) {
+        match places.next(*ty) {
+            ArgPlace::Reg(register) if register.is_float() => {
+                argument(SCRATCH, *value, saved, site, asm);
+                asm.float_from_bits(true, register, SCRATCH);
+            }
+            ArgPlace::Reg(register) => argument(register, *value, saved, site, asm),
+            ArgPlace::Stack(index) => {
+                argument(Reg::RAX, *value, saved, site, asm);
+                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), Reg::RAX);
+            }
+        }
+    }
+}
+
+/// Calls a compiled function, whose arguments are in place: see [`crate::vmctx`].
+fn call_wasm(func_ref: usize, stack_bytes: i32, asm: &mut Assembler<'_>) {
+    asm.mov(true, Reg::RAX, CONTEXT);
+    asm.mov_imm(Reg::R10, func_ref as u64);
+    asm.mov(true, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
+    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+    asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
+    if stack_bytes > 0 {
+        asm.alu_imm(Alu::Sub, true, Reg::RSP, stack_bytes);
+    }
+    asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
+    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
 }
 
 /// A condition as 0 or 1. Changes `rax` and the flags.
@@ -226,7 +358,10 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         Source::Const(value) => asm.mov_imm(register, value),
         Source::Register(reg, wide) => from(asm, reg, wide),
         Source::Slot(offset, wide) => asm.mov(wide, register, Mem::base(Reg::RBP, offset)),
-        Source::Settled(wide) => asm.mov(wide, register, SETTLED),
+        Source::Settled(wide) => {
+            let saved = saved.settled.map(|settled| Mem::base(Reg::RSP, settled));
+            asm.mov(wide, register, saved.unwrap_or(SETTLED));
+        }
         Source::Shifted(reg, by, wide) => {
             from(asm, reg, wide);
             asm.shift_imm(Shift::Shl, wide, register, by);
@@ -256,7 +391,7 @@ mod tests {
     const SITE: usize = 0x5000;
 
     fn stub(state: SiteState, actions: &[Action<'_>]) -> Vec<Instruction> {
-        let ListStub { code, back } = list_stub(&state, actions.iter().copied(), SITE);
+        let ListStub { code, back } = list_stub(&state, actions, SITE);
         let all: Vec<Instruction> = Decoder::new(64, &code, DecoderOptions::NONE).iter().collect();
         let jump = all.iter().find(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
         assert_eq!(jump.next_ip(), u64::from(back) + 4);
@@ -272,7 +407,8 @@ mod tests {
         for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
             let state = SiteState { live: LIVE, needs_flags, flag };
             let value = Value::from(Source::Register(Reg::RDI, true));
-            let call = Action::Call { function: 0x1234, arguments: &[value, Value::SITE], instance: Some(7) };
+            let callee = &Callee::Native(0x1234);
+            let call = Action::Call { callee, arguments: &[value, Value::SITE], instance: Some(7) };
             let all = stub(state, &[call, Action::Count { cell: 8 }, call]);
             let mut factory = InstructionInfoFactory::new();
             let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Discovery, Error, ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
-use wasm_jit_codegen::Value;
+use wasm_jit_codegen::{Callee, Value};
 
 use super::{Argument, MakeError, NoProbe, Request, RequestedKind};
 use crate::code::CodeImage;
@@ -150,7 +150,7 @@ impl CodeImage {
         let arguments = [Value::constant(id.0.into()), Value::SITE, Value::CONTEXT];
         let arguments = arguments.into_iter().map(Argument::Known).collect();
         // It is switched on with a function only.
-        let what = RequestedKind::Call { function: 0, arguments };
+        let what = RequestedKind::Call { callee: Callee::Native(0), arguments };
         let made =
             self.make_probes(function, &[Request { position, what, instance: None }]).map_err(NoId::Make)?;
         let probe = made.into_iter().next().expect("one for one").map_err(NoId::Place)?;

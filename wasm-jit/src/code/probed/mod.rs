@@ -51,9 +51,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{
-    CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP, Value,
-};
+use wasm_jit_codegen::{CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
@@ -62,7 +60,7 @@ pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
-use version::{Seen, SitePlace};
+use version::{Found, Seen, SitePlace};
 
 /// Versions of a function, the original counted.
 const VERSIONS: usize = 4;
@@ -462,7 +460,7 @@ impl CodeImage {
         let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
         reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
         // Values of one place follow each other in the order of its requests.
-        let mut values: HashMap<u32, std::slice::Iter<'_, Result<Value, NoValue>>> =
+        let mut values: HashMap<u32, std::slice::Iter<'_, Result<Found, NoValue>>> =
             seen.found.iter().map(|(position, (_, values))| (*position, values.iter())).collect();
         let mut what = |request: &Request| -> Result<What, NoProbe> {
             match reach.get(&request.position) {
@@ -470,16 +468,9 @@ impl CodeImage {
                 Some(false) => return Err(NoProbe::Unreachable),
                 Some(true) => {}
             }
-            let mut found = Vec::new();
-            for wanted in request.what.wanted() {
-                let value = values.get_mut(&request.position).and_then(Iterator::next);
-                found.push((wanted, *value.expect("the place was shown")));
-            }
-            let values: Result<Vec<Value>, NoProbe> = found
-                .into_iter()
-                .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
-                .collect();
-            Ok(request.what.with_values(values?, request.instance))
+            let values = values.get_mut(&request.position).into_iter().flatten();
+            let found: Vec<_> = values.take(request.what.wanted().count()).collect();
+            request.what.with_values(found, request.instance)
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
             requests.iter().map(|request| Ok((request, what(request)?))).collect();

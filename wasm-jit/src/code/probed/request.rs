@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use wasm_jit_codegen::{NoValue, Value, Wanted};
+use wasm_jit_codegen::{Callee, NoValue, Ty, Value, Wanted};
 
 use super::stubs::{Call, What};
+use super::version::Found;
 
 /// A probe that is asked for.
 #[derive(Clone, Debug)]
@@ -20,15 +21,15 @@ pub(crate) struct Request {
 pub(crate) enum RequestedKind {
     Nothing,
     Count,
-    Call { function: usize, arguments: Vec<Argument> },
+    Call { callee: Callee, arguments: Vec<Argument> },
 }
 
 /// An argument of a function that a probe calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Argument {
     Known(Value),
-    /// A value of the frame, and what is added to it.
-    Of(Wanted, u64),
+    /// A value of the frame, and what is added to it to get an address.
+    Of(Wanted, Option<u64>),
 }
 
 impl RequestedKind {
@@ -45,21 +46,34 @@ impl RequestedKind {
         matches!(self, Self::Call { .. })
     }
 
-    /// What a probe does whose values are in these places, in order.
-    pub(super) fn with_values(&self, values: impl IntoIterator<Item = Value>, instance: Option<u64>) -> What {
-        let mut values = values.into_iter();
-        match self {
-            Self::Nothing => What::Nothing,
-            Self::Count => What::Count,
-            Self::Call { function, arguments } => {
-                let argument = |argument: &Argument| match argument {
-                    Argument::Known(value) => *value,
-                    Argument::Of(_, plus) => values.next().expect("one for each").plus(*plus),
-                };
-                let arguments = arguments.iter().map(argument).collect();
-                What::Call(Arc::new(Call { function: *function, arguments, instance }))
+    /// What a probe does whose values were found, in order.
+    pub(super) fn with_values<'a>(
+        &self,
+        found: impl IntoIterator<Item = &'a Result<Found, NoValue>>,
+        instance: Option<u64>,
+    ) -> Result<What, NoProbe> {
+        let mut found = found.into_iter();
+        let Self::Call { callee, arguments } = self else {
+            return Ok(if matches!(self, Self::Count) { What::Count } else { What::Nothing });
+        };
+        let value = |(number, argument): (usize, &Argument)| {
+            let (wanted, plus) = match argument {
+                Argument::Known(value) => return Ok(*value),
+                Argument::Of(wanted, plus) => (*wanted, *plus),
+            };
+            let found = found.next().expect("one for each").map_err(|no| NoProbe::NoValue(wanted, no))?;
+            match (callee, found.operand) {
+                // Addresses were checked; the types of references are not known here.
+                (Callee::Wasm { parameters, .. }, Some(ty))
+                    if plus.is_none() && (parameters[number] != ty || ty == Ty::Ref) =>
+                {
+                    Err(NoProbe::Type(number))
+                }
+                _ => Ok(found.value.plus(plus.unwrap_or(0))),
             }
-        }
+        };
+        let arguments = arguments.iter().enumerate().map(value).collect::<Result<_, _>>()?;
+        Ok(What::Call(Arc::new(Call { callee: callee.clone(), arguments, instance })))
     }
 }
 
@@ -72,4 +86,6 @@ pub(crate) enum NoProbe {
     Unreachable,
     /// A value cannot be had.
     NoValue(Wanted, NoValue),
+    /// The operand for this argument has another type than the parameter, or is a reference.
+    Type(usize),
 }

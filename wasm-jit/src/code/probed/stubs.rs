@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{Action, Callee, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
@@ -26,7 +26,7 @@ const FEW_LISTS: usize = 4;
 /// A function that a probe calls, with its arguments.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
-    pub function: usize,
+    pub callee: Callee,
     pub arguments: Box<[Value]>,
     /// The instance in which it is called, if not in all.
     pub instance: Option<u64>,
@@ -182,12 +182,13 @@ pub(super) fn make_stub(
         What::Nothing => None,
         What::Count => Some(Action::Count { cell }),
         What::Call(call) => {
-            let Call { function, arguments, instance } = &**call;
-            Some(Action::Call { function: *function, arguments, instance: *instance })
+            let Call { callee, arguments, instance } = &**call;
+            Some(Action::Call { callee, arguments, instance: *instance })
         }
     });
+    let actions: Vec<Action<'_>> = actions.collect();
     let state = site.state.expect("known since a probe was made that calls a function");
-    let mut stub = list_stub(&state, actions, at);
+    let mut stub = list_stub(&state, &actions, at);
     let length = stub.code.len();
     memory.add(length, image, is_activation)?;
     let arena = arenas.with_room(image, blocks, length)?;

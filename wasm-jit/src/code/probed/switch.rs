@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use wasm_jit_codegen::Callee;
+
 use super::stubs::{Call, What};
 use super::{Changes, MakeError, ProbeState};
 use crate::code::CodeImage;
@@ -28,10 +30,11 @@ impl CodeImage {
         let &mut ProbeState { function: index, position, ref mut what, active, .. } = changes.probe(number);
         let before = what.clone();
         if let What::Call(call) = what
-            && call.function != function
+            && call.callee != Callee::Native(function)
         {
             let Call { arguments, instance, .. } = &**call;
-            *call = Arc::new(Call { function, arguments: arguments.clone(), instance: *instance });
+            let (callee, arguments) = (Callee::Native(function), arguments.clone());
+            *call = Arc::new(Call { callee, arguments, instance: *instance });
         }
         let done = if active {
             let of = self.probed().function(self, index).expect("the function is probed");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{
     AtSite, Catch, CompiledFunction, CounterStub, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF,
-    SiteState, Sites, State, Value, Wanted, counter_stub, site_jump,
+    SiteState, Sites, State, Ty, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -34,7 +34,15 @@ pub(super) struct Seen {
     /// The values that are asked for, by position.
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
-    pub found: BTreeMap<u32, (SiteState, Vec<Result<Value, NoValue>>)>,
+    pub found: BTreeMap<u32, (SiteState, Vec<Result<Found, NoValue>>)>,
+}
+
+/// A value at a site.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub value: Value,
+    /// The type, of an operand.
+    pub operand: Option<Ty>,
 }
 
 impl Observer for Seen {
@@ -50,8 +58,14 @@ impl Observer for Seen {
 
     fn place(&mut self, wasm: u32, state: &State<'_>) {
         if let Some(wanted) = self.wanted.get(&wasm) {
-            let values = wanted.iter().map(|wanted| state.value(*wanted)).collect();
-            self.found.insert(wasm, (state.site_state(), values));
+            let found = |wanted: &Wanted| {
+                let operand = match wanted {
+                    Wanted::Operand(depth) => state.operand_type(*depth),
+                    Wanted::Local(_) => None,
+                };
+                Ok(Found { value: state.value(*wanted)?, operand })
+            };
+            self.found.insert(wasm, (state.site_state(), wanted.iter().map(found).collect()));
         }
     }
 
