@@ -95,7 +95,7 @@ fn host(store: &mut Store<u64>, values: &[Bound]) -> Kind {
 }
 
 /// The table.
-pub fn table(options: &Options) -> Table {
+pub(crate) fn table(options: &Options) -> Table {
     const OPERANDS: [Bound; 2] = [Bound::Operand(1), Bound::Operand(0)];
     let mut all = vec![
         Loaded::new("no probe", |_| None),
