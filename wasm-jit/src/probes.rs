@@ -36,9 +36,9 @@
 //! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
 //! addresses for as many as the module can have (eight bytes for each byte of its functions) from
-//! the module's first probe on. All of it is freed with the module's code. Addresses for versions
-//! follow that code (three times its size, up to 1 MiB), so that a small module with probes has no
-//! more mappings than one without.
+//! the module's first probe on. All of it is freed with the module's code. Addresses for all of it
+//! are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
+//! whatever else the process maps.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of

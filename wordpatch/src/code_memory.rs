@@ -12,9 +12,10 @@
 //!
 //! A [`CodeArena`] is for code that is added while other code runs: both mappings are created at
 //! once, near the code that it belongs to, and code is appended through the writable one. Appended
-//! code never moves. An arena may also follow code in its mappings
-//! ([`CodeBuffer::seal_with_arena`]): a process may have some 65,000 mappings, and the search for a
-//! place near others takes longer the more there are.
+//! code never moves. Addresses for arenas may be reserved after code, in its own mappings
+//! ([`CodeBuffer::seal_with_room`]): what is mapped later may leave no place near the code, a
+//! process may have some 65,000 mappings, and the search for a place takes longer the more there
+//! are.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -23,6 +24,7 @@ use nix::errno::Errno;
 use nix::sys::mman::munmap;
 
 use crate::protocol::INT3;
+use crate::text::fork::Generation;
 use crate::text::{self, alias};
 use crate::{Error, TextRef, near, site_table};
 
@@ -113,52 +115,58 @@ impl CodeBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.view.start.as_ptr(), self.written) }
     }
 
-    /// Makes the code executable. The rest of its last page is filled with INT3.
-    ///
-    /// # Errors
-    /// [`Error::CodeMemory`], [`Error::MemoryMap`].
-    pub fn seal(self) -> Result<CodeMemory, Error> {
-        Ok(self.seal_with_arena(0)?.0)
-    }
-
-    /// As [`CodeBuffer::seal`], and makes the pages after the code an arena of `room` bytes, or
-    /// fewer if the limit of the buffer is reached: none if no page is left. Both belong to one
-    /// mapping, so that the arena is near the code and takes no mapping of its own.
-    ///
-    /// # Errors
-    /// As [`CodeBuffer::seal`].
-    pub fn seal_with_arena(mut self, room: usize) -> Result<(CodeMemory, Option<CodeArena>), Error> {
-        let length = self.written.max(1).next_multiple_of(PAGE);
-        let room = room.next_multiple_of(PAGE).min(self.view.length - length);
-        let code = self.written;
-        self.written = length;
-        self.bytes_mut()[code..].fill(INT3);
-        let all = length + room;
-        let rest = self.view.range().start + all..self.view.range().end;
+    /// Unmaps what follows the first `length` bytes, which are whole pages.
+    fn shrink(&mut self, length: usize) -> Result<(), Error> {
+        let rest = self.view.range().start + length..self.view.range().end;
         if let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(rest.start))
             && !rest.is_empty()
         {
             // SAFETY: the unused part of our own mapping.
             unsafe { munmap(start, rest.len()) }.map_err(refused)?;
         }
-        self.view.length = all;
+        self.view.length = length;
+        Ok(())
+    }
+
+    /// Makes the code executable. The rest of its last page is filled with INT3.
+    ///
+    /// # Errors
+    /// [`Error::CodeMemory`], [`Error::MemoryMap`].
+    pub fn seal(self) -> Result<CodeMemory, Error> {
+        Ok(self.seal_with_room(0)?.0)
+    }
+
+    /// As [`CodeBuffer::seal`], and keeps `room` bytes of addresses after the code for arenas, or
+    /// fewer if the limit of the buffer is reached; none if the system refuses them. They belong to
+    /// the mappings of the code, and take memory as they are written.
+    ///
+    /// # Errors
+    /// As [`CodeBuffer::seal`].
+    pub fn seal_with_room(mut self, room: usize) -> Result<(CodeMemory, CodeRoom), Error> {
+        let length = self.written.max(1).next_multiple_of(PAGE);
+        let room = room.next_multiple_of(PAGE).min(self.view.length - length);
+        let code = self.written;
+        self.written = length;
+        self.bytes_mut()[code..].fill(INT3);
+        self.shrink(length + room)?;
         // Needed before any text is registered: forked children share it.
         text::fork::watch()?;
         site_table::reserve()?;
-        // SAFETY: the view is mapped shared, and `all` long.
-        let start = unsafe { alias::map_executable(self.view.start, all) }.map_err(refused)?;
-        let text = View { start, length: all };
+        // SAFETY: the view is mapped shared, and this long.
+        let mut start = unsafe { alias::map_executable(self.view.start, length + room) };
+        if start.is_err() && room > 0 {
+            self.shrink(length)?;
+            // SAFETY: as above.
+            start = unsafe { alias::map_executable(self.view.start, length) };
+        }
+        let text = View { start: start.map_err(refused)?, length: self.view.length };
         // The pages are kept; this mapping of them is needed only where code is patched.
         // SAFETY: a shared mapping of ours, whose pages are mapped again when they are accessed.
         unsafe { libc::madvise(self.view.start.as_ptr().cast(), length, libc::MADV_DONTNEED) };
-        let ((text, text_of_arena), (view, view_of_arena)) = (text.split(length), self.view.split(length));
+        let ((text, text_of_room), (view, view_of_room)) = (text.split(length), self.view.split(length));
         text::register(text.range(), view.start);
-        let memory = CodeMemory { text, view, code };
-        let arena = match room {
-            0 => None,
-            _ => Some(CodeArena::of(text_of_arena, view_of_arena)?),
-        };
-        Ok((memory, arena))
+        let room = CodeRoom { views: Some((text_of_room, view_of_room)), generation: Generation::now() };
+        Ok((CodeMemory { text, view, code }, room))
     }
 }
 
@@ -193,6 +201,46 @@ impl CodeMemory {
         // SAFETY: mapped readable as long as `self` exists. Patches may store concurrently: each
         // byte is read once, with a volatile load.
         (0..self.code).map(|at| unsafe { start.add(at).read_volatile() }).collect()
+    }
+}
+
+/// Addresses after code, for arenas.
+#[derive(Debug)]
+pub struct CodeRoom {
+    /// Where code will be executed, and written.
+    views: Option<(View, View)>,
+    generation: Generation,
+}
+
+impl CodeRoom {
+    /// The number of bytes left.
+    pub fn len(&self) -> usize {
+        self.views.as_ref().map_or(0, |(text, _)| text.length)
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The next `length` bytes, as an arena; `None` if fewer are left.
+    ///
+    /// A forked child shares the pages with its parent, so it gives the addresses back instead, and
+    /// gets `None`: [`CodeArena::near`] then finds them free.
+    ///
+    /// # Errors
+    /// [`Error::MemoryMap`].
+    pub fn arena(&mut self, length: usize) -> Result<Option<CodeArena>, Error> {
+        if !self.generation.is_current() {
+            self.views = None;
+        }
+        let length = length.max(1).next_multiple_of(PAGE);
+        let Some((text, view)) = self.views.take_if(|(text, _)| length <= text.length) else {
+            return Ok(None);
+        };
+        let ((text, text_left), (view, view_left)) = (text.split(length), view.split(length));
+        self.views = Some((text_left, view_left));
+        CodeArena::of(text, view).map(Some)
     }
 }
 

@@ -101,6 +101,36 @@ fn a_forked_child_patches_its_own_copy() {
     assert_eq!(call(site), A);
 }
 
+/// A child would write into pages that its parent executes.
+#[test]
+fn a_forked_child_gives_the_room_after_code_back() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let mut buffer = CodeBuffer::new(1 << 20).unwrap();
+    buffer.append(&[RET], 64).unwrap();
+    let (memory, mut room) = buffer.seal_with_room(PAGE).unwrap();
+    let pages = memory.pages().end..memory.pages().end + PAGE;
+    // SAFETY: the child uses nothing that another thread may hold.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let unshared = wordpatch::text::unshare().is_ok();
+                let refused = matches!(room.arena(PAGE), Ok(None)) && room.is_empty();
+                // Reading the list of mappings allocates memory, which another thread may be doing.
+                let mut in_memory = 0;
+                let page = pages.start as *mut libc::c_void;
+                let is_unmapped = libc::mincore(page, PAGE, &raw mut in_memory) != 0;
+                libc::_exit(i32::from(!(unshared && refused && is_unmapped)));
+            }
+            child => {
+                let mut status = -1;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert_eq!(status, 0);
+            }
+        }
+    }
+    assert_eq!(room.arena(PAGE).unwrap().unwrap().pages(), pages);
+}
+
 /// Two GiB are reserved, of which one page is needed.
 #[test]
 fn unused_address_space_is_released() {
@@ -146,19 +176,20 @@ fn code_is_added_near_running_code() {
 }
 
 #[test]
-fn an_arena_follows_the_code_in_its_mappings() {
+fn arenas_follow_the_code_in_its_mappings() {
     let _model = with_window(FetchWindow::Bytes8);
     let function: Vec<u8> = mov_eax(A).iter().copied().chain([RET]).collect();
     let sealed = |limit: usize, room: usize| {
         let mut buffer = CodeBuffer::new(limit).unwrap();
         buffer.append(&function, 64).unwrap();
-        buffer.seal_with_arena(room).unwrap()
+        buffer.seal_with_room(room).unwrap()
     };
-    let (memory, arena) = sealed(1 << 20, PAGE + 1);
-    let mut arena = arena.unwrap();
+    let (memory, mut room) = sealed(1 << 20, 4 * PAGE + 1);
+    assert_eq!(room.len(), 5 * PAGE);
+    let mut arena = room.arena(PAGE + 1).unwrap().unwrap();
     assert_eq!((memory.pages().len(), memory.pages().end), (PAGE, arena.pages().start));
-    assert_eq!(arena.pages().len(), 2 * PAGE);
-    let lines = mappings(&(memory.pages().start..arena.pages().end));
+    assert_eq!((arena.pages().len(), room.len()), (2 * PAGE, 3 * PAGE));
+    let lines = mappings(&(memory.pages().start..arena.pages().end + 3 * PAGE));
     assert!(matches!(&*lines, [line] if line.contains(" r-x")), "{lines:?}");
     let address = arena.append(&function, 64).unwrap();
     assert_eq!((address, call(address), call(memory.address())), (arena.pages().start, A, A));
@@ -175,11 +206,18 @@ fn an_arena_follows_the_code_in_its_mappings() {
     drop(memory);
     assert!(mappings(&pages).is_empty());
     assert_eq!(call(address), B);
-    let pages = arena.pages();
+    let (pages, next) = (arena.pages(), room.arena(1).unwrap().unwrap());
+    assert_eq!((next.pages().start, next.pages().len()), (pages.end, PAGE));
     drop(arena);
     assert!(mappings(&pages).is_empty());
+    assert!(room.arena(2 * PAGE + 1).unwrap().is_none());
+    let left = next.pages().end..next.pages().end + 2 * PAGE;
+    drop(next);
+    assert!(!mappings(&left).is_empty());
+    drop(room);
+    assert!(mappings(&left).is_empty());
     // The limit of the buffer.
-    assert_eq!(sealed(2 * PAGE, 5 * PAGE).1.unwrap().pages().len(), PAGE);
-    assert!(sealed(PAGE, PAGE).1.is_none());
-    assert!(sealed(1 << 20, 0).1.is_none());
+    assert_eq!(sealed(2 * PAGE, 5 * PAGE).1.len(), PAGE);
+    assert!(sealed(PAGE, PAGE).1.is_empty());
+    assert!(sealed(1 << 20, 0).1.is_empty());
 }

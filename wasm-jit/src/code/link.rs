@@ -21,10 +21,12 @@ use crate::vmctx::VmLayout;
 /// Alignment of chunks and trampolines: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// Addresses reserved after the code for versions of probed functions: this many times the code's
-/// size, up to a limit, so that small modules need no further mapping.
-const ROOM_FOR_VERSIONS: usize = 3;
-const MAX_ROOM_FOR_VERSIONS: usize = 1 << 20;
+/// Addresses reserved after code of this size for versions of probed functions and the stubs of
+/// probes: more than they may take (`probed/stubs.rs`), since all must reach each other, and
+/// memories leave no place elsewhere.
+fn room_for_probes(code: usize) -> usize {
+    (48 << 20) + 64 * code
+}
 
 #[derive(Debug)]
 pub(crate) struct ImageLinker {
@@ -125,8 +127,8 @@ impl ImageLinker {
         }
         let functions_end = self.code.len() as u32;
         let trampolines = self.trampolines(&module, used)?;
-        let room = (ROOM_FOR_VERSIONS * functions_end as usize).min(MAX_ROOM_FOR_VERSIONS);
-        let (memory, room) = self.code.seal_with_arena(room)?;
+        let room = if self.functions.is_empty() { 0 } else { room_for_probes(functions_end as usize) };
+        let (memory, room) = self.code.seal_with_room(room)?;
         self.functions.shrink_to_fit();
         self.regions.shrink_to_fit();
         self.catches.shrink_to_fit();

@@ -28,7 +28,7 @@ mod symbols;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wasmparser::{BinaryReader, FuncType, FunctionBody};
-use wordpatch::code_memory::{CodeArena, CodeMemory};
+use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
@@ -49,8 +49,8 @@ pub(crate) struct CodeImage {
     /// Retired with the image.
     ids: probed::ids::Ids,
     memory: CodeMemory,
-    /// The pages after the code, until the first function is probed.
-    room: Mutex<Option<CodeArena>>,
+    /// Addresses after the code, for versions and stubs.
+    room: Mutex<CodeRoom>,
     shown: gdb::Shown,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.

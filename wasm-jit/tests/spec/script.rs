@@ -16,6 +16,7 @@ use wast::token::Id;
 use wast::{QuoteWat, QuoteWatTest, Wast, WastDirective, WastExecute, WastInvoke, WastThread, Wat};
 
 use crate::files::File;
+use crate::probes;
 use crate::skipped::Skipped;
 use crate::spectest;
 use crate::tally::Tally;
@@ -375,7 +376,9 @@ fn load(mut module: QuoteWat<'_>) -> Result<Module, Refusal> {
         QuoteWatTest::Binary(bytes) => bytes,
         QuoteWatTest::Text(text) => assemble(&text).map_err(Refusal::Text)?,
     };
-    Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)
+    let module = Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)?;
+    probes::attach(&module);
+    Ok(module)
 }
 
 fn assemble(text: &[u8]) -> Result<Vec<u8>, wast::Error> {

@@ -1,9 +1,10 @@
 //! The memory of versions, and a table of their addresses, which is read without locks, also by
 //! signal handlers.
 //!
-//! Memory is allocated in arenas. The first one was reserved with the image and follows its code;
-//! each of the others is twice as large as the previous one. A block is appended to the last arena,
-//! so the blocks of an arena are in ascending order. Versions are freed with their image, so
+//! Memory is allocated in arenas, each twice as large as the previous one. Their addresses were
+//! reserved with the image and follow its code; only when these are used up, or the system had
+//! refused to reserve them, a place near the image is searched for. A block is appended to the last
+//! arena, so the blocks of an arena are in ascending order. Versions are freed with their image, so
 //! entries never change.
 
 use std::ops::Range;
@@ -15,11 +16,14 @@ use wordpatch::code_memory::CodeArena;
 use crate::code::CodeImage;
 use crate::code::registry::{self, Registered};
 
-/// The first arena that does not follow the code.
-const FIRST_ARENA: usize = 64 << 10;
+/// The first arena is three times as large as the code, but not larger than this: a module with few
+/// probes takes little memory for the table of its blocks.
+const MAX_FIRST_ARENA: usize = 1 << 20;
 /// Arenas are not larger than this, unless a single block is.
 const MAX_ARENA: usize = 64 << 20;
 const MAX_ARENAS: usize = 64;
+
+const PAGE: usize = 4096;
 
 /// Alignment of blocks: a cache line, as for the code of functions.
 pub(super) const ALIGNMENT: usize = 64;
@@ -156,16 +160,24 @@ impl Arenas {
         length: usize,
     ) -> Result<&mut CodeArena, wordpatch::Error> {
         let needed = length + ALIGNMENT;
-        if self.0.is_empty()
-            && let Some(arena) = image.room.lock().unwrap_or_else(|e| e.into_inner()).take()
-        {
+        if self.0.last().is_none_or(|arena| arena.room() < needed) {
+            let first = (3 * image.code_length()).clamp(PAGE, MAX_FIRST_ARENA);
+            let size = (first << self.0.len().min(16)).min(MAX_ARENA).max(needed);
+            let reserved = image.room.lock().unwrap_or_else(|e| e.into_inner()).arena(size)?;
+            let arena = match reserved {
+                Some(arena) => arena,
+                None => CodeArena::near(&self.all_code(image), size)?,
+            };
             self.add(image, blocks, arena)?;
         }
-        if self.0.last().is_none_or(|arena| arena.room() < needed) {
-            let size = (FIRST_ARENA << self.0.len().min(16)).min(MAX_ARENA).max(needed);
-            self.add(image, blocks, CodeArena::near(&image.memory().pages(), size)?)?;
-        }
         Ok(self.0.last_mut().expect("there is one with room"))
+    }
+
+    /// From the first to the last address of the image's code and its arenas.
+    fn all_code(&self, image: &CodeImage) -> Range<usize> {
+        let include =
+            |all: Range<usize>, pages: Range<usize>| all.start.min(pages.start)..all.end.max(pages.end);
+        self.0.iter().map(CodeArena::pages).fold(image.memory().pages(), include)
     }
 
     fn add(

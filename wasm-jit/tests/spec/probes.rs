@@ -1,0 +1,150 @@
+//! The suite with probes at every instruction and entry of its modules: it must have the same
+//! results.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wasm_jit::Module;
+use wasm_jit::probes::{
+    Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, Values, activate_all,
+};
+
+/// The probes of this many modules are kept; those of older ones are dropped while their programs
+/// run.
+const MODULES: usize = 32;
+
+/// What the modules' probes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// All count, all the time.
+    Count,
+    /// All call a function, all the time, with the top operand and the first local where they
+    /// exist.
+    Native,
+    /// Half count and half call a function; a thread switches them at random.
+    Toggle,
+}
+
+static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
+    let mode = std::env::args().find_map(|argument| {
+        Some(match argument.strip_prefix("--probes=")? {
+            "count" => Mode::Count,
+            "native" => Mode::Native,
+            "toggle" => Mode::Toggle,
+            other => panic!("--probes={other}: known are count, native and toggle"),
+        })
+    });
+    if mode == Some(Mode::Toggle) {
+        std::thread::spawn(toggle);
+    }
+    mode
+});
+
+static KEPT: Mutex<VecDeque<Vec<Probe>>> = Mutex::new(VecDeque::new());
+static MADE: AtomicU64 = AtomicU64::new(0);
+static TOGGLES: AtomicU64 = AtomicU64::new(0);
+
+fn kept() -> MutexGuard<'static, VecDeque<Vec<Probe>>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn nothing() {}
+
+extern "C" fn one(value: u64) {
+    black_box(value);
+}
+
+extern "C" fn two(first: u64, second: u64) {
+    black_box(first ^ second);
+}
+
+/// A probe that calls a function with this many of its values.
+fn native(values: usize) -> Kind {
+    // SAFETY: the functions do not unwind, and are part of the program.
+    let function = unsafe {
+        match values {
+            0 => NativeFn::new(nothing as extern "C" fn()),
+            1 => NativeFn::new(one as extern "C" fn(u64)),
+            _ => NativeFn::new(two as extern "C" fn(u64, u64)),
+        }
+    };
+    let all = [Bound::Operand(0), Bound::Local(0)];
+    Kind::Native { function, values: Values::from(&all[..values]) }
+}
+
+/// Gives a module its probes.
+pub(crate) fn attach(module: &Module) {
+    let Some(mode) = *MODE else { return };
+    let mut specs = Vec::new();
+    for function in module.functions() {
+        let Some(body) = function.body() else { continue };
+        let mut add = |place| {
+            let calls = match mode {
+                Mode::Count => false,
+                Mode::Native => true,
+                Mode::Toggle => specs.len() % 2 == 0,
+            };
+            let kind = if calls { native(2) } else { Kind::Count };
+            specs.push(ProbeSpec { location: Location { function: function.index(), place }, kind });
+        };
+        add(Place::Entry);
+        for instruction in body.instructions() {
+            add(Place::Instruction { offset: (instruction.offset() - body.range().start) as u32 });
+        }
+    }
+    let mut probes = Vec::new();
+    for values in [1, 0] {
+        let mut fewer = Vec::new();
+        for (probe, spec) in module.probes(&specs).into_iter().zip(specs) {
+            match probe {
+                Ok(probe) => probes.push(probe),
+                Err(ProbeError::Unreachable { .. }) => {}
+                Err(ProbeError::Value { .. }) => fewer.push(ProbeSpec { kind: native(values), ..spec }),
+                Err(error) => panic!("{:?}: {error}", spec.location),
+            }
+        }
+        specs = fewer;
+    }
+    probes.extend(module.probes(&specs).into_iter().filter_map(Result::ok));
+    for on in activate_all(&probes) {
+        on.expect("a probe can be switched on");
+    }
+    MADE.fetch_add(probes.len() as u64, Ordering::Relaxed);
+    let mut kept = kept();
+    kept.push_back(probes);
+    let old = (kept.len() > MODULES).then(|| kept.pop_front());
+    drop(kept);
+    drop(old);
+}
+
+/// Switches random probes, until the process ends.
+fn toggle() {
+    let mut random = SmallRng::seed_from_u64(1);
+    loop {
+        let kept = kept();
+        if kept.is_empty() {
+            drop(kept);
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let probes = &kept[random.random_range(0..kept.len())];
+        for _ in 0..100.min(probes.len()) {
+            let probe = &probes[random.random_range(0..probes.len())];
+            if random.random() { probe.activate() } else { probe.deactivate() }
+                .expect("a probe can be switched");
+            TOGGLES.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What was done, if there were probes.
+pub(crate) fn summary() -> Option<String> {
+    let toggles = TOGGLES.load(Ordering::Relaxed);
+    (*MODE)?;
+    Some(format!("{} probes, {toggles} changes by another thread", MADE.load(Ordering::Relaxed)))
+}
