@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Value, Wanted};
 
+use super::counting::Choice;
 use super::stubs::{Call, What};
 
 /// A probe that is asked for.
@@ -20,6 +21,7 @@ pub(crate) struct Request {
 pub(crate) enum RequestedKind {
     Nothing,
     Count,
+    CountChoice,
     Call { function: usize, arguments: Vec<Argument> },
 }
 
@@ -46,11 +48,20 @@ impl RequestedKind {
     }
 
     /// What a probe does whose values are in these places, in order.
-    pub(super) fn with_values(&self, values: impl IntoIterator<Item = Value>, instance: Option<u64>) -> What {
+    ///
+    /// # Errors
+    /// [`NoProbe::NoChoice`].
+    pub(super) fn with_values(
+        &self,
+        values: impl IntoIterator<Item = Value>,
+        instance: Option<u64>,
+        choice: impl FnOnce() -> Option<Choice>,
+    ) -> Result<What, NoProbe> {
         let mut values = values.into_iter();
-        match self {
+        Ok(match self {
             Self::Nothing => What::Nothing,
             Self::Count => What::Count,
+            Self::CountChoice => What::CountChoice(choice().ok_or(NoProbe::NoChoice)?),
             Self::Call { function, arguments } => {
                 let argument = |argument: &Argument| match argument {
                     Argument::Known(value) => *value,
@@ -59,7 +70,7 @@ impl RequestedKind {
                 let arguments = arguments.iter().map(argument).collect();
                 What::Call(Arc::new(Call { function: *function, arguments, instance }))
             }
-        }
+        })
     }
 }
 
@@ -70,6 +81,8 @@ pub(crate) enum NoProbe {
     NoInstruction,
     /// No control comes there.
     Unreachable,
+    /// The instruction does not choose.
+    NoChoice,
     /// A value cannot be had.
     NoValue(Wanted, NoValue),
 }
