@@ -47,6 +47,9 @@ pub enum ProbeSites {
     All,
 }
 
+/// The default of [`Config::counter_stubs`].
+const COUNTER_STUBS: u32 = 8;
+
 /// Settings of an [`Engine`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -56,6 +59,7 @@ pub struct Config {
     bounds_checks: BoundsChecks,
     harden_speculation: bool,
     probe_sites: ProbeSites,
+    counter_stubs: u32,
 }
 
 impl Default for Config {
@@ -67,6 +71,7 @@ impl Default for Config {
             bounds_checks: BoundsChecks::default(),
             harden_speculation: false,
             probe_sites: ProbeSites::default(),
+            counter_stubs: COUNTER_STUBS,
         }
     }
 }
@@ -125,6 +130,15 @@ impl Config {
     /// need no version of the function; a probe that calls a function at an instruction does.
     pub fn probe_sites(&mut self, sites: ProbeSites) -> &mut Self {
         self.probe_sites = sites;
+        self
+    }
+
+    /// How many probes of a function that [count](crate::probes::Kind::Count) do so by stubs: 8 by
+    /// default. A function with more of them gets a version of its code that counts all of its
+    /// instructions by itself. Its run time is longer by some percent, whichever of its counters
+    /// are on.
+    pub fn counter_stubs(&mut self, limit: u32) -> &mut Self {
+        self.counter_stubs = limit;
         self
     }
 }
@@ -225,7 +239,12 @@ impl Engine {
             ProbeSites::Branches => CompiledSites::Branches,
             ProbeSites::All => CompiledSites::All,
         };
-        let code_settings = CodeSettings { checks_bounds, masks_indices: config.harden_speculation, sites };
+        let code_settings = CodeSettings {
+            checks_bounds,
+            masks_indices: config.harden_speculation,
+            sites,
+            counter_stubs: config.counter_stubs,
+        };
         Ok(Self(Arc::new(EngineInner { config: config.clone(), code_settings, types: Mutex::default() })))
     }
 

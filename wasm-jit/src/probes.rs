@@ -91,6 +91,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Wanted};
 
+use crate::code::probed::counting::Choice;
 use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
@@ -157,6 +158,9 @@ pub enum Kind {
     Empty,
     /// Counts how often control comes to its place.
     Count,
+    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table` or `select`
+    /// ([`Probe::branches`]).
+    CountBranch,
     /// Calls a function of the host.
     Native {
         /// The function.
@@ -171,6 +175,37 @@ pub enum Kind {
         /// Its arguments, one for each of its parameters.
         values: Values,
     },
+}
+
+/// How often an instruction went each way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Branches {
+    /// A `br_if`, `if` or `select`.
+    Condition {
+        /// How often the condition was not 0: the branch was taken, the first part of the `if` was
+        /// executed, or the first operand was selected.
+        taken: u64,
+        /// How often it was 0.
+        not_taken: u64,
+    },
+    /// A `br_table`.
+    Table {
+        /// For each index, how often it was given.
+        targets: Box<[u64]>,
+        /// How often a larger index was.
+        default: u64,
+    },
+}
+
+impl Branches {
+    /// How often the instruction was executed.
+    pub fn total(&self) -> u64 {
+        match self {
+            Self::Condition { taken, not_taken } => taken + not_taken,
+            Self::Table { targets, default } => targets.iter().sum::<u64>() + default,
+        }
+    }
 }
 
 /// In which instances of a module a probe fires.
@@ -224,6 +259,14 @@ pub enum ProbeError {
     Compile {
         /// The problem.
         reason: String,
+    },
+    /// The instruction is none of those whose choices can be counted.
+    #[error("the instruction at offset {offset:#x} of the body of function {function} does not choose")]
+    NoBranch {
+        /// The function.
+        function: u32,
+        /// The offset that was given; 0 for the entry.
+        offset: u32,
     },
     /// A value cannot be passed to the probe's function: it does not exist, or the code does not
     /// keep it.
@@ -316,6 +359,7 @@ impl ProbeError {
         match refused {
             NoProbe::NoInstruction => Self::NoInstruction { function, offset },
             NoProbe::Unreachable => Self::Unreachable { function, offset },
+            NoProbe::NoChoice => Self::NoBranch { function, offset },
             NoProbe::NoValue(wanted, reason) => {
                 let value = match wanted {
                     Wanted::Local(index) => Bound::Local(index),
@@ -443,6 +487,7 @@ impl Module {
                 let what = match &spec.kind {
                     Kind::Empty => RequestedKind::Nothing,
                     Kind::Count => RequestedKind::Count,
+                    Kind::CountBranch => RequestedKind::CountChoice,
                     Kind::Native { function, values } => {
                         body.call(*function, values, spec.location, position)?
                     }
@@ -509,9 +554,46 @@ impl Probe {
     }
 
     /// The number of times that control reached its place while it was on, in all instances of its
-    /// scope, including those that have ended. Other threads may be counting.
+    /// scope, including those that have ended. 0 for probes that do not count.
+    ///
+    /// While other threads run the module, the count may be larger by what they are about to
+    /// execute before their next branch or call.
     pub fn count(&self) -> u64 {
-        self.image.probe_count(self.number)
+        match self.branches() {
+            Some(branches) => branches.total(),
+            None => {
+                let mut counted = 0;
+                self.image.probe_counts(self.number, |count| counted = count);
+                counted
+            }
+        }
+    }
+
+    /// How often the instruction went each way while the probe was on, as for [`Probe::count`];
+    /// `None` unless it is a probe that [counts branches](Kind::CountBranch).
+    pub fn branches(&self) -> Option<Branches> {
+        if !matches!(self.spec.kind, Kind::CountBranch) {
+            return None;
+        }
+        let mut counts = Vec::new();
+        self.image.probe_counts(self.number, |count| counts.push(count));
+        Some(match self.image.probe_choice(self.number)? {
+            // The cells of a branch are those of what it ends, and of what follows it.
+            Choice::Branch { then_follows } => {
+                let [executed, follows] = counts[..] else { return None };
+                let jumped = executed.saturating_sub(follows);
+                let [taken, not_taken] = if then_follows { [follows, jumped] } else { [jumped, follows] };
+                Branches::Condition { taken, not_taken }
+            }
+            Choice::Select => {
+                let [not_taken, taken] = counts[..] else { return None };
+                Branches::Condition { taken, not_taken }
+            }
+            Choice::Table { .. } => {
+                let default = counts.pop()?;
+                Branches::Table { targets: counts.into(), default }
+            }
+        })
     }
 }
 

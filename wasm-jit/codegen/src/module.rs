@@ -13,6 +13,8 @@ pub struct CodeSettings {
     pub masks_indices: bool,
     /// The sites of functions in their first compilation.
     pub sites: CompiledSites,
+    /// How many counters of a function are stubs: with more, its versions count by themselves.
+    pub counter_stubs: u32,
 }
 
 /// Which places of all functions have sites: as in [`Sites`](crate::Sites).

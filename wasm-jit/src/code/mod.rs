@@ -33,7 +33,8 @@ use wordpatch::code_memory::{CodeMemory, CodeRoom};
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
 
 use wasm_jit_codegen::{
-    Catch, Chunk, CompiledFunction, Compiler, Limit, ModuleInfo, Observer, Position, Positions, Sites,
+    Catch, Chunk, CompiledFunction, Compiler, Counting, Limit, ModuleInfo, Observer, Position, Positions,
+    Sites,
 };
 
 use crate::vmctx::VmLayout;
@@ -241,7 +242,8 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
-        let (_, again) = self.compile_again(function, &self.module.settings.sites.into(), observer)?;
+        let (_, again) =
+            self.compile_again(function, (&self.module.settings.sites.into(), None), observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)
@@ -249,16 +251,22 @@ impl CodeImage {
         if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
     }
 
-    /// Compiles a function with these sites and an observer.
+    /// Compiles a function with these sites, possibly as a version that counts, and an observer.
     fn compile_again(
         &self,
         function: u32,
-        sites: &Sites,
+        (sites, counting): (&Sites, Option<&Counting>),
         observer: &mut dyn Observer,
     ) -> Result<(Chunk, CompiledFunction), Limit> {
         let mut chunk = Chunk::default();
         let mut compiler = Compiler::new(&self.module);
-        compiler.compile_with_sites(function, &self.body(function), &mut chunk, sites, observer)?;
+        let body = self.body(function);
+        match counting {
+            None => compiler.compile_with_sites(function, &body, &mut chunk, sites, observer)?,
+            Some(counting) => {
+                compiler.compile_counting(function, &body, &mut chunk, (sites, counting), observer)?;
+            }
+        }
         let again = chunk.functions.pop().expect("a function was compiled");
         Ok((chunk, again))
     }

@@ -12,6 +12,9 @@ use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
 /// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
 
+/// The number of the register that holds the context, `r14`.
+const CONTEXT: usize = 14;
+
 /// Maximum number of frames that are kept; further outer frames are only counted.
 const MAX_FRAMES: usize = 256;
 
@@ -67,7 +70,24 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
     // SAFETY: the caller's obligation.
     let (trap, (without_frame, frame)) = unsafe { (classify(&(*store).vm), innermost(&(*store).vm)) };
     // SAFETY: as above.
-    unsafe { capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace }) };
+    unsafe {
+        uncount(&(*store).vm);
+        capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace });
+    }
+}
+
+/// Corrects the counters of instructions that the innermost frame will not execute.
+///
+/// # Safety
+/// As [`capture_signal`].
+unsafe fn uncount(store: &VmStoreContext) {
+    let context = store.raised_registers[CONTEXT] as usize;
+    // SAFETY: the thread is in the code at this address, and `r14` is a context there.
+    unsafe {
+        if let Some(image) = image_at(store.raised_pc) {
+            image.uncount(store.raised_pc, std::ptr::with_exposed_provenance(context));
+        }
+    }
 }
 
 /// The trap that corresponds to the signal.

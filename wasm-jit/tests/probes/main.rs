@@ -18,21 +18,28 @@ use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, Val};
 
 thread_local! {
     static SITES: Cell<ProbeSites> = const { Cell::new(ProbeSites::None) };
+    static COUNTER_STUBS: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// An engine whose functions have the places for probes that this thread has chosen.
 fn engine() -> Engine {
-    Engine::new(Config::new().probe_sites(SITES.get())).unwrap()
+    let mut config = Config::new();
+    config.probe_sites(SITES.get());
+    if let Some(limit) = COUNTER_STUBS.get() {
+        config.counter_stubs(limit);
+    }
+    Engine::new(&config).unwrap()
 }
 
 /// The random programs of a test: fewer when it runs again with other settings.
 fn seeds() -> std::ops::Range<u64> {
-    0..if SITES.get() == ProbeSites::None { 150 } else { 30 }
+    0..if SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none() { 150 } else { 30 }
 }
 
 /// All tests again, with sites in the originals of functions.
-fn test_all_with(sites: ProbeSites) {
+fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     SITES.set(sites);
+    COUNTER_STUBS.set(counter_stubs);
     every_instruction_of_random_programs_is_counted_exactly();
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
@@ -44,17 +51,27 @@ fn test_all_with(sites: ProbeSites) {
 
 #[test]
 fn all_of_this_with_sites_at_entries() {
-    test_all_with(ProbeSites::Functions);
+    test_all_with(ProbeSites::Functions, None);
+}
+
+#[test]
+fn all_of_this_with_counters_in_stubs() {
+    test_all_with(ProbeSites::None, Some(u32::MAX));
+}
+
+#[test]
+fn all_of_this_with_functions_that_always_count_by_themselves() {
+    test_all_with(ProbeSites::None, Some(0));
 }
 
 #[test]
 fn all_of_this_with_sites_at_branches() {
-    test_all_with(ProbeSites::Branches);
+    test_all_with(ProbeSites::Branches, Some(u32::MAX));
 }
 
 #[test]
 fn all_of_this_with_sites_everywhere() {
-    test_all_with(ProbeSites::All);
+    test_all_with(ProbeSites::All, Some(20));
 }
 
 fn location(module: &Module, (function, at): rewrite::Counted) -> Location {

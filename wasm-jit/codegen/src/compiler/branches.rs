@@ -66,6 +66,7 @@ impl FunctionCompiler<'_> {
         let index = self.pop();
         if let Val::Const(bits) = index.val {
             let depth = depths.get(bits as u32 as usize).copied().unwrap_or(table.default());
+            self.count_known((bits as u32).min(table.len()));
             self.br(depth);
             return Ok(());
         }
@@ -85,6 +86,7 @@ impl FunctionCompiler<'_> {
         let label = |depth| labels[distinct.binary_search(&depth).expect("one of them")];
         let default = label(table.default());
         let targets: Vec<Label> = depths.into_iter().map(label).collect();
+        self.count_target(index, targets.len(), offset);
         self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
         self.asm.jcc(Cond::AboveEqual, default);
         if !targets.is_empty() {

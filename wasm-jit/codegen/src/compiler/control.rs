@@ -215,6 +215,7 @@ impl<'a> FunctionCompiler<'a> {
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
         self.show_transfer();
+        self.begin_run(self.position);
         self.lay_out_site(self.position, SiteKind::Control);
     }
 
@@ -273,6 +274,7 @@ impl<'a> FunctionCompiler<'a> {
             self.push(control.params.get(param), Val::Slot);
         }
         self.reachable = true;
+        self.end_run();
     }
 
     pub(super) fn truncate(&mut self, height: u32) {
@@ -339,6 +341,7 @@ impl<'a> FunctionCompiler<'a> {
             self.push(ty, val);
         }
         self.reachable = reached;
+        self.end_run();
         if !reached {
             self.stop();
         }

@@ -147,6 +147,7 @@ impl<'a> FunctionCompiler<'a> {
             self.locals[local as usize].reg = None;
         }
         self.reachable = true;
+        self.end_run();
         self.registers.unpin_all();
         // The exception itself, for `rethrow`; then its values.
         self.registers.pin(Reg::RAX);

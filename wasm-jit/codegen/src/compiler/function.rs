@@ -18,6 +18,7 @@ use super::frame::Frame;
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
+use super::runs::{Counting, Run, RunState};
 use super::scan::Scan;
 use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Constant, Local, Operand, Place};
@@ -116,6 +117,8 @@ pub(super) struct FunctionCompiler<'a> {
     observer: Option<&'a mut (dyn Observer + 'a)>,
     /// The instructions in front of which there is a site.
     sites: &'a Sites,
+    /// In a counting version.
+    pub(super) runs: Option<RunState<'a>>,
     /// Whether the next instruction's site is settled.
     pub(super) next_is_settled: bool,
     /// Whether the load that the current instruction would do has been done.
@@ -139,7 +142,7 @@ pub(super) fn compile<'a>(
     index: u32,
     body: &'a FunctionBody<'_>,
     chunk: &'a mut Chunk,
-    sites: &'a Sites,
+    (sites, counting): (&'a Sites, Option<&'a Counting>),
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
     let Compiler { module, layout, scratch } = compiler;
@@ -196,6 +199,7 @@ pub(super) fn compile<'a>(
         try_region: None,
         observer,
         sites,
+        runs: counting.map(RunState::new),
         next_is_settled: false,
         load_is_done: false,
         old_value_is_stored: false,
@@ -204,8 +208,10 @@ pub(super) fn compile<'a>(
     let wasm = (body.range().end - body.range().start) as u32;
     function.code_limit = start
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
-        .saturating_add(wasm.saturating_mul(sites.max_bytes_each()));
+        .saturating_add(wasm.saturating_mul(sites.max_bytes_each()))
+        .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::runs::MAX_BYTES)));
     function.enter();
+    function.begin_run(body.range().start as u32);
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
     let mut position = reader.original_position() as u32;
@@ -221,10 +227,14 @@ pub(super) fn compile<'a>(
         function.show_instruction();
         if function.reachable {
             // The site of a loop is at its label: every iteration comes there.
-            if !matches!(operator, Operator::Loop { .. }) {
+            if matches!(operator, Operator::Loop { .. }) {
+                function.begin_run_before_loop();
+            } else {
+                function.begin_run(position);
                 function.lay_out_site(position, SiteKind::of(&operator));
             }
             function.operator(&operator)?;
+            function.end_run_after(&operator);
         } else {
             function.skip(&operator);
         }
@@ -295,12 +305,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         let site = self.asm.offset();
         self.asm.nops(SITE_LENGTH);
-        // All of this preserves the flags: what the compiler knows of them still holds.
-        if let Some((_, _, known_at)) = &mut self.flags
-            && *known_at == before
-        {
-            *known_at = self.asm.offset();
-        }
+        self.flags_hold_since(before);
         if let Some(observer) = self.observer.take() {
             let state = State::of(self);
             observer.site(Position { code: site, wasm: position }, &state);
@@ -308,14 +313,32 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
+    /// Records that the code since an offset preserves the flags: what the compiler knew of them
+    /// there still holds.
+    pub(super) fn flags_hold_since(&mut self, before: u32) {
+        if let Some((_, _, known_at)) = &mut self.flags
+            && *known_at == before
+        {
+            *known_at = self.asm.offset();
+        }
+    }
+
+    /// Reports that a run begins.
+    pub(super) fn show_run(&mut self, run: Run) {
+        if let Some(observer) = &mut self.observer {
+            observer.run(run);
+        }
+    }
+
     /// Reports that a frame can continue in another version of the function from here.
     pub(super) fn show_transfer(&mut self) {
+        self.end_run();
         let code = self.asm.offset();
         if let Some(observer) = &mut self.observer {
             observer.transfer(code);
         }
         // No branch and no site shares the address with it.
-        if *self.sites != Sites::None {
+        if *self.sites != Sites::None || self.runs.is_some() {
             self.asm.nops(1);
         }
     }

@@ -443,6 +443,7 @@ impl FunctionCompiler<'_> {
         let on_true = self.pop();
         let ty = on_true.ty;
         if let Val::Const(bits) = condition.val {
+            self.count_known(u32::from(bits as u32 != 0));
             let chosen = if bits as u32 != 0 { on_true } else { on_false };
             let dst = self.to_own_reg(&chosen);
             return self.push(ty, Val::Reg(dst));
@@ -477,6 +478,7 @@ impl FunctionCompiler<'_> {
                 Cond::NotEqual
             }
         };
+        self.count_condition(Flag::Int(cond));
         let other = self.to_rm(&on_false);
         self.to_this(&on_true, dst);
         self.asm.cmov(cond.opposite(), ty.wide(), dst, other);
@@ -499,6 +501,7 @@ impl FunctionCompiler<'_> {
                 Flag::Int(Cond::NotEqual)
             }
         };
+        self.count_condition(flag);
         // Constants and memory operands are loaded without changing the flags.
         let src = self.place(on_true);
         self.move_value(ty, super::state::Place::Reg(dst), src);

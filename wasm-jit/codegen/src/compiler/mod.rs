@@ -58,6 +58,7 @@ mod operators;
 mod output;
 mod register_file;
 mod registers;
+mod runs;
 mod scan;
 mod settle;
 mod sites;
@@ -74,6 +75,7 @@ pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+pub use runs::{Counting, Run};
 pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
 pub use stub_list::{Action, Callee, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
@@ -115,7 +117,7 @@ impl<'m> Compiler<'m> {
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
         let sites = self.module.settings.sites.into();
-        function::compile(self, index, body, chunk, &sites, None)
+        function::compile(self, index, body, chunk, (&sites, None), None)
     }
 
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
@@ -145,6 +147,21 @@ impl<'m> Compiler<'m> {
         sites: &Sites,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, sites, Some(observer))
+        function::compile(self, index, body, chunk, (sites, None), Some(observer))
+    }
+
+    /// As [`Compiler::compile_with_sites`], for a version that counts.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_counting(
+        &mut self,
+        index: u32,
+        body: &FunctionBody<'_>,
+        chunk: &mut Chunk,
+        (sites, counting): (&Sites, &Counting),
+        observer: &mut dyn Observer,
+    ) -> Result<(), Limit> {
+        function::compile(self, index, body, chunk, (sites, Some(counting)), Some(observer))
     }
 }

@@ -15,6 +15,7 @@ use super::control::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
+use super::runs::Run;
 use super::state::{Flag, Local, Operand, Val};
 use super::stub::AtSite;
 use super::stub_list::SiteState;
@@ -42,6 +43,10 @@ pub trait Observer {
     /// A frame can go on in another version of the function from here: from the label of a loop, or
     /// where a call returns. All versions have the same of these places, in the same order.
     fn transfer(&mut self, _code: u32) {}
+
+    /// A run begins: called in order, in front of its first instruction. A run at the entry, or at
+    /// a loop, begins after the function's or the loop's own code.
+    fn run(&mut self, _run: Run) {}
 }
 
 /// The state of the compiler before an instruction.
@@ -221,6 +226,12 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn is_reachable(&self) -> bool {
         self.reachable
+    }
+
+    /// Whether the instruction does a load that belongs to the previous one.
+    #[must_use]
+    pub fn has_pending_load(&self) -> bool {
+        self.stack.iter().any(|operand| matches!(operand.val, Val::Load(_)))
     }
 
     /// What a stub of a site here needs to know.

@@ -52,20 +52,30 @@ pub fn counter_stub(cell: i32, state: &AtSite, code: &mut Vec<u8>) -> CounterStu
     for (mem, wide) in &state.pending {
         asm.mov(*wide, SCRATCH, *mem);
     }
+    increment(asm, cell, state.needs_flags);
+    let back = asm.offset();
+    let rel32 = asm.jmp_to_link();
+    CounterStub { start, back, rel32 }
+}
+
+/// Adds 1 to the quadword at `cell`, an offset in the instance's counters. Returns where the code
+/// is that follows the addition. Changes the scratch registers, and the flags unless they are
+/// needed.
+pub(super) fn increment(asm: &mut Assembler<'_>, cell: i32, needs_flags: bool) -> u32 {
     asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
     let cell = Mem::base(SCRATCH, cell);
-    if state.needs_flags {
+    if needs_flags {
         asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
         asm.mov(true, Reg::RAX, cell);
         asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
         asm.mov_store(Size::B8, cell, Reg::RAX);
+        let counted = asm.offset();
         asm.float_to_bits(true, Reg::RAX, FLOAT_SCRATCH);
+        counted
     } else {
         asm.alu_imm(Alu::Add, true, cell, 1);
+        asm.offset()
     }
-    let back = asm.offset();
-    let rel32 = asm.jmp_to_link();
-    CounterStub { start, back, rel32 }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Counters: a quadword for each site that counts, in each instance.
+//! Counters: a quadword for each site that counts, and for each run of a counting version
+//! ([`counting`](super::counting)), in each instance.
 //!
 //! Compiled code finds an instance's counters by an address in front of its context
 //! ([`COUNTERS`](crate::vmctx::COUNTERS)), and adds to them without LOCK: a store runs on one
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use super::counting::Cells;
 use crate::code::CodeImage;
 
 /// The identity of an instance ([`Instance::id`](crate::Instance::id)). No other instance of the
@@ -33,15 +35,15 @@ pub(crate) type Slot = AtomicPtr<AtomicU64>;
 
 /// The counters of one instance. Pages come when they are written.
 #[derive(Debug)]
-struct Cells {
+struct Mapped {
     start: NonNull<AtomicU64>,
     bytes: usize,
 }
 
 // SAFETY: memory of atomics that belongs to its owner.
-unsafe impl Send for Cells {}
+unsafe impl Send for Mapped {}
 
-impl Cells {
+impl Mapped {
     fn reserve(bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -59,7 +61,7 @@ impl Cells {
     }
 }
 
-impl Drop for Cells {
+impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping belongs to this value, and its instance has ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -71,7 +73,7 @@ impl Drop for Cells {
 struct Live {
     instance: u64,
     slot: NonNull<Slot>,
-    cells: Option<Cells>,
+    cells: Option<Mapped>,
 }
 
 // SAFETY: the slot is an atomic, and stays until the instance leaves.
@@ -80,7 +82,7 @@ unsafe impl Send for Live {}
 impl Live {
     fn equip(&mut self, bytes: usize) -> io::Result<()> {
         if self.cells.is_none() {
-            let cells = Cells::reserve(bytes)?;
+            let cells = Mapped::reserve(bytes)?;
             // SAFETY: the instance has not left.
             unsafe { self.slot.as_ref() }.store(cells.start.as_ptr(), Ordering::Release);
             self.cells = Some(cells);
@@ -115,6 +117,21 @@ struct Watched {
     ended: Option<u64>,
 }
 
+impl State {
+    fn read(&self, cell: u32, instance: Option<u64>) -> u64 {
+        if let Some(instance) = instance {
+            let live = self.live.iter().flatten().find(|live| live.instance == instance);
+            return match live {
+                Some(live) => live.cells.as_ref().map_or(0, |cells| cells.read(cell)),
+                None => self.watched.get(&(instance, cell)).and_then(|of| of.ended).unwrap_or(0),
+            };
+        }
+        let live = self.live.iter().flatten().filter_map(|live| live.cells.as_ref());
+        let ended = self.ended.get(cell as usize).copied().unwrap_or_default();
+        live.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
+    }
+}
+
 impl Counters {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
@@ -130,11 +147,16 @@ impl Counters {
         Ok(())
     }
 
-    /// A counter that is not in use yet.
-    pub(super) fn add(&self) -> u32 {
+    /// The first of so many neighbouring counters that are not in use yet. Callers take turns.
+    pub(super) fn add(&self, count: u32) -> u32 {
         let mut state = self.lock();
-        state.used += 1;
-        state.used - 1
+        state.used += count;
+        state.used - count
+    }
+
+    /// The counter that would be added next.
+    pub(super) fn next(&self) -> u32 {
+        self.lock().used
     }
 
     /// Keeps the counter of an instance when it ends, as long as a probe uses it.
@@ -152,19 +174,11 @@ impl Counters {
         }
     }
 
-    /// What an instance has counted, or all of them together, those included that have ended.
-    pub(super) fn read(&self, cell: u32, instance: Option<u64>) -> u64 {
+    /// What an instance has counted, or all of them together, those included that have ended: the
+    /// sum of counters.
+    pub(super) fn read(&self, cells: Cells, instance: Option<u64>) -> u64 {
         let state = self.lock();
-        if let Some(instance) = instance {
-            let live = state.live.iter().flatten().find(|live| live.instance == instance);
-            return match live {
-                Some(live) => live.cells.as_ref().map_or(0, |cells| cells.read(cell)),
-                None => state.watched.get(&(instance, cell)).and_then(|of| of.ended).unwrap_or(0),
-            };
-        }
-        let live = state.live.iter().flatten().filter_map(|live| live.cells.as_ref());
-        let ended = state.ended.get(cell as usize).copied().unwrap_or_default();
-        live.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
+        cells.into_iter().flatten().map(|cell| state.read(cell, instance)).fold(0, u64::wrapping_add)
     }
 }
 

@@ -57,7 +57,9 @@ impl CodeImage {
         let versions = self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
             let versions = probed.into_iter().flat_map(|probed| &probed.versions);
-            let sited = versions.filter_map(OnceLock::get).filter(|version| !version.places.is_empty());
+            let sited = versions
+                .filter_map(OnceLock::get)
+                .filter(|version| version.number != 0 || !version.places.is_empty());
             sited.map(move |version| version.place_of_code(function))
         });
         let blocks = self.probed.get().into_iter().flat_map(|probed| probed.blocks.all());

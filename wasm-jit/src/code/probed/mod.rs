@@ -4,7 +4,7 @@
 //! 1. The first probe at a place that has no site compiles a *version* of the function with sites
 //!    in front of the instructions that were asked for so far ([`version`]). Versions of a function
 //!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
-//!    one has sites everywhere.
+//!    one of a kind has sites everywhere.
 //! 2. The first activation in a function makes its last version the *current* one. A jump at the
 //!    original's entry leads its calls there. Each frame moves at its next transfer point (a loop's
 //!    label, or a call's return), where all other versions have a trap. The handler of SIGILL looks
@@ -12,6 +12,9 @@
 //! 3. Switching a probe is one store of its site in each version: NOP, or JMP to the site's stub
 //!    ([`switch`]). The active probes of a site are a list, and so is their stub ([`stubs`]).
 //! 4. When the function has no probe left, its original becomes the current version again.
+//!
+//! Where a function has many counters, its versions count by themselves ([`counting`]), and have
+//! sites for other probes only.
 //!
 //! An original has sites if the engine's settings say so; their stubs are made when its function is
 //! first probed ([`original`]).
@@ -32,12 +35,13 @@
 //! changes the stub in which it is.
 //!
 //! # Memory
-//! Versions and stubs are freed with the image. Their memory is bounded: for each function three
-//! times its code with sites and counters' stubs, and for each image a limit for the stubs of
+//! Versions and stubs are freed with the image. Their memory is bounded: for each function six
+//! times its code with sites and counters' stubs, or increments, and for each image a limit for the stubs of
 //! lists.
 
 mod blocks;
 pub(crate) mod counters;
+pub(crate) mod counting;
 pub(crate) mod ids;
 mod listed;
 mod original;
@@ -51,19 +55,24 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{CompiledFunction, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP};
+use wasm_jit_codegen::{
+    CompiledFunction, Counting, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP,
+};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
+use counting::{Choice, RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
 use version::{Found, Seen, SitePlace};
 
-/// Versions of a function, the original counted.
-const VERSIONS: usize = 4;
+/// Versions of a function: the original, [`VERSIONS_OF_A_KIND`] with sites, and as many that count.
+const VERSIONS: usize = 1 + 2 * VERSIONS_OF_A_KIND;
+/// The last one has sites everywhere.
+const VERSIONS_OF_A_KIND: usize = 3;
 
 /// The patches are inside aligned quadwords, whatever the processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
@@ -85,7 +94,7 @@ pub(crate) enum MakeError {
 #[derive(Debug, Default)]
 struct Function {
     /// The original first.
-    versions: [OnceLock<Version>; VERSIONS],
+    versions: [OnceLock<Box<Version>>; VERSIONS],
     current: AtomicUsize,
 }
 
@@ -101,7 +110,13 @@ impl Function {
 struct FunctionState {
     sites: BTreeMap<u32, Site>,
     probes: usize,
+    /// Those that count how often control comes to their place.
+    counters: usize,
     active: usize,
+    /// Whether versions that are made count by themselves.
+    is_counting: bool,
+    /// Known since the first version that counts.
+    runs: Option<RunCells>,
     /// Versions with traps at their transfer points.
     trapped: [bool; VERSIONS],
     /// What stands at the original's entry, and what stood there at first.
@@ -148,10 +163,10 @@ struct ProbeState {
     /// The number of the instance for which it is, if not for all.
     instance: Option<u64>,
     active: bool,
-    /// What the counter showed when the probe went on.
-    base: u64,
-    /// What was counted until the probe went off.
-    counted: u64,
+    /// Its first count.
+    tally: Tally,
+    /// The other counts of a choice.
+    tallies: Box<[Tally]>,
 }
 
 #[derive(Debug, Default)]
@@ -419,7 +434,14 @@ impl CodeImage {
         let sited = self.sited_at(pc).filter(|(block, _)| block.version != 0);
         let Some((_, version)) = sited else { return self.positions(function) };
         let mut positions = Positions::default();
-        let (_, again) = self.compile_again(function, &version.sites, &mut positions)?;
+        if let Some(runs) = &version.runs {
+            // The increment at the entry is no instruction's.
+            let body = self.function(function).wasm_start;
+            let own = runs.positions.iter().filter(|position| position.wasm != body);
+            let entry = version.entry;
+            return Ok(own.map(|at| Position { code: at.code - entry, ..*at }).collect());
+        }
+        let (_, again) = self.compile_again(function, (&version.sites, None), &mut positions)?;
         let is_same =
             (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
@@ -444,7 +466,8 @@ impl CodeImage {
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
-        self.counters.enable(8 * code as usize).map_err(MakeError::Counters)?;
+        // Site, run and choices: less than three counters for each byte.
+        self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();
         if changes.text.is_none() {
@@ -470,35 +493,42 @@ impl CodeImage {
             }
             let values = values.get_mut(&request.position).into_iter().flatten();
             let found: Vec<_> = values.take(request.what.wanted().count()).collect();
-            request.what.with_values(found, request.instance)
+            request.what.with_values(found, request.instance, || self.choice(index, request.position))
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
             requests.iter().map(|request| Ok((request, what(request)?))).collect();
-        let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
+        let mut places: BTreeMap<u32, Needs> = BTreeMap::new();
         for (request, what) in made.iter().flatten() {
-            *positions.entry(request.position).or_default() |= matches!(what, What::Call(_));
+            places.entry(request.position).or_default().add(what);
         }
-        if !positions.is_empty() {
+        if !places.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
             let function = slot.get_or_init(Box::default);
             if function.versions[0].get().is_none() {
                 self.prepare_original(index, function, (&compiled, &seen), changes)?;
             }
-            self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
+            let state = changes.functions.or_default(index);
+            let counters = made.iter().flatten().filter(|(_, what)| *what == What::Count).count();
+            let is_chosen = places.values().any(|needs| needs.choice.is_some());
+            let limit = self.module.settings.counter_stubs as usize;
+            state.is_counting |= is_chosen || state.counters + counters > limit;
+            self.lay_out(index, function, &places, (&compiled, &seen), changes)?;
         }
         let mut add = |made: Result<(&Request, What), NoProbe>| {
             let (&Request { position, instance, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
                 changes.site(index, position).state = Some(*state);
             }
-            changes.state(index).probes += 1;
-            let (active, base, counted) = (false, 0, 0);
-            if what == What::Count
-                && let Some(instance) = instance
-            {
-                self.counters.watch(instance, changes.site(index, position).cell);
+            let state = changes.state(index);
+            state.probes += 1;
+            state.counters += usize::from(what == What::Count);
+            if let Some(instance) = instance {
+                let cells = state.counts(position, &what).flatten().flatten();
+                cells.for_each(|cell| self.counters.watch(instance, cell));
             }
-            let probe = ProbeState { function: index, position, what, instance, active, base, counted };
+            let tallies = vec![Tally::default(); what.counts().saturating_sub(1)].into();
+            let (active, tally) = (false, Tally::default());
+            let probe = ProbeState { function: index, position, what, instance, active, tally, tallies };
             let number = changes.free.pop().unwrap_or(changes.probes.len());
             if number == changes.probes.len() {
                 changes.probes.push(None);
@@ -509,72 +539,165 @@ impl CodeImage {
         Ok(made.into_iter().map(&mut add).collect())
     }
 
-    /// Makes a version that has these sites, settled where that is said, unless the last one has
-    /// them.
+    /// Makes a version that has what these places need, unless the last one has it.
     fn lay_out(
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        positions: &BTreeMap<u32, bool>,
+        places: &BTreeMap<u32, Needs>,
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
-        let count = function.made();
-        let last = function.versions[count - 1].get().expect("the last that there is");
-        let has = |(position, settled): (&u32, &bool)| {
-            last.place(*position).is_some_and(|place| !settled || place.settled)
+        let number = function.made();
+        let last = function.versions[number - 1].get().expect("the last that there is");
+        let Changes { functions, probes, text, arenas, .. } = changes;
+        let state = functions.or_default(index);
+        self.add_sites(
+            state,
+            function,
+            places.iter().map(|(position, needs)| (*position, *needs)),
+            original.1,
+        );
+        let is_counting = state.is_counting;
+        let has = |(position, needs): (&u32, &Needs)| {
+            let is_settled = |place: &SitePlace| !needs.settled || place.settled;
+            let has_choice = || last.runs.as_ref().is_some_and(|runs| runs.counts_choice(*position));
+            (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
+                && (!needs.cells() || has_choice())
         };
-        if positions.iter().all(has) {
+        if last.runs.is_some() == is_counting && places.iter().all(has) {
             return Ok(());
         }
-        let state = changes.functions.or_default(index);
         if state.entry.is_none() {
             let original = function.versions[0].get().expect("made before");
-            let text = changes.text.as_ref().expect("resolved before");
+            let text = text.as_ref().expect("resolved before");
             // SAFETY: in the image's code.
             let first = unsafe { text.read(original.entry as usize, ENTRY_LENGTH as usize) };
             state.entry = Some([first, first]);
         }
-        let sites = if count == VERSIONS - 1 {
+        let made = function.versions.iter().skip(1).filter_map(OnceLock::get);
+        let is_last =
+            made.filter(|made| made.runs.is_some() == is_counting).count() == VERSIONS_OF_A_KIND - 1;
+        let mut used = places.clone();
+        if state.probes > 0 {
+            for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
+                used.entry(probe.position).or_default().add(&probe.what);
+            }
+        }
+        if is_last {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
             let all = reachable.map(|(_, position, _)| *position).chain([self.function(index).wasm_start]);
-            self.add_counters(state, all);
+            for position in all {
+                let choice = if is_counting { self.choice(index, position) } else { None };
+                used.entry(position).or_default().choice = choice;
+            }
+            let all = used.iter().map(|(position, needs)| (*position, *needs));
+            self.add_sites(state, function, all, original.1);
+        }
+        let sites = if is_last {
             Sites::All { settled: true }
         } else {
-            let mut used = positions.clone();
-            for probe in changes.probes.iter().flatten().filter(|probe| probe.function == index) {
-                *used.entry(probe.position).or_default() |= matches!(probe.what, What::Call(_));
-            }
-            self.add_counters(state, used.keys().copied());
-            let settled = used.iter().filter(|(_, settled)| **settled);
+            let sites = || used.iter().filter(|(_, needs)| needs.site(is_counting));
+            let settled = sites().filter(|(_, needs)| needs.settled);
             Sites::At {
                 settled: settled.map(|(position, _)| *position).collect(),
-                positions: used.keys().copied().collect(),
+                positions: sites().map(|(position, _)| *position).collect(),
             }
         };
-        let memory = (&mut changes.arenas, &self.probed().blocks);
-        let version = Version::with_sites(self, (index, count), sites, original, &state.sites, memory)?;
+        let counting = is_counting.then(|| {
+            let choices =
+                used.keys().filter_map(|position| Some((*position, state.sites[position].choices?)));
+            let first_cell = state.runs.as_ref().map_or_else(|| self.counters.next(), RunCells::first);
+            Counting { first_cell, choices: choices.collect() }
+        });
+        let memory = (arenas, &self.probed().blocks);
+        let sites = (sites, counting);
+        let version = Version::with_sites(self, (index, number), sites, original, &state.sites, memory)?;
+        if let Some(runs) = &version.runs
+            && state.runs.is_none()
+        {
+            let runs = state.runs.insert(runs.cells());
+            self.counters.add(runs.count());
+            let state = &*state;
+            for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
+                let Some(instance) = probe.instance else { continue };
+                // What is new among its cells.
+                let [_, run] = state.cells(probe.position);
+                if probe.what == What::Count {
+                    run.iter().for_each(|cell| self.counters.watch(instance, *cell));
+                }
+            }
+        }
         // Nothing finds a version before it is complete, so its block comes before those of stubs.
         self.probed().blocks.push(version.block(index));
         if let Err(error) = changes.equip(self, index, &version) {
             let state = changes.state(index);
-            state.sites.values_mut().for_each(|site| site.forget_stubs(count));
+            state.sites.values_mut().for_each(|site| site.forget_stubs(number));
             return Err(error);
         }
         let place = version.place_of_code(index);
-        let _ = function.versions[count].set(version);
+        let _ = function.versions[number].set(Box::new(version));
         self.shown.version_made(&place);
         if function.current.load(Ordering::Relaxed) != 0 {
-            changes.change_version(index, function, count)?;
+            changes.change_version(index, function, number)?;
         }
         Ok(())
     }
 
-    fn add_counters(&self, state: &mut FunctionState, positions: impl Iterator<Item = u32>) {
-        for position in positions {
-            let new = || Site { cell: self.counters.add(), ..Site::default() };
-            state.sites.entry(position).or_insert_with(new);
+    /// Makes these places sites, unless they are.
+    fn add_sites(
+        &self,
+        state: &mut FunctionState,
+        function: &Function,
+        places: impl Iterator<Item = (u32, Needs)>,
+        original: &Seen,
+    ) {
+        for (position, Needs { choice, .. }) in places {
+            let site = state.sites.entry(position).or_insert_with(|| {
+                let cell = self.counters.add(1);
+                let versions = function.versions.iter().filter_map(OnceLock::get);
+                let counting = versions.filter_map(|version| version.runs.as_ref());
+                counting.for_each(|runs| runs.add_site(position, cell));
+                Site { cell, ..Site::default() }
+            });
+            let Some(choice) = choice else { continue };
+            site.next = original.next(position);
+            if choice.cells() > 0 {
+                site.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
+            }
         }
+    }
+}
+
+/// What the probes of a place need of a version.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    counter: bool,
+    /// A site, also in a version that counts.
+    site: bool,
+    /// A settled one.
+    settled: bool,
+    choice: Option<Choice>,
+}
+
+impl Needs {
+    fn add(&mut self, what: &What) {
+        match what {
+            What::Nothing => self.site = true,
+            What::Count => self.counter = true,
+            What::CountChoice(choice) => self.choice = Some(*choice),
+            What::Call(_) => (self.site, self.settled) = (true, true),
+        }
+    }
+
+    /// Whether there must be a site.
+    fn site(&self, is_counting: bool) -> bool {
+        self.site || (self.counter && !is_counting)
+    }
+
+    /// Whether there must be cells of the instruction.
+    fn cells(&self) -> bool {
+        self.choice.is_some_and(|choice| choice.cells() > 0)
     }
 }
 

@@ -10,7 +10,7 @@ use wasm_jit_codegen::CompiledFunction;
 
 use super::blocks::{ALIGNMENT, Block};
 use super::version::{CounterStubs, Seen};
-use super::{Changes, Function, MakeError, Version};
+use super::{Changes, Function, MakeError, Needs, Version};
 use crate::code::CodeImage;
 
 impl CodeImage {
@@ -27,11 +27,12 @@ impl CodeImage {
     ) -> Result<(), MakeError> {
         let mut original = Version::original(self, index, compiled, seen);
         if seen.sites.is_empty() {
-            let _ = function.versions[0].set(original);
+            let _ = function.versions[0].set(Box::new(original));
             return Ok(());
         }
         let state = changes.functions.or_default(index);
-        self.add_counters(state, seen.sites.iter().map(|(site, _)| site.wasm));
+        let places = seen.sites.iter().map(|(site, _)| (site.wasm, Needs::default()));
+        self.add_sites(state, function, places, seen);
         let mut code = Vec::new();
         let stubs = CounterStubs::append(self, (index, &original.sites), seen, &state.sites, &mut code);
         let arena = changes.arenas.with_room(self, &self.probed().blocks, code.len())?;
@@ -41,7 +42,7 @@ impl CodeImage {
         arena.append(&code, ALIGNMENT)?;
         original.stubs_end = offset.wrapping_add(code.len() as u32);
         let place = original.place_of_code(index);
-        let _ = function.versions[0].set(original);
+        let _ = function.versions[0].set(Box::new(original));
         let end = start + code.len();
         self.probed().blocks.push(Block { start, end, function: index, version: 0, stub: None });
         self.shown.version_made(&place);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{Callee, NoValue, Ty, Value, Wanted};
 
+use super::counting::Choice;
 use super::stubs::{Call, What};
 use super::version::Found;
 
@@ -21,6 +22,7 @@ pub(crate) struct Request {
 pub(crate) enum RequestedKind {
     Nothing,
     Count,
+    CountChoice,
     Call { callee: Callee, arguments: Vec<Argument> },
 }
 
@@ -47,14 +49,21 @@ impl RequestedKind {
     }
 
     /// What a probe does whose values were found, in order.
+    ///
+    /// # Errors
+    /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`].
     pub(super) fn with_values<'a>(
         &self,
         found: impl IntoIterator<Item = &'a Result<Found, NoValue>>,
         instance: Option<u64>,
+        choice: impl FnOnce() -> Option<Choice>,
     ) -> Result<What, NoProbe> {
         let mut found = found.into_iter();
-        let Self::Call { callee, arguments } = self else {
-            return Ok(if matches!(self, Self::Count) { What::Count } else { What::Nothing });
+        let (callee, arguments) = match self {
+            Self::Nothing => return Ok(What::Nothing),
+            Self::Count => return Ok(What::Count),
+            Self::CountChoice => return choice().map(What::CountChoice).ok_or(NoProbe::NoChoice),
+            Self::Call { callee, arguments } => (callee, arguments),
         };
         let value = |(number, argument): (usize, &Argument)| {
             let (wanted, plus) = match argument {
@@ -84,6 +93,8 @@ pub(crate) enum NoProbe {
     NoInstruction,
     /// No control comes there.
     Unreachable,
+    /// The instruction does not choose.
+    NoChoice,
     /// A value cannot be had.
     NoValue(Wanted, NoValue),
     /// The operand for this argument has another type than the parameter, or is a reference.

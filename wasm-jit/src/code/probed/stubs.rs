@@ -16,6 +16,7 @@ use wasm_jit_codegen::{Action, Callee, SITE_LENGTH, SiteState, Value, list_stub}
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::counting::Choice;
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
@@ -37,7 +38,20 @@ pub(crate) struct Call {
 pub(crate) enum What {
     Nothing,
     Count,
+    /// Counts how an instruction chooses, which only counting versions do.
+    CountChoice(Choice),
     Call(Arc<Call>),
+}
+
+impl What {
+    /// How many counts it has.
+    pub(super) fn counts(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Call(_) => 0,
+            Self::Count => 1,
+            Self::CountChoice(choice) => choice.counts(),
+        }
+    }
 }
 
 /// What a site does.
@@ -63,7 +77,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// What is left of it in a version whose site has no values.
+    /// What is left of it in a version whose site has no values; in one that counts, nothing.
     pub(super) fn without_calls(&self) -> Form {
         if self.items.contains(&What::Count) { Form::Count } else { Form::Off }
     }
@@ -78,6 +92,10 @@ pub(super) struct Site {
     pub active: Vec<usize>,
     /// The state at the site; known once there is a probe that calls a function.
     pub state: Option<SiteState>,
+    /// The next instruction, if it can be reached; known once choices are counted.
+    pub next: Option<u32>,
+    /// The first cell of the instruction's choices, if it needs some.
+    pub choices: Option<u32>,
     pub lists: Vec<List>,
     pub numbers: HashMap<Arc<[What]>, u32>,
 }
@@ -87,9 +105,9 @@ impl Site {
     pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What> + Clone) -> Form {
         let (mut calls, mut counts, mut is_empty) = (false, false, true);
         for what in active.clone() {
-            is_empty = false;
+            is_empty &= matches!(what, What::CountChoice(_));
             match what {
-                What::Nothing => {}
+                What::Nothing | What::CountChoice(_) => {}
                 What::Count => counts = true,
                 What::Call(_) => calls = true,
             }
@@ -101,7 +119,7 @@ impl Site {
             (_, true, _) => {
                 let mut has_counter = false;
                 let is_item = |what: &&What| match what {
-                    What::Nothing => false,
+                    What::Nothing | What::CountChoice(_) => false,
                     What::Count => !std::mem::replace(&mut has_counter, true),
                     What::Call(_) => true,
                 };
@@ -179,8 +197,8 @@ pub(super) fn make_stub(
     let at = version.at(place.code);
     let cell = 8 * site.cell as i32;
     let actions = items.iter().filter_map(|item| match item {
-        What::Nothing => None,
-        What::Count => Some(Action::Count { cell }),
+        What::Nothing | What::CountChoice(_) => None,
+        What::Count => version.runs.is_none().then_some(Action::Count { cell }),
         What::Call(call) => {
             let Call { callee, arguments, instance } = &**call;
             Some(Action::Call { callee, arguments, instance: *instance })

@@ -1,12 +1,13 @@
 //! Switching probes on and off, and reading their counts.
 //!
-//! Probes of one place share a counter, which counts while one of them is on. The count of a probe
-//! is the difference of the counter while the probe was on.
+//! Probes of one place share its counters, which count while one of them is on, or always. The count
+//! of a probe is their difference while the probe was on ([`counting`](super::counting)).
 
 use std::sync::Arc;
 
 use wasm_jit_codegen::Callee;
 
+use super::counting::Tally;
 use super::stubs::{Call, What};
 use super::{Changes, MakeError, ProbeState};
 use crate::code::CodeImage;
@@ -59,14 +60,14 @@ impl CodeImage {
     }
 
     fn activate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
+        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if active {
             return Ok(());
         }
         let function = self.probed().function(self, index).expect("the function is probed");
         changes.site(index, position).active.push(number);
         let last = function.made() - 1;
-        let before = self.counters.read(changes.site(index, position).cell, instance);
+        changes.tally(&self.counters, number, Tally::begin);
         let on = changes.apply(self, (index, position), function, true);
         let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
@@ -75,8 +76,7 @@ impl CodeImage {
             return on;
         }
         changes.state(index).active += 1;
-        let probe = changes.probe(number);
-        (probe.active, probe.base) = (true, before);
+        changes.probe(number).active = true;
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl CodeImage {
     }
 
     fn deactivate(self: &Arc<Self>, changes: &mut Changes, number: usize) -> Result<(), MakeError> {
-        let &mut ProbeState { function: index, position, instance, active, .. } = changes.probe(number);
+        let &mut ProbeState { function: index, position, active, .. } = changes.probe(number);
         if !active {
             return Ok(());
         }
@@ -111,25 +111,20 @@ impl CodeImage {
             return Err(error);
         }
         changes.state(index).active -= 1;
-        let total = self.counters.read(changes.site(index, position).cell, instance);
-        let probe = changes.probe(number);
-        probe.active = false;
-        if probe.what == What::Count {
-            probe.counted = probe.counted.wrapping_add(total.wrapping_sub(probe.base));
-        }
+        changes.tally(&self.counters, number, Tally::end);
+        changes.probe(number).active = false;
         Ok(())
     }
 
-    /// What a probe has counted.
-    pub(crate) fn probe_count(&self, number: usize) -> u64 {
+    /// What a probe has counted: one count, or for a choice, one for each way to go on.
+    pub(crate) fn probe_counts(&self, number: usize, mut show: impl FnMut(u64)) {
         let changes = &mut *self.changes();
-        let &mut ProbeState { function, position, ref what, instance, active, base, counted } =
-            changes.probe(number);
-        if !(*what == What::Count && active) {
-            return counted;
+        if changes.probe(number).active {
+            return changes.tally(&self.counters, number, |tally, total| show(tally.read(total)));
         }
-        let total = self.counters.read(changes.site(function, position).cell, instance);
-        counted.wrapping_add(total.wrapping_sub(base))
+        let probe = changes.probe(number);
+        let tallies = std::iter::once(&probe.tally).chain(&probe.tallies).take(probe.what.counts());
+        tallies.for_each(|tally| show(tally.counted()));
     }
 
     /// Removes a probe. A function without any returns to its original.
@@ -144,14 +139,13 @@ impl CodeImage {
         }
         let Some(probe) = changes.probes[number].take() else { return };
         changes.free.push(number);
-        if probe.what == What::Count
-            && let Some(instance) = probe.instance
-        {
-            let cell = changes.site(probe.function, probe.position).cell;
-            self.counters.unwatch(instance, cell);
-        }
         let state = changes.state(probe.function);
+        if let Some(instance) = probe.instance {
+            let cells = state.counts(probe.position, &probe.what).flatten().flatten();
+            cells.for_each(|cell| self.counters.unwatch(instance, cell));
+        }
         state.probes -= 1;
+        state.counters -= usize::from(probe.what == What::Count);
         if state.probes == 0 {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
             let _ = changes.change_version(probe.function, function, 0);

@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, CounterStub, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF,
-    SiteState, Sites, State, Ty, Value, Wanted, counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, CounterStub, Counting, Limit, NoValue, Observer, Position, Run,
+    SITE_LENGTH, SITE_OFF, SiteState, Sites, State, Ty, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
 use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::counting::Runs;
 use super::stubs::{Form, Site};
 use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
@@ -35,6 +36,12 @@ pub(super) struct Seen {
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
     pub found: BTreeMap<u32, (SiteState, Vec<Result<Found, NoValue>>)>,
+    /// In a counting version.
+    pub runs: Vec<Run>,
+    /// Code of instructions outside of the main sequence.
+    pub more: Vec<Position>,
+    /// The instructions that do the load of the previous one.
+    pub pending: Vec<u32>,
 }
 
 /// A value at a site.
@@ -45,12 +52,25 @@ pub(super) struct Found {
     pub operand: Option<Ty>,
 }
 
+impl Seen {
+    /// The instruction after another one, if it can be reached.
+    pub(super) fn next(&self, position: u32) -> Option<u32> {
+        let after = self.instructions.partition_point(|(_, at, _)| *at <= position);
+        self.instructions.get(after).filter(|(.., reachable)| *reachable).map(|(_, next, _)| *next)
+    }
+}
+
 impl Observer for Seen {
     fn instruction(&mut self, position: Position, state: &State<'_>) {
         self.instructions.push((position.code, position.wasm, state.is_reachable()));
+        if state.has_pending_load() {
+            self.pending.push(position.wasm);
+        }
     }
 
-    fn more_code(&mut self, _: Position) {}
+    fn more_code(&mut self, position: Position) {
+        self.more.push(position);
+    }
 
     fn site(&mut self, site: Position, state: &State<'_>) {
         self.sites.push((site, state.at_site()));
@@ -71,6 +91,10 @@ impl Observer for Seen {
 
     fn transfer(&mut self, code: u32) {
         self.points.push(code);
+    }
+
+    fn run(&mut self, run: Run) {
+        self.runs.push(run);
     }
 }
 
@@ -148,6 +172,7 @@ impl Version {
         let at = self.at(place.code);
         match form {
             Form::Off => SitePlace::off(),
+            Form::Count if self.runs.is_some() => SitePlace::off(),
             Form::Empty => jump(at, self.stub_address(place.back)),
             Form::Count => jump(at, self.stub_address(place.stub)),
             Form::List(list) => match site.lists[list as usize].stubs[self.number] {
@@ -174,6 +199,8 @@ pub(crate) struct Version {
     pub frame_size: u32,
     /// The sites with which it was compiled.
     pub(super) sites: Sites,
+    /// In a counting version.
+    pub(super) runs: Option<Box<Runs>>,
     /// Transfer points, in ascending order.
     pub(super) points: Box<[u32]>,
     /// For each transfer point, where a frame of the original continues; the original has none.
@@ -212,6 +239,7 @@ impl Version {
             stubs_end: first.end,
             frame_size: first.frame_size,
             sites: image.module.settings.sites.into(),
+            runs: None,
             first_bytes: points.iter().map(byte).collect(),
             points,
             landings: Box::default(),
@@ -226,13 +254,13 @@ impl Version {
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
         (function, number): (u32, usize),
-        sites: Sites,
+        (sites, counting): (Sites, Option<Counting>),
         original: (&CompiledFunction, &Seen),
         site: &BTreeMap<u32, Site>,
         (arenas, blocks): (&mut Arenas, &Blocks),
     ) -> Result<Self, MakeError> {
         let mut seen = Seen::default();
-        let (chunk, compiled) = image.compile_again(function, &sites, &mut seen)?;
+        let (chunk, compiled) = image.compile_again(function, (&sites, counting.as_ref()), &mut seen)?;
         if !are_alike(original, (&compiled, &seen)) {
             return Err(ObserveError::Differs { function }.into());
         }
@@ -252,6 +280,7 @@ impl Version {
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
+        let runs = counting.map(|counting| Box::new(Runs::new(counting, &mut seen, site)));
         Ok(Self {
             number,
             base,
@@ -261,9 +290,10 @@ impl Version {
             stubs_end: code.len() as u32,
             frame_size: compiled.frame_size,
             first_bytes: seen.points.iter().map(|point| code[*point as usize]).collect(),
-            landings: landings(original.1, &seen),
+            landings: landings(original.1, &seen, runs.as_deref()),
             points: seen.points.into(),
             sites,
+            runs,
             places,
             regions: regions.into(),
             catches: catches.into(),
@@ -340,11 +370,15 @@ fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bo
 }
 
 /// See [`Version::landings`].
-fn landings(original: &Seen, sited: &Seen) -> Box<[u32]> {
+fn landings(original: &Seen, sited: &Seen, runs: Option<&Runs>) -> Box<[u32]> {
     let landing = |(from, to): (&u32, &u32)| {
         let after = original.instructions.partition_point(|(code, ..)| code <= from);
         match after.checked_sub(1).filter(|last| original.instructions[*last].0 == *from) {
-            Some(last) => sited.instructions[last].0.max(*to),
+            Some(last) => {
+                let (code, position, _) = sited.instructions[last];
+                // It has executed nothing of the run of the last one: its label is here.
+                runs.map_or(code, |runs| runs.start_of(position)).max(*to)
+            }
             None => *to,
         }
     };

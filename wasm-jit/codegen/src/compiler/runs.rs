@@ -1,0 +1,181 @@
+//! Counting versions: code that counts its instructions itself.
+//!
+//! A *run* is a sequence of instructions that are executed one after the other: it ends with a
+//! branch or a call, and in front of a label. At its start, before anything of its first
+//! instruction, the code adds 1 to the run's cell; there are no jumps, and no other instruction
+//! counts. So each instruction of a run has been executed as often as its run was begun, except for
+//! those after an instruction that trapped or was interrupted, which the runtime subtracts: it is
+//! shown from which code position on a run has been counted ([`Observer::run`]).
+//!
+//! ```text
+//! mov r11, [r14 + COUNTERS]
+//! add qword [r11 + cell], 1       or as in a stub, where flags are needed (`stub.rs`)
+//! ```
+//!
+//! A call ends its run, so the frames of callers are never in the middle of one; every transfer
+//! point is followed by the start of a run, so frames that come from other versions are not either.
+//!
+//! Counting changes no decision of the compiler: as for sites, frames are the same as in all other
+//! versions of the function.
+//!
+//! How often a `br_if` was not taken is the count of the run after it; the same is true of the
+//! first part of an `if`. If a loop follows, a run without instructions precedes its label. Targets
+//! of a `br_table` and operands of a `select` have cells of their own, for instructions that
+//! [`Counting`] names.
+
+use wasmparser::Operator;
+
+use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
+use super::function::FunctionCompiler;
+use super::observe::State;
+use super::sites::is_control;
+use super::state::Flag;
+use super::stub::increment;
+use crate::asm::{Alu, Cond, Mem, Reg, Size};
+use crate::vmctx::COUNTERS;
+
+#[cfg(doc)]
+use super::Observer;
+
+/// How much counting one instruction may add to the code.
+pub(super) const MAX_BYTES: u32 = 96;
+
+/// What a counting version counts, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counting {
+    /// The cell of the first run, among the instance's counters; those of the others follow.
+    pub first_cell: u32,
+    /// Instructions that choose, each a `br_table` or a `select`, by their offsets in the module in
+    /// ascending order: and the cell of the first choice. For a `br_table`, this is the target of
+    /// index 0; the last one is the default. For a `select`, it is that of a condition of 0.
+    pub choices: Box<[(u32, u32)]>,
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The offset of its first instruction in the module. It is that of the following loop for a
+    /// run without instructions; that of the body for the run which begins at the entry.
+    pub wasm: u32,
+    /// Where it begins.
+    pub code: u32,
+    /// Once a thread is here, the run has been counted.
+    pub counted: u32,
+}
+
+/// The compilation of a counting version.
+#[derive(Debug)]
+pub(super) struct RunState<'a> {
+    counting: &'a Counting,
+    /// The number of the next run.
+    next: u32,
+    /// Whether the next instruction begins a run.
+    is_over: bool,
+    /// Whether a run was ended by an instruction that may go on after it.
+    after_condition: bool,
+}
+
+impl<'a> RunState<'a> {
+    pub(super) fn new(counting: &'a Counting) -> Self {
+        Self { counting, next: 0, is_over: true, after_condition: false }
+    }
+}
+
+/// Whether the instruction after this one begins a run, whatever they are. It also does after a
+/// label and after a call: see [`FunctionCompiler::end_run`].
+fn ends_run(operator: &Operator<'_>) -> bool {
+    let continues = matches!(operator, Operator::Block { .. } | Operator::Loop { .. } | Operator::End);
+    is_control(operator) && !continues
+}
+
+impl FunctionCompiler<'_> {
+    /// The next instruction begins a run: control may come here without having executed the
+    /// instructions in front of it.
+    pub(super) fn end_run(&mut self) {
+        if let Some(runs) = &mut self.runs {
+            runs.is_over = true;
+        }
+    }
+
+    /// Ends a run after an operator that is its last.
+    pub(super) fn end_run_after(&mut self, operator: &Operator<'_>) {
+        if let Some(runs) = &mut self.runs {
+            runs.is_over |= ends_run(operator);
+            runs.after_condition = matches!(operator, Operator::BrIf { .. } | Operator::If { .. });
+        }
+    }
+
+    /// Begins the run in front of a loop's label, if there has to be one.
+    pub(super) fn begin_run_before_loop(&mut self) {
+        if self.runs.as_ref().is_some_and(|runs| runs.after_condition) {
+            self.begin_run(self.position);
+        }
+    }
+
+    /// Begins a run in front of an instruction, or at the entry, if the last one has ended.
+    pub(super) fn begin_run(&mut self, position: u32) {
+        let Some(runs) = &mut self.runs else { return };
+        if !std::mem::replace(&mut runs.is_over, false) {
+            return;
+        }
+        let cell = 8 * (runs.counting.first_cell + runs.next) as i32;
+        runs.next += 1;
+        let state = State::of(self).at_site();
+        debug_assert!(state.pending.is_empty(), "no load is pending after a branch, a call or a label");
+        let code = self.asm.offset();
+        let counted = increment(&mut self.asm, cell, state.needs_flags);
+        self.flags_hold_since(code);
+        self.show_run(Run { wasm: position, code, counted });
+    }
+
+    /// The first cell of the choices of the current instruction, if they are counted.
+    fn choices(&self) -> Option<u32> {
+        let choices = &self.runs.as_ref()?.counting.choices;
+        let at = choices.binary_search_by_key(&self.position, |(wasm, _)| *wasm).ok()?;
+        Some(choices[at].1)
+    }
+
+    /// Counts the target of a `br_table` with this many targets, if that is asked for: the default
+    /// is the last one. Changes `free` and the flags.
+    pub(super) fn count_target(&mut self, index: Reg, targets: usize, free: Reg) {
+        let Some(cell) = self.choices() else { return };
+        self.asm.mov_imm(free, targets as u64);
+        self.asm.alu(Alu::Cmp, false, index, free);
+        self.asm.cmov(Cond::Below, false, free, index);
+        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+        self.asm.alu_imm(Alu::Add, true, Mem::indexed(SCRATCH, free, 3, 8 * cell as i32), 1);
+    }
+
+    /// Counts a choice that is known, if that is asked for. Preserves the flags.
+    pub(super) fn count_known(&mut self, choice: u32) {
+        let Some(cell) = self.choices() else { return };
+        let before = self.asm.offset();
+        increment(&mut self.asm, 8 * (cell + choice) as i32, true);
+        self.flags_hold_since(before);
+    }
+
+    /// Counts the condition of a `select`, which is in the flags, if that is asked for. Preserves
+    /// the flags, and all registers but the scratch registers.
+    pub(super) fn count_condition(&mut self, flag: Flag) {
+        let Some(cell) = self.choices() else { return };
+        let (cond, unordered) = match flag {
+            Flag::Int(cond) => (cond, None),
+            Flag::NonZero => (Cond::NotEqual, None),
+            Flag::FloatEqual => (Cond::Equal, Some(0)),
+            Flag::FloatNotEqual => (Cond::NotEqual, Some(1)),
+        };
+        self.asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
+        self.asm.setcc(cond, Reg::RAX);
+        self.asm.movzx(Size::B1, Reg::RAX, Reg::RAX);
+        if let Some(choice) = unordered {
+            self.asm.mov_imm(SCRATCH, choice);
+            self.asm.cmov(Cond::Parity, false, Reg::RAX, SCRATCH);
+        }
+        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+        self.asm.lea(true, SCRATCH, Mem::indexed(SCRATCH, Reg::RAX, 3, 8 * cell as i32));
+        self.asm.mov(true, Reg::RAX, Mem::base(SCRATCH, 0));
+        self.asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
+        self.asm.mov_store(Size::B8, Mem::base(SCRATCH, 0), Reg::RAX);
+        self.asm.float_to_bits(true, Reg::RAX, FLOAT_SCRATCH);
+    }
+}

@@ -1,0 +1,322 @@
+//! Versions that count by themselves, and the counts of probes.
+//!
+//! A function with more counting probes than [`CodeSettings::counter_stubs`](
+//! wasm_jit_codegen::CodeSettings) gets *counting versions* from then on: each run of instructions
+//! adds 1 to its cell when it begins (`wasm_jit_codegen::Counting`), wherever probes are. Sites are
+//! only where probes do something else. To switch a counter, no code changes.
+//!
+//! # What an instruction has counted
+//! The sum of two cells: that of its site, to which stubs add in versions that do not count; and
+//! that of its run. A run is counted when it begins. If its frame is left in the middle, by a trap
+//! or an interrupt, the thread subtracts 1 from the sites' cells of the instructions that will not
+//! be executed ([`CodeImage::uncount`]). This happens to the innermost frame only, since a call
+//! ends its run.
+//!
+//! All counting versions of a function have the same runs, with the same cells.
+//!
+//! # What a probe has counted
+//! The difference between what its instruction has counted and its *base*, which is recorded when
+//! the probe goes on. If that was in the middle of a run, which ended early, the difference may be
+//! less than 0: then it is 0, and a new base is recorded when the count is read.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use wasm_jit_codegen::{Counting, Position, Run};
+use wasmparser::{BinaryReader, Operator, OperatorsReader};
+
+use super::counters::Counters;
+use super::stubs::{Site, What};
+use super::version::Seen;
+use super::{Changes, FunctionState};
+use crate::code::CodeImage;
+use crate::vmctx::{COUNTERS, VmContext};
+
+/// How an instruction chooses between ways to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Choice {
+    /// `br_if` and `if`: the next instruction is executed, or not.
+    Branch {
+        /// Whether it is if the condition is not 0.
+        then_follows: bool,
+    },
+    /// `select`.
+    Select,
+    /// `br_table`, with so many targets, the default not counted.
+    Table { targets: u32 },
+}
+
+impl Choice {
+    /// How many cells its instruction has for itself.
+    pub(super) fn cells(self) -> u32 {
+        match self {
+            Self::Branch { .. } => 0,
+            Self::Select => 2,
+            Self::Table { targets } => targets + 1,
+        }
+    }
+
+    /// How many counts there are.
+    pub(super) fn counts(self) -> usize {
+        match self {
+            Self::Branch { .. } | Self::Select => 2,
+            Self::Table { targets } => targets as usize + 1,
+        }
+    }
+}
+
+/// The cells of a function's runs.
+#[derive(Debug)]
+pub(super) struct RunCells {
+    first: u32,
+    /// Where each run begins in the module; see [`Run::wasm`].
+    starts: Box<[u32]>,
+}
+
+impl RunCells {
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.starts.len() as u32
+    }
+
+    /// The number of the run that an instruction is in.
+    fn number(&self, position: u32) -> usize {
+        self.starts.partition_point(|start| *start <= position) - 1
+    }
+}
+
+/// The part of a counting version that is about its runs. Code offsets are from its base.
+#[derive(Debug)]
+pub(super) struct Runs {
+    pub counting: Counting,
+    runs: Box<[Run]>,
+    /// Where the code of each place begins, in code order: the entry included, and with code that
+    /// is elsewhere.
+    pub positions: Box<[Position]>,
+    /// The places that can be reached, in order, each with the cell of its site and 1, or 0.
+    places: Box<[(u32, AtomicU32)]>,
+    /// In front of these instructions, a load is pending that belongs to the previous one.
+    pending: Box<[u32]>,
+}
+
+impl Runs {
+    pub(super) fn new(counting: Counting, seen: &mut Seen, sites: &BTreeMap<u32, Site>) -> Self {
+        let runs: Box<[Run]> = std::mem::take(&mut seen.runs).into();
+        let entry = Position { code: runs[0].code, wasm: runs[0].wasm };
+        let instructions = seen.instructions.iter();
+        let code = instructions.clone().map(|(code, wasm, _)| Position { code: *code, wasm: *wasm });
+        let mut positions: Vec<Position> =
+            std::iter::once(entry).chain(code).chain(seen.more.drain(..)).collect();
+        // Stable: of several places at one address, the last one is about to be executed.
+        positions.sort_by_key(|position| position.code);
+        let reachable = instructions.filter(|(.., reachable)| *reachable).map(|(_, wasm, _)| *wasm);
+        let places = std::iter::once(entry.wasm).chain(reachable).map(|wasm| {
+            let cell = sites.get(&wasm).map_or(0, |site| site.cell + 1);
+            (wasm, AtomicU32::new(cell))
+        });
+        Self {
+            places: places.collect(),
+            pending: std::mem::take(&mut seen.pending).into(),
+            positions: positions.into(),
+            counting,
+            runs,
+        }
+    }
+
+    /// Makes the cell of a site known.
+    pub(super) fn add_site(&self, position: u32, cell: u32) {
+        if let Ok(at) = self.places.binary_search_by_key(&position, |(place, _)| *place) {
+            self.places[at].1.store(cell + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a frame of the original continues whose next instruction is this one, and which has
+    /// executed nothing of its run.
+    pub(super) fn start_of(&self, position: u32) -> u32 {
+        let after = self.runs.partition_point(|run| run.wasm <= position);
+        self.runs[after - 1].code
+    }
+
+    /// The cells of the instructions that a thread does not execute which leaves its frame at a
+    /// code offset, or in the stub of an instruction, after having counted their run.
+    fn rest(&self, code: u32, stub: Option<u32>) -> impl Iterator<Item = u32> {
+        let at_instruction = || {
+            let after = self.positions.partition_point(|position| position.code <= code);
+            let position = self.positions[after.checked_sub(1)?].wasm;
+            let run = self.run_of(position)?;
+            // Further code of the instruction follows all runs.
+            (self.runs[run].counted <= code).then_some((position, self.is_pending(position)))
+        };
+        let place = stub.map(|position| (position, false)).or_else(at_instruction);
+        let rest = place.and_then(|(position, is_pending)| {
+            let run = self.run_of(position)?;
+            let end = self.runs.get(run + 1).map_or(u32::MAX, |next| next.wasm);
+            let from = self.places.partition_point(|(place, _)| *place < position + u32::from(!is_pending));
+            let to = self.places.partition_point(|(place, _)| *place < end);
+            self.places.get(from..to)
+        });
+        rest.unwrap_or_default().iter().filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
+    }
+
+    fn run_of(&self, position: u32) -> Option<usize> {
+        self.runs.partition_point(|run| run.wasm <= position).checked_sub(1)
+    }
+
+    fn is_pending(&self, position: u32) -> bool {
+        self.pending.binary_search(&position).is_ok()
+    }
+
+    /// The cells of the runs, which were allocated for the first version that counts.
+    pub(super) fn cells(&self) -> RunCells {
+        RunCells { first: self.counting.first_cell, starts: self.runs.iter().map(|run| run.wasm).collect() }
+    }
+
+    /// Whether a choice is counted.
+    pub(super) fn counts_choice(&self, position: u32) -> bool {
+        self.counting.choices.binary_search_by_key(&position, |(wasm, _)| *wasm).is_ok()
+    }
+}
+
+impl CodeImage {
+    /// How the instruction at a position chooses, if it does.
+    pub(super) fn choice(&self, function: u32, position: u32) -> Option<Choice> {
+        let end = self.function(function).wasm_end as usize;
+        let code = BinaryReader::new(self.bytes.get(position as usize..end)?, position.into());
+        Some(match OperatorsReader::new(code).read().ok()? {
+            Operator::BrIf { .. } => Choice::Branch { then_follows: false },
+            Operator::If { .. } => Choice::Branch { then_follows: true },
+            Operator::Select | Operator::TypedSelect { .. } => Choice::Select,
+            Operator::BrTable { targets } => Choice::Table { targets: targets.len() },
+            _ => return None,
+        })
+    }
+
+    /// How the instruction of a probe chooses, if that is what it counts.
+    pub(crate) fn probe_choice(&self, number: usize) -> Option<Choice> {
+        match self.changes().probe(number).what {
+            What::CountChoice(choice) => Some(choice),
+            _ => None,
+        }
+    }
+
+    /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
+    /// frame at this address.
+    ///
+    /// # Safety
+    /// The address must be in the image's code, or in a stub. If it is in a function's body,
+    /// `context` must be what `r14` was there, and be called on the thread that runs the store.
+    pub(crate) unsafe fn uncount(&self, pc: usize, context: *const VmContext) {
+        let Some((block, version)) = self.sited_at(pc) else { return };
+        let Some(runs) = &version.runs else { return };
+        let stub = block.stub.or_else(|| version.stub_at(pc));
+        for cell in runs.rest(pc.wrapping_sub(version.base) as u32, stub) {
+            // SAFETY: only a function's body has a rest, so the context is that of an instance of
+            // this module, which has counters since there is a version. Nobody else writes them.
+            let cell = unsafe {
+                let counters = context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read();
+                &*counters.add(cell as usize)
+            };
+            cell.store(cell.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A count of a probe.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// What the cells showed when the probe went on.
+    base: u64,
+    /// What was counted until the probe went off.
+    counted: u64,
+}
+
+impl Tally {
+    pub(super) fn begin(&mut self, total: u64) {
+        self.base = total;
+    }
+
+    /// What has been counted while the probe was on, and now is.
+    pub(super) fn read(&mut self, total: u64) -> u64 {
+        let since = total.wrapping_sub(self.base);
+        if (since as i64) < 0 {
+            self.base = total;
+            return self.counted;
+        }
+        self.counted.wrapping_add(since)
+    }
+
+    pub(super) fn end(&mut self, total: u64) {
+        self.counted = self.read(total);
+    }
+
+    pub(super) fn counted(&self) -> u64 {
+        self.counted
+    }
+}
+
+/// The cells whose sum is a count; none is read for a count that is always 0.
+pub(super) type Cells = [Option<u32>; 2];
+
+impl FunctionState {
+    /// The cells of what an instruction has counted.
+    pub(super) fn cells(&self, position: u32) -> Cells {
+        let run = self.runs.as_ref().map(|runs| runs.first + runs.number(position) as u32);
+        [self.sites.get(&position).map(|site| site.cell), run]
+    }
+
+    /// The cells of a count of a choice.
+    fn cells_of_choice(&self, position: u32, choice: Choice, number: usize) -> Cells {
+        let site = &self.sites[&position];
+        match (choice, number) {
+            (Choice::Branch { .. }, 0) => self.cells(position),
+            (Choice::Branch { .. }, _) => {
+                let next = self.runs.as_ref().and_then(|runs| {
+                    let next = runs.number(position) + 1;
+                    // Nothing else leads to the run after a branch, unless what follows the branch
+                    // is never executed.
+                    let follows = runs.starts.get(next).copied() == site.next;
+                    (site.next.is_some() && follows).then_some(runs.first + next as u32)
+                });
+                [next, None]
+            }
+            (Choice::Select | Choice::Table { .. }, _) => {
+                [site.choices.map(|first| first + number as u32), None]
+            }
+        }
+    }
+
+    /// The cells of a count of a probe.
+    pub(super) fn cells_of(&self, position: u32, what: &What, number: usize) -> Cells {
+        match what {
+            What::CountChoice(choice) => self.cells_of_choice(position, *choice, number),
+            _ => self.cells(position),
+        }
+    }
+
+    /// The cells of each count of a probe.
+    pub(super) fn counts(&self, position: u32, what: &What) -> impl Iterator<Item = Cells> {
+        (0..what.counts()).map(move |number| self.cells_of(position, what, number))
+    }
+}
+
+impl Changes {
+    /// Updates the counts of a probe, each with what its cells show.
+    pub(super) fn tally(
+        &mut self,
+        counters: &Counters,
+        number: usize,
+        mut update: impl FnMut(&mut Tally, u64),
+    ) {
+        let probe = self.probes[number].as_mut().expect("its handle is alive");
+        let state = self.functions.get(probe.function).expect("the function is probed");
+        let tallies = std::iter::once(&mut probe.tally).chain(&mut probe.tallies);
+        for (number, tally) in tallies.take(probe.what.counts()).enumerate() {
+            let cells = state.cells_of(probe.position, &probe.what, number);
+            update(tally, counters.read(cells, probe.instance));
+        }
+    }
+}
