@@ -142,7 +142,7 @@ pub enum Place {
 }
 
 /// What a probe does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// Nothing: measures the cost of the mechanism.
@@ -170,7 +170,7 @@ pub enum Scope {
 }
 
 /// A probe that is to be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeSpec {
     /// Where.
     pub location: Location,
@@ -342,7 +342,7 @@ impl Module {
         let mut made: Vec<Option<Result<Probe, ProbeError>>> = Vec::new();
         made.resize_with(specs.len(), || None);
         for (function, numbers) in by_function {
-            let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number]).collect();
+            let chosen: Vec<ProbeSpec> = numbers.iter().map(|number| specs[*number].clone()).collect();
             for (number, probe) in numbers.into_iter().zip(self.probes_in(function, scope, &chosen)) {
                 made[number] = Some(probe);
             }
@@ -434,7 +434,7 @@ impl Module {
         let handles = requests.into_iter().zip(specs).map(|(request, spec)| {
             request?;
             match made.next().expect("one for each request") {
-                Ok(number) => Ok(Probe { image: image.clone(), number, spec: *spec, scope }),
+                Ok(number) => Ok(Probe { image: image.clone(), number, spec: spec.clone(), scope }),
                 Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
             }
         });
@@ -444,8 +444,8 @@ impl Module {
 
 impl Probe {
     /// Where it is, and what it does.
-    pub fn spec(&self) -> ProbeSpec {
-        self.spec
+    pub fn spec(&self) -> &ProbeSpec {
+        &self.spec
     }
 
     /// In which instances it fires.

@@ -24,7 +24,7 @@ fn tens_of_thousands_of_small_modules_can_have_probes() {
     let spec = ProbeSpec { location: Location { function: 0, place: Place::Entry }, kind: Kind::Count };
     let load = |with_probe: bool| {
         let module = Module::from_binary(&engine, &bytes).unwrap();
-        let probe = with_probe.then(|| module.probe(spec).unwrap());
+        let probe = with_probe.then(|| module.probe(spec.clone()).unwrap());
         if let Some(probe) = &probe {
             probe.activate().unwrap();
         }

@@ -354,7 +354,7 @@ fn originals_with_sites_need_no_versions() {
         let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
         let mut check = |spec: ProbeSpec, has_site: bool, executed: u64| {
             let [made, _] = versions();
-            let probe = module.probe(spec).unwrap();
+            let probe = module.probe(spec.clone()).unwrap();
             assert_eq!(versions()[0] - made, usize::from(!has_site), "{sites:?}, {spec:?}");
             run.call(&mut store, 5).unwrap();
             probe.activate().unwrap();

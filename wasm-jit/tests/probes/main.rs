@@ -63,7 +63,8 @@ fn location(module: &Module, (function, at): rewrite::Counted) -> Location {
 
 /// A probe for each place of a module that has code, with the number of the place.
 fn probes_everywhere(module: &Module, places: &[rewrite::Counted], kind: Kind) -> Vec<(usize, Probe)> {
-    let spec = |place: &rewrite::Counted| ProbeSpec { location: location(module, *place), kind };
+    let spec =
+        |place: &rewrite::Counted| ProbeSpec { location: location(module, *place), kind: kind.clone() };
     let specs: Vec<ProbeSpec> = places.iter().map(spec).collect();
     let made = module.probes(&specs).into_iter().enumerate();
     made.filter_map(|(number, probe)| match probe {

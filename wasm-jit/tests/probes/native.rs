@@ -128,7 +128,7 @@ fn record_everywhere(
         specs.push((*place, record, ProbeSpec { location: location(module, *place), kind }));
         chosen.insert(*place, values);
     }
-    let all: Vec<ProbeSpec> = specs.iter().map(|(.., spec)| *spec).collect();
+    let all: Vec<ProbeSpec> = specs.iter().map(|(.., spec)| spec.clone()).collect();
     let mut made = Vec::new();
     for (probe, (place, record, _)) in module.probes(&all).into_iter().zip(specs) {
         match probe {
@@ -220,7 +220,7 @@ fn probes_with_values_are_added_to_versions_that_run() {
             let one = HashMap::from([(*place, places[place].clone())]);
             let (values, made) = record_everywhere(&module, &one, &mut random);
             let spec = ProbeSpec { location: location(&module, *place), kind: Kind::Count };
-            let counter = || module.probe(spec);
+            let counter = || module.probe(spec.clone());
             let before = random.random_range(0..2) == 0;
             if before {
                 counters.extend(counter().ok().map(|counter| (*place, counter)));
