@@ -2,15 +2,17 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or does
-//! [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), calls a [closure](Kind::Callback) or a [native function](Kind::Native)
+//! with values of the frame, or does [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
 //! by each branch to it. An `end` or `else` is executed when control reaches it from the preceding
 //! instruction: a branch to the end of a block continues after the `end`. The probes of an
 //! instruction that traps have fired; those of the next one have not. The *entry* of a function is
-//! a separate place in front of its first instruction; a `loop` there does not repeat it.
+//! a separate place in front of its first instruction; a `loop` there does not repeat it. Its
+//! [*exit*](Place::Exit) is another, after its results are in their places. Frames that a trap, an
+//! exception or an interrupt leaves do not come there: [`Module::watch_unwound`] reports them.
 //!
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
@@ -84,6 +86,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Wanted};
@@ -94,9 +97,12 @@ use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
 
 mod native;
+mod unwound;
 
+pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
-pub use native::{Bound, NativeFn, NativeFunction, Values};
+pub use native::{Bound, NO_FUNCTION, NativeFn, NativeFunction, OTHER_FUNCTION, Values};
+pub use unwound::{UnwoundFrame, UnwoundWatch};
 
 /// A place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,21 +114,23 @@ pub struct Location {
 }
 
 impl Location {
-    /// The offset from the start of the function's body; 0 for the entry.
-    fn offset(self) -> u32 {
+    /// The offset from the start of the function's body, which has this length.
+    fn offset(self, length: u32) -> u32 {
         match self.place {
             Place::Entry => 0,
+            Place::Exit => length,
             Place::Instruction { offset } => offset,
         }
     }
 
-    /// The position in the module, if the function's body starts at `start`.
-    fn position(self, start: u32) -> u32 {
+    /// The position in the module, if the function's body is in this range.
+    fn position(self, body: Range<u32>) -> u32 {
         match self.place {
-            Place::Entry => start,
-            // The entry's position is that of no instruction.
-            Place::Instruction { offset: 0 } => u32::MAX,
-            Place::Instruction { offset } => start.saturating_add(offset),
+            Place::Entry => body.start,
+            Place::Exit => body.end,
+            // The positions of entry and exit are those of no instruction.
+            Place::Instruction { offset } if offset == 0 || offset == body.end - body.start => u32::MAX,
+            Place::Instruction { offset } => body.start.saturating_add(offset),
         }
     }
 }
@@ -133,6 +141,11 @@ impl Location {
 pub enum Place {
     /// The start of its calls, in front of its first instruction.
     Entry,
+    /// The end of its calls, where the results are in the places in which the caller finds them:
+    /// after `return`, after the last `end`, and after branches to the outermost block. Calls do
+    /// not come there that end in a tail call (`return_call`, `return_call_indirect`), a trap or an
+    /// exception.
+    Exit,
     /// An instruction.
     Instruction {
         /// Its offset from the start of the function's body, as
@@ -154,6 +167,13 @@ pub enum Kind {
         /// The function.
         function: NativeFn,
         /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
+    /// Calls a closure.
+    Callback {
+        /// The closure.
+        function: Callback,
+        /// What it gets.
         values: Values,
     },
 }
@@ -218,7 +238,7 @@ pub enum ProbeError {
         value: Bound,
         /// The function.
         function: u32,
-        /// The offset that was given; 0 for the entry.
+        /// The offset that was given; 0 for the entry, the length of the body for the exit.
         offset: u32,
         /// Why.
         reason: ValueError,
@@ -263,6 +283,15 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
+    /// The place is no exit, or the function has fewer results.
+    #[error("the place is no exit, or the function has fewer results")]
+    NoResult,
+    /// The place is an exit, where only results have places.
+    #[error("at the exit of a function, only its results have places")]
+    AtExit,
+    /// The instruction is no indirect call, or the probe does not call a closure.
+    #[error("the instruction is no indirect call, or the probe does not call a closure")]
+    NoCallee,
     /// No later instruction accesses the local, so the compiled code does not keep its value.
     #[error("no later instruction accesses the local, and its value is not kept")]
     Dead,
@@ -283,8 +312,8 @@ impl From<MakeError> for ProbeError {
 }
 
 impl ProbeError {
-    fn of_place(refused: NoProbe, location: Location) -> Self {
-        let (function, offset) = (location.function, location.offset());
+    fn of_place(refused: NoProbe, location: Location, body: Range<u32>) -> Self {
+        let (function, offset) = (location.function, location.offset(body.end - body.start));
         match refused {
             NoProbe::NoInstruction => Self::NoInstruction { function, offset },
             NoProbe::Unreachable => Self::Unreachable { function, offset },
@@ -292,6 +321,7 @@ impl ProbeError {
                 let value = match wanted {
                     Wanted::Local(index) => Bound::Local(index),
                     Wanted::Operand(depth) => Bound::Operand(depth),
+                    Wanted::Result(index) => Bound::Result(index),
                 };
                 let reason = match reason {
                     NoValue::NotThere => ValueError::NoOperand,
@@ -370,8 +400,8 @@ impl Module {
     ///
     /// The metadata have the provider `wasm`, the names of the module and the function, and the
     /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
-    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at instructions
-    /// `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
+    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`, those
+    /// at instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
     /// far.
     ///
     /// Ids end with the module's code: fastinst then returns
@@ -386,9 +416,10 @@ impl Module {
         if !image.indices().contains(&function) {
             return Err(ProbeError::NoFunction { function });
         }
-        let id = image.probe_id(function, location.position(image.function(function).wasm_start));
+        let body = image.body_range(function);
+        let id = image.probe_id(function, location.position(body.clone()));
         id.map_err(|error| match error {
-            NoId::Place(refused) => ProbeError::of_place(refused, location),
+            NoId::Place(refused) => ProbeError::of_place(refused, location, body),
             NoId::Make(error) => error.into(),
             NoId::Ids(error) => ProbeError::Id(error),
         })
@@ -399,17 +430,20 @@ impl Module {
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
-        let start = image.function(function).wasm_start;
+        let range = image.body_range(function);
         let mut body = native::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
-                let position = spec.location.position(start);
+                let position = spec.location.position(range.clone());
                 let what = match &spec.kind {
                     Kind::Empty => RequestedKind::Nothing,
                     Kind::Count => RequestedKind::Count,
                     Kind::Native { function, values } => {
                         body.call(*function, values, spec.location, position)?
+                    }
+                    Kind::Callback { function, values } => {
+                        body.call_back(function, values, spec.location, position)?
                     }
                 };
                 let instance = match scope {
@@ -435,7 +469,7 @@ impl Module {
             request?;
             match made.next().expect("one for each request") {
                 Ok(number) => Ok(Probe { image: image.clone(), number, spec: spec.clone(), scope }),
-                Err(refused) => Err(ProbeError::of_place(refused, spec.location)),
+                Err(refused) => Err(ProbeError::of_place(refused, spec.location, range.clone())),
             }
         });
         handles.collect()

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::fmt;
 
 use wasm_jit_codegen::{Access, MAX_ARGUMENTS, Value, Wanted, access};
+use wasmparser::Operator;
 
-use super::{Location, ProbeError, ValueError};
+use super::{Callback, Location, Place, ProbeError, ValueError};
 use crate::code::CodeImage;
 use crate::code::probed::{Argument, RequestedKind};
+use crate::runtime::callback::call_back;
+pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 
 /// A value that is passed to the function of a probe, as 64 bits.
 ///
@@ -20,7 +23,8 @@ pub enum Bound {
     Const(u64),
     /// The index of the function, imports included.
     Function,
-    /// The offset of the instruction from the start of the function's body; 0 at the entry.
+    /// The offset of the instruction from the start of the function's body; 0 at the entry, the
+    /// length of the body at the exit.
     Offset,
     /// A parameter or local, by its index.
     Local(u32),
@@ -30,6 +34,16 @@ pub enum Bound {
     /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
     /// of the memory traps after the probe has fired.
     Address,
+    /// At the [exit](super::Place::Exit) of a function, one of its results, by its index.
+    Result(u32),
+    /// The function that an indirect call (`call_indirect`, `return_call_indirect`) is about to
+    /// call, by its index in the module of the running instance, imports included.
+    /// [`OTHER_FUNCTION`] if the module does not know it by an index, [`NO_FUNCTION`] if the table
+    /// has none at this index. The call may trap because the function has another type. Only for
+    /// [closures](super::Kind::Callback).
+    Callee,
+    /// A number that identifies the frame among those that the thread has at the time.
+    Frame,
     /// A number that identifies the running instance among those that exist. It may be reused when
     /// the instance is dropped.
     Context,
@@ -182,11 +196,13 @@ pub(super) struct Body<'a> {
     locals: Option<u32>,
     /// By position.
     accesses: Option<HashMap<u32, Access>>,
+    /// The tables of indirect calls, by position.
+    calls: Option<HashMap<u32, u32>>,
 }
 
 impl<'a> Body<'a> {
     pub(super) fn of(image: &'a CodeImage, function: u32) -> Self {
-        Self { image, function, locals: None, accesses: None }
+        Self { image, function, locals: None, accesses: None, calls: None }
     }
 
     /// The request for a probe that calls a function.
@@ -201,7 +217,42 @@ impl<'a> Body<'a> {
         if parameters != values.count {
             return Err(ProbeError::Parameters { parameters, values: values.count });
         }
-        let offset = location.offset();
+        let (arguments, callees) = self.arguments(values, location, position)?;
+        if !callees.is_empty() {
+            let (function, offset) = (self.function, location.offset(self.length()));
+            let reason = ValueError::NoCallee;
+            return Err(ProbeError::Value { value: Bound::Callee, function, offset, reason });
+        }
+        Ok(RequestedKind::Call { function: address, arguments })
+    }
+
+    /// The request for a probe that calls a closure.
+    pub(super) fn call_back(
+        &mut self,
+        callback: &Callback,
+        values: &Values,
+        location: Location,
+        position: u32,
+    ) -> Result<RequestedKind, ProbeError> {
+        let (arguments, callees) = self.arguments(values, location, position)?;
+        let (routine, callback) = (call_back as *const () as usize, callback.clone());
+        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into() })
+    }
+
+    fn length(&self) -> u32 {
+        self.image.body_range(self.function).len() as u32
+    }
+
+    /// Where values come from; and those that are indices of functions in tables, with the tables.
+    fn arguments(
+        &mut self,
+        values: &Values,
+        location: Location,
+        position: u32,
+    ) -> Result<(Vec<Argument>, Vec<(usize, u32)>), ProbeError> {
+        let offset = location.offset(self.length());
+        let is_exit = location.place == Place::Exit;
+        let mut callees = Vec::new();
         let known = |value: u64| Argument::Known(Value::constant(value));
         let mut arguments = Vec::with_capacity(values.count);
         for &value in values.as_slice() {
@@ -211,7 +262,23 @@ impl<'a> Body<'a> {
                 Bound::Function => known(self.function.into()),
                 Bound::Offset => known(offset.into()),
                 Bound::Context => Argument::Known(Value::CONTEXT),
+                Bound::Frame => Argument::Known(Value::FRAME),
+                Bound::Result(index) => {
+                    let results = self.image.module.function_type(self.function).results().len();
+                    if !is_exit || index as usize >= results {
+                        return Err(error(ValueError::NoResult));
+                    }
+                    Argument::Of(Wanted::Result(index), 0)
+                }
+                Bound::Operand(_) | Bound::Local(_) if is_exit => return Err(error(ValueError::AtExit)),
                 Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), 0),
+                Bound::Callee => {
+                    let tables = || indirect_calls(self.image, self.function);
+                    let table = self.calls.get_or_insert_with(tables).get(&position);
+                    let table = *table.ok_or_else(|| error(ValueError::NoCallee))?;
+                    callees.push((arguments.len(), table));
+                    Argument::Of(Wanted::Operand(0), 0)
+                }
                 Bound::Local(index) => {
                     let count = *self.locals.get_or_insert_with(|| locals(self.image, self.function));
                     if index >= count {
@@ -227,7 +294,7 @@ impl<'a> Body<'a> {
                 }
             });
         }
-        Ok(RequestedKind::Call { function: address, arguments })
+        Ok((arguments, callees))
     }
 }
 
@@ -240,8 +307,27 @@ fn locals(image: &CodeImage, function: u32) -> u32 {
 
 /// The instructions of a function that access a memory, by their positions.
 fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
+    by_position(image, function, access)
+}
+
+/// The tables of the indirect calls of a function, by their positions.
+fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, u32> {
+    by_position(image, function, |operator| match operator {
+        Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
+            Some(*table_index)
+        }
+        _ => None,
+    })
+}
+
+/// What `of` says about the instructions of a function, by their positions.
+fn by_position<T>(
+    image: &CodeImage,
+    function: u32,
+    of: impl Fn(&Operator<'_>) -> Option<T>,
+) -> HashMap<u32, T> {
     let body = image.body(function);
     let operators = body.get_operators_reader().into_iter();
     let operators = operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten();
-    operators.filter_map(|(operator, at)| Some((at as u32, access(&operator)?))).collect()
+    operators.filter_map(|(operator, at)| Some((at as u32, of(&operator)?))).collect()
 }

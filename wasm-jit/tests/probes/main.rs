@@ -2,7 +2,9 @@
 //! others run the code.
 
 mod behaviour;
+mod callbacks;
 mod calls;
+mod exits;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
@@ -35,7 +37,9 @@ fn test_all_with(sites: ProbeSites) {
     every_instruction_of_random_programs_is_counted_exactly();
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
+    callbacks::test_all();
     calls::test_all();
+    exits::test_all();
     native::test_all();
     threads::test_all();
 }

@@ -109,6 +109,8 @@ pub(super) struct FunctionCompiler<'a> {
     code_limit: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
+    /// After the site of the exit.
+    pub(super) leave: Label,
     pub(super) try_regions: Vec<TryRegion>,
     /// The innermost open region.
     pub(super) try_region: Option<u32>,
@@ -162,7 +164,7 @@ pub(super) fn compile<'a>(
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
     let mut asm = Assembler::new(code);
-    let epilogue = asm.new_label();
+    let (epilogue, leave) = (asm.new_label(), asm.new_label());
     let frame = Frame::new(locals.len() as u32);
     let mut function = FunctionCompiler {
         module,
@@ -192,6 +194,7 @@ pub(super) fn compile<'a>(
         code_limit: u32::MAX,
         constants: Vec::new(),
         epilogue,
+        leave,
         try_regions: Vec::new(),
         try_region: None,
         observer,
@@ -276,17 +279,17 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Lays out the site of a place, if it has one: the current instruction, or the entry.
+    /// Lays out the site of a place, if it has one: the current instruction, the entry or the exit.
     pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
         if let Some(observer) = self.observer.take() {
-            observer.place(position, &State::of(self));
+            observer.place(position, &State::at(self, kind));
             self.observer = Some(observer);
         }
         if !self.sites.contains(position, kind) {
             return;
         }
         let before = self.asm.offset();
-        if self.sites.settles(position) {
+        if self.sites.settles(position) && kind != SiteKind::Exit {
             self.settle();
         }
         let over = self.asm.offset() % SITE_WINDOW;
@@ -302,7 +305,7 @@ impl<'a> FunctionCompiler<'a> {
             *known_at = self.asm.offset();
         }
         if let Some(observer) = self.observer.take() {
-            let state = State::of(self);
+            let state = State::at(self, kind);
             observer.site(Position { code: site, wasm: position }, &state);
             self.observer = Some(observer);
         }
@@ -446,6 +449,9 @@ impl<'a> FunctionCompiler<'a> {
         let end = self.position;
         let here = self.asm.offset();
         self.show_more(here, end);
+        // The position after the last instruction, which is an `end` of one byte.
+        self.lay_out_site(end + 1, SiteKind::Exit);
+        self.asm.bind(self.leave);
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.

@@ -17,6 +17,15 @@
 //!     mov rax, function
 //!     call rax
 //!
+//!     mov [rsp + n], value ...     a callback: its values, as an array
+//!     mov rdi, callback
+//!     lea rsi, [rsp + n]
+//!     mov rdx, r14
+//!     mov rax, function
+//!     call rax
+//!     test eax, eax                has it failed?
+//!     jne raise
+//!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
@@ -28,6 +37,9 @@
 //! interrupt:
 //! ud2                              the handler raises, or continues
 //! jmp to the flags
+//! raise:
+//! mov r11, [r14 + LIBCALLS]
+//! call [r11 + RAISE]               leaves the activation
 //! ```
 //!
 //! Arguments are read from the saved registers, not from the registers, so every function of the
@@ -44,8 +56,11 @@ use super::cached_locals::bits;
 use super::settle::SETTLED;
 use super::state::Flag;
 use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
-use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size};
+use crate::vmctx::{
+    COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, LIBCALLS, Libcall, RESULTS, STORE,
+    TrapCode,
+};
 
 /// Arguments of the C convention that are in registers.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
@@ -74,6 +89,18 @@ pub enum Action<'a> {
         /// The offset.
         cell: i32,
     },
+    /// Calls `extern "sysv64" fn(callback, values: *mut u64, context) -> u64`. If that does not
+    /// return 0, it has recorded why the activation is to be left ([`Libcall::Raise`]).
+    Callback {
+        /// Its address.
+        function: usize,
+        /// Its first argument.
+        callback: usize,
+        /// The values, any number.
+        values: &'a [Value],
+        /// As for [`Action::Call`].
+        instance: Option<u64>,
+    },
     /// Calls a function.
     Call {
         /// Its address.
@@ -99,17 +126,22 @@ struct Saved {
     registers: u32,
     flags: i32,
     condition: i32,
+    /// The values of a callback.
+    values: i32,
     size: i32,
 }
 
 impl Saved {
-    fn of(state: &SiteState) -> Self {
+    /// With room for this many values of callbacks.
+    fn of(state: &SiteState, values: usize) -> Self {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
         let flags = 8 * registers.count_ones() as i32;
         let condition = flags + 8;
-        Self { registers, flags, condition, size: (condition + 8 + 15) & !15 }
+        let after = condition + 8;
+        let size = (after + 8 * values as i32 + 15) & !15;
+        Self { registers, flags, condition, values: after, size }
     }
 
     /// Where a register was saved, if it was.
@@ -128,7 +160,12 @@ pub fn list_stub<'a>(
 ) -> ListStub {
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
-    let saved = Saved::of(state);
+    let actions: Vec<Action<'_>> = actions.into_iter().collect();
+    let values =
+        |action: &Action<'_>| if let Action::Callback { values, .. } = action { values.len() } else { 0 };
+    let saved = Saved::of(state, actions.iter().map(values).max().unwrap_or(0));
+    let calls_back = actions.iter().any(|action| matches!(action, Action::Callback { .. }));
+    let raise = asm.new_label();
     let moved = saved.size + RED_ZONE;
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
@@ -154,17 +191,28 @@ pub fn list_stub<'a>(
                 asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
             }
             Action::Call { function, arguments, instance } => {
-                let next = asm.new_label();
-                if let Some(instance) = instance {
-                    asm.mov_imm(SCRATCH, instance);
-                    asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
-                    asm.jcc(Cond::NotEqual, next);
-                }
+                let next = skip_other_instances(instance, asm);
                 for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
                     argument(register, *value, &saved, site, asm);
                 }
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
+                asm.bind(next);
+            }
+            Action::Callback { function, callback, values, instance } => {
+                let next = skip_other_instances(instance, asm);
+                let element = |index: usize| Mem::base(Reg::RSP, saved.values + 8 * index as i32);
+                for (index, value) in values.iter().enumerate() {
+                    argument(Reg::RDI, *value, &saved, site, asm);
+                    asm.mov_store(Size::B8, element(index), Reg::RDI);
+                }
+                asm.mov_imm(Reg::RDI, callback as u64);
+                asm.lea(true, Reg::RSI, element(0));
+                asm.mov(true, Reg::RDX, CONTEXT);
+                asm.mov_imm(Reg::RAX, function as u64);
+                asm.call_reg(Reg::RAX);
+                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
         }
@@ -193,7 +241,25 @@ pub fn list_stub<'a>(
     asm.bind(interrupt);
     asm.ud2(INTERRUPT_CHECK);
     asm.jmp(go_on);
+    if calls_back {
+        asm.bind(raise);
+        asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+        asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
+        asm.ud2(TrapCode::Unreachable as u8);
+    }
     ListStub { code, back }
+}
+
+/// Compares the running instance with the one that an action is for, if it is for one only. Other
+/// instances skip what follows, up to the label.
+fn skip_other_instances(instance: Option<u64>, asm: &mut Assembler<'_>) -> Label {
+    let next = asm.new_label();
+    if let Some(instance) = instance {
+        asm.mov_imm(SCRATCH, instance);
+        asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+        asm.jcc(Cond::NotEqual, next);
+    }
+    next
 }
 
 /// A condition as 0 or 1. Changes `rax` and the flags.
@@ -234,6 +300,11 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         Source::Flag => asm.mov(true, register, Mem::base(Reg::RSP, saved.condition)),
         Source::Context => asm.mov(true, register, CONTEXT),
         Source::Site => asm.mov_imm(register, site as u64),
+        Source::Frame => asm.mov(true, register, Reg::RBP),
+        Source::Result(index, wide) => {
+            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(wide, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));
+        }
     }
     if value.plus != 0 {
         match i32::try_from(value.plus) {

@@ -37,6 +37,7 @@
 //! lists.
 
 mod blocks;
+mod callback;
 pub(crate) mod counters;
 pub(crate) mod ids;
 mod listed;
@@ -44,6 +45,7 @@ mod original;
 mod request;
 mod stubs;
 mod switch;
+pub(crate) mod unwound;
 mod version;
 
 use std::collections::{BTreeMap, HashMap};
@@ -58,6 +60,8 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
+pub(crate) use callback::CallBack;
+pub use callback::Callback;
 pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
 use stubs::{Form, Site, StubMemory, What};
@@ -396,7 +400,10 @@ impl CodeImage {
     /// The position of the instruction whose stub the address is in.
     pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
         let (block, version) = self.sited_at(pc)?;
-        block.stub.or_else(|| version.stub_at(pc))
+        let position = block.stub.or_else(|| version.stub_at(pc))?;
+        // The exit belongs to the last `end`, of one byte.
+        let is_exit = position == self.function(block.function).wasm_end;
+        Some(position - u32::from(is_exit))
     }
 
     /// Where the entry is executed, and the body, of the version that the address is in. In a stub,
@@ -446,7 +453,8 @@ impl CodeImage {
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
-        self.counters.enable(8 * code as usize).map_err(MakeError::Counters)?;
+        // A counter for each byte at most, and one for the exit of the last function.
+        self.counters.enable(8 * (code as usize + 1)).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();
         if changes.text.is_none() {
@@ -458,8 +466,8 @@ impl CodeImage {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
         }
         let compiled = self.observe(index, &mut seen)?;
-        let entry = self.function(index).wasm_start;
-        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true), (exit, true)]);
         reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
         // Values of one place follow each other in the order of its requests.
         let mut values: HashMap<u32, std::slice::Iter<'_, Result<Value, NoValue>>> =
@@ -485,7 +493,7 @@ impl CodeImage {
             requests.iter().map(|request| Ok((request, what(request)?))).collect();
         let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
         for (request, what) in made.iter().flatten() {
-            *positions.entry(request.position).or_default() |= matches!(what, What::Call(_));
+            *positions.entry(request.position).or_default() |= what.calls();
         }
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
@@ -546,13 +554,14 @@ impl CodeImage {
         }
         let sites = if count == VERSIONS - 1 {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
-            let all = reachable.map(|(_, position, _)| *position).chain([self.function(index).wasm_start]);
+            let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+            let all = reachable.map(|(_, position, _)| *position).chain([entry, exit]);
             self.add_counters(state, all);
             Sites::All { settled: true }
         } else {
             let mut used = positions.clone();
             for probe in changes.probes.iter().flatten().filter(|probe| probe.function == index) {
-                *used.entry(probe.position).or_default() |= matches!(probe.what, What::Call(_));
+                *used.entry(probe.position).or_default() |= probe.what.calls();
             }
             self.add_counters(state, used.keys().copied());
             let settled = used.iter().filter(|(_, settled)| **settled);

@@ -16,6 +16,7 @@ use wasm_jit_codegen::{Action, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::callback::CallBack;
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
@@ -38,6 +39,14 @@ pub(crate) enum What {
     Nothing,
     Count,
     Call(Arc<Call>),
+    CallBack(Arc<CallBack>),
+}
+
+impl What {
+    /// Whether it calls something, with values.
+    pub(super) fn calls(&self) -> bool {
+        matches!(self, Self::Call(_) | Self::CallBack(_))
+    }
 }
 
 /// What a site does.
@@ -91,7 +100,7 @@ impl Site {
             match what {
                 What::Nothing => {}
                 What::Count => counts = true,
-                What::Call(_) => calls = true,
+                What::Call(_) | What::CallBack(_) => calls = true,
             }
         }
         match (is_empty, calls, counts) {
@@ -103,7 +112,7 @@ impl Site {
                 let is_item = |what: &&What| match what {
                     What::Nothing => false,
                     What::Count => !std::mem::replace(&mut has_counter, true),
-                    What::Call(_) => true,
+                    What::Call(_) | What::CallBack(_) => true,
                 };
                 let items: Vec<&What> = active.filter(is_item).collect();
                 Form::List(self.number(&items))
@@ -184,6 +193,10 @@ pub(super) fn make_stub(
         What::Call(call) => {
             let Call { function, arguments, instance } = &**call;
             Some(Action::Call { function: *function, arguments, instance: *instance })
+        }
+        What::CallBack(call) => {
+            let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
+            Some(Action::Callback { function, callback, values: &call.values, instance: call.instance })
         }
     });
     let state = site.state.expect("known since a probe was made that calls a function");

@@ -21,7 +21,7 @@ use wordpatch::Bytes;
 use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::stubs::{Form, Site};
-use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
+use crate::code::{CodeImage, Function, ObserveError, TryRegion, add_regions};
 
 /// The observations of a compilation.
 #[derive(Debug, Default)]
@@ -80,10 +80,11 @@ impl SitePlace {
     }
 }
 
-/// Whether a stub finds all values at a site of a function. At the entry, there are no operands and
-/// no loads to be done, so nothing needs to be settled.
+/// Whether a stub finds all values at a site of a function. At the entry and the exit, there are no
+/// operands and no loads to be done, so nothing needs to be settled.
 pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
-    position == image.function(function).wasm_start || sites.settles(position)
+    let Function { wasm_start, wasm_end, .. } = *image.function(function);
+    position == wasm_start || position == wasm_end || sites.settles(position)
 }
 
 /// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code
