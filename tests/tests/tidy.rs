@@ -52,7 +52,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
-            ("probes", &["code", "module", "runtime"]),
+            ("probes", &["code", "engine", "module", "runtime"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),

@@ -14,6 +14,9 @@
 //! [*exit*](Place::Exit) is another, after its results are in their places. Frames that a trap, an
 //! exception or an interrupt leaves do not come there: [`Module::watch_unwound`] reports them.
 //!
+//! [Global probes](GlobalProbe) are on every instruction of a module or an engine. The crate
+//! `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with typed values.
+//!
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
 //!
@@ -96,11 +99,13 @@ use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
 
+mod global;
 mod native;
 mod unwound;
 
 pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
+pub use global::GlobalProbe;
 pub use native::{Bound, NO_FUNCTION, NativeFn, NativeFunction, OTHER_FUNCTION, Values};
 pub use unwound::{UnwoundFrame, UnwoundWatch};
 
@@ -289,6 +294,9 @@ pub enum ValueError {
     /// The place is an exit, where only results have places.
     #[error("at the exit of a function, only its results have places")]
     AtExit,
+    /// Not every instruction has such a value, so a global probe cannot pass it.
+    #[error("a global probe passes values only that every instruction has")]
+    NotEverywhere,
     /// The instruction is no indirect call, or the probe does not call a closure.
     #[error("the instruction is no indirect call, or the probe does not call a closure")]
     NoCallee,
@@ -416,6 +424,7 @@ impl Module {
         if !image.indices().contains(&function) {
             return Err(ProbeError::NoFunction { function });
         }
+        image.enter(function);
         let body = image.body_range(function);
         let id = image.probe_id(function, location.position(body.clone()));
         id.map_err(|error| match error {
@@ -430,22 +439,15 @@ impl Module {
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
+        // A global probe that waits for the function's first call makes its probes first.
+        image.enter(function);
         let range = image.body_range(function);
         let mut body = native::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
                 let position = spec.location.position(range.clone());
-                let what = match &spec.kind {
-                    Kind::Empty => RequestedKind::Nothing,
-                    Kind::Count => RequestedKind::Count,
-                    Kind::Native { function, values } => {
-                        body.call(*function, values, spec.location, position)?
-                    }
-                    Kind::Callback { function, values } => {
-                        body.call_back(function, values, spec.location, position)?
-                    }
-                };
+                let what = requested(&mut body, &spec.kind, spec.location, position)?;
                 let instance = match scope {
                     Scope::Module => None,
                     Scope::Instance(instance) => Some(instance.number()),
@@ -474,6 +476,21 @@ impl Module {
         });
         handles.collect()
     }
+}
+
+/// The request for a probe of a kind at a location.
+fn requested(
+    body: &mut native::Body<'_>,
+    kind: &Kind,
+    location: Location,
+    position: u32,
+) -> Result<RequestedKind, ProbeError> {
+    Ok(match kind {
+        Kind::Empty => RequestedKind::Nothing,
+        Kind::Count => RequestedKind::Count,
+        Kind::Native { function, values } => body.call(*function, values, location, position)?,
+        Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
+    })
 }
 
 impl Probe {

@@ -5,6 +5,7 @@ mod behaviour;
 mod callbacks;
 mod calls;
 mod exits;
+mod global;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
@@ -40,6 +41,7 @@ fn test_all_with(sites: ProbeSites) {
     callbacks::test_all();
     calls::test_all();
     exits::test_all();
+    global::test_all();
     native::test_all();
     threads::test_all();
 }

@@ -39,6 +39,7 @@
 mod blocks;
 mod callback;
 pub(crate) mod counters;
+pub(crate) mod enter;
 pub(crate) mod ids;
 mod listed;
 mod original;
@@ -179,6 +180,7 @@ pub(crate) struct Probed {
     /// Dropped before the memory.
     blocks: Blocks,
     changes: Mutex<Changes>,
+    entered: enter::Entered,
 }
 
 impl Probed {
@@ -187,6 +189,7 @@ impl Probed {
             functions: image.indices().map(|_| OnceLock::new()).collect(),
             blocks: Blocks::default(),
             changes: Mutex::default(),
+            entered: enter::Entered::default(),
         }
     }
 
@@ -442,6 +445,15 @@ impl CodeImage {
         self.probed().changes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Makes the image's code a place to patch at.
+    fn resolve_text(&self, changes: &mut Changes) -> Result<(), MakeError> {
+        if changes.text.is_none() {
+            // SAFETY: the image's code, which wordpatch has mapped.
+            changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
+        }
+        Ok(())
+    }
+
     /// Makes probes in a function, off. Gives for each its number, or why there is none.
     ///
     /// # Errors
@@ -457,10 +469,7 @@ impl CodeImage {
         self.counters.enable(8 * (code as usize + 1)).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();
-        if changes.text.is_none() {
-            // SAFETY: the image's code, which wordpatch has mapped.
-            changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
-        }
+        self.resolve_text(changes)?;
         let mut seen = Seen::default();
         for request in requests.iter().filter(|request| request.what.calls()) {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
