@@ -173,6 +173,7 @@ fn documents() -> Vec<PathBuf> {
         "wasm-jit/cli",
         "wasm-jit/codegen",
         "wasm-jit/fuzz",
+        "wasm-jit/hooks",
         "wasm-jit/tests",
         "wasm-jit/wasi",
         "benches",

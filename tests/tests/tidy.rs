@@ -26,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
+    ("wasm-jit/hooks", &["wasm-jit"]),
     ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
 ];
 
@@ -51,7 +52,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
-            ("probes", &["code", "module"]),
+            ("probes", &["code", "engine", "module", "runtime"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),
@@ -294,6 +295,7 @@ fn layers(file: &File) -> Vec<String> {
         "wasm-jit",
         "wasm-jit-codegen",
         "wasm-jit-wasi",
+        "wasm-jit-hooks",
         "wasm-jit-cli",
         "wasm-jit-fuzz",
         "benches",

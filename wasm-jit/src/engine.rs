@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use wasm_jit_codegen::{CodeSettings, CompiledSites};
 use wasmparser::FuncType;
@@ -152,6 +152,26 @@ struct EngineInner {
     config: Config,
     code_settings: CodeSettings,
     types: Mutex<TypeRegistry>,
+    images: Mutex<Images>,
+}
+
+/// Somebody who is told of the code of new modules.
+pub(crate) trait WatchesImages: Send + Sync {
+    /// A module was compiled. Nothing of it has run.
+    fn compiled(self: Arc<Self>, image: &Arc<CodeImage>);
+}
+
+/// The code of the engine's modules, and who is told of new ones.
+#[derive(Default)]
+struct Images {
+    all: Vec<Weak<CodeImage>>,
+    watchers: Vec<(u64, Weak<dyn WatchesImages>)>,
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Images").field("all", &self.all.len()).finish_non_exhaustive()
+    }
 }
 
 /// Function types in use. Compiled code compares their ids.
@@ -245,7 +265,12 @@ impl Engine {
             sites,
             counter_stubs: config.counter_stubs,
         };
-        Ok(Self(Arc::new(EngineInner { config: config.clone(), code_settings, types: Mutex::default() })))
+        Ok(Self(Arc::new(EngineInner {
+            config: config.clone(),
+            code_settings,
+            types: Mutex::default(),
+            images: Mutex::default(),
+        })))
     }
 
     /// Whether two engines are the same.
@@ -311,6 +336,38 @@ impl Engine {
         }
         let image = CodeImage::of_trampolines(std::slice::from_ref(ty))?;
         Ok(trampolines.insert(image).clone())
+    }
+}
+
+impl Engine {
+    fn images(&self) -> MutexGuard<'_, Images> {
+        self.0.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the code of a new module.
+    pub(crate) fn add_image(&self, image: &Arc<CodeImage>) {
+        let watchers = {
+            let mut images = self.images();
+            // Amortized: those that have ended are removed when their number may have doubled.
+            if images.all.len() == images.all.capacity() {
+                images.all.retain(|image| image.strong_count() > 0);
+            }
+            images.all.push(Arc::downgrade(image));
+            images.watchers.clone()
+        };
+        let watchers = watchers.into_iter().filter_map(|(_, watcher)| watcher.upgrade());
+        watchers.for_each(|watcher| watcher.compiled(image));
+    }
+
+    /// From now on, `watcher` is told of the code of new modules. Returns that of the others.
+    pub(crate) fn watch_images(&self, number: u64, watcher: Weak<dyn WatchesImages>) -> Vec<Arc<CodeImage>> {
+        let mut images = self.images();
+        images.watchers.push((number, watcher));
+        images.all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn unwatch_images(&self, number: u64) {
+        self.images().watchers.retain(|(of, _)| *of != number);
     }
 }
 

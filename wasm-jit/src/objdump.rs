@@ -247,7 +247,8 @@ struct Current {
     prologue: Option<(u64, Range<u32>)>,
     /// By offset of an instruction in the module: its code, if not yet written.
     code: HashMap<u64, Vec<Range<u32>>>,
-    /// Likewise: the stubs of its site; for the entry, by the offset of the body.
+    /// Likewise: the stubs of its site; for the entry and the exit, by the start and the end of the
+    /// body.
     stubs: HashMap<u64, Stubs>,
 }
 
@@ -303,6 +304,12 @@ impl Listing<'_> {
         }
         if offset != current.wasm.start
             && let Some(stubs) = current.stubs.remove(&offset)
+        {
+            self.disassembler.write_stubs(&stubs, self.out)?;
+        }
+        // After the last `end`, of one byte, that of the exit.
+        if offset + 1 == current.wasm.end
+            && let Some(stubs) = current.stubs.remove(&current.wasm.end)
         {
             self.disassembler.write_stubs(&stubs, self.out)?;
         }

@@ -2,16 +2,21 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), calls a [native function](Kind::Native) or a [function of
-//! WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A place can
-//! also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), calls a [closure](Kind::Callback), a [native function](Kind::Native) or a
+//! [function of WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A
+//! place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
 //! by each branch to it. An `end` or `else` is executed when control reaches it from the preceding
 //! instruction: a branch to the end of a block continues after the `end`. The probes of an
 //! instruction that traps have fired; those of the next one have not. The *entry* of a function is
-//! a separate place in front of its first instruction; a `loop` there does not repeat it.
+//! a separate place in front of its first instruction; a `loop` there does not repeat it. Its
+//! [*exit*](Place::Exit) is another, after its results are in their places. Frames that a trap, an
+//! exception or an interrupt leaves do not come there: [`Module::watch_unwound`] reports them.
+//!
+//! [Global probes](GlobalProbe) are on every instruction of a module or an engine. The crate
+//! `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with typed values.
 //!
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
@@ -87,6 +92,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Wanted};
@@ -98,13 +104,18 @@ use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
 use crate::types::ValType;
 
+mod global;
 mod native;
+mod unwound;
 mod values;
 mod wasm;
 
+pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
+pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
-pub use values::{Bound, Values};
+pub use unwound::{UnwoundFrame, UnwoundWatch};
+pub use values::{Bound, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;
 
 /// A place in a module.
@@ -117,21 +128,23 @@ pub struct Location {
 }
 
 impl Location {
-    /// The offset from the start of the function's body; 0 for the entry.
-    fn offset(self) -> u32 {
+    /// The offset from the start of the function's body, which has this length.
+    fn offset(self, length: u32) -> u32 {
         match self.place {
             Place::Entry => 0,
+            Place::Exit => length,
             Place::Instruction { offset } => offset,
         }
     }
 
-    /// The position in the module, if the function's body starts at `start`.
-    fn position(self, start: u32) -> u32 {
+    /// The position in the module, if the function's body is in this range.
+    fn position(self, body: Range<u32>) -> u32 {
         match self.place {
-            Place::Entry => start,
-            // The entry's position is that of no instruction.
-            Place::Instruction { offset: 0 } => u32::MAX,
-            Place::Instruction { offset } => start.saturating_add(offset),
+            Place::Entry => body.start,
+            Place::Exit => body.end,
+            // The positions of entry and exit are those of no instruction.
+            Place::Instruction { offset } if offset == 0 || offset == body.end - body.start => u32::MAX,
+            Place::Instruction { offset } => body.start.saturating_add(offset),
         }
     }
 }
@@ -142,6 +155,11 @@ impl Location {
 pub enum Place {
     /// The start of its calls, in front of its first instruction.
     Entry,
+    /// The end of its calls, where the results are in the places in which the caller finds them:
+    /// after `return`, after the last `end`, and after branches to the outermost block. Calls do
+    /// not come there that end in a tail call (`return_call`, `return_call_indirect`), a trap or an
+    /// exception.
+    Exit,
     /// An instruction.
     Instruction {
         /// Its offset from the start of the function's body, as
@@ -173,6 +191,13 @@ pub enum Kind {
         /// The function.
         function: WasmFn,
         /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
+    /// Calls a closure.
+    Callback {
+        /// The closure.
+        function: Callback,
+        /// What it gets.
         values: Values,
     },
 }
@@ -276,7 +301,7 @@ pub enum ProbeError {
         value: Bound,
         /// The function.
         function: u32,
-        /// The offset that was given; 0 for the entry.
+        /// The offset that was given; 0 for the entry, the length of the body for the exit.
         offset: u32,
         /// Why.
         reason: ValueError,
@@ -327,6 +352,18 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
+    /// The place is no exit, or the function has fewer results.
+    #[error("the place is no exit, or the function has fewer results")]
+    NoResult,
+    /// The place is an exit, where only results have places.
+    #[error("at the exit of a function, only its results have places")]
+    AtExit,
+    /// Not every instruction has such a value, so a global probe cannot pass it.
+    #[error("a global probe passes values only that every instruction has")]
+    NotEverywhere,
+    /// The instruction is no indirect call, or the probe does not call a closure.
+    #[error("the instruction is no indirect call, or the probe does not call a closure")]
+    NoCallee,
     /// No later instruction accesses the local, so the compiled code does not keep its value.
     #[error("no later instruction accesses the local, and its value is not kept")]
     Dead,
@@ -354,8 +391,8 @@ impl From<MakeError> for ProbeError {
 }
 
 impl ProbeError {
-    fn of_place(refused: NoProbe, location: Location, kind: &Kind) -> Self {
-        let (function, offset) = (location.function, location.offset());
+    fn of_place(refused: NoProbe, location: Location, body: Range<u32>, kind: &Kind) -> Self {
+        let (function, offset) = (location.function, location.offset(body.end - body.start));
         match refused {
             NoProbe::NoInstruction => Self::NoInstruction { function, offset },
             NoProbe::Unreachable => Self::Unreachable { function, offset },
@@ -364,6 +401,7 @@ impl ProbeError {
                 let value = match wanted {
                     Wanted::Local(index) => Bound::Local(index),
                     Wanted::Operand(depth) => Bound::Operand(depth),
+                    Wanted::Result(index) => Bound::Result(index),
                 };
                 let reason = match reason {
                     NoValue::NotThere => ValueError::NoOperand,
@@ -449,8 +487,8 @@ impl Module {
     ///
     /// The metadata have the provider `wasm`, the names of the module and the function, and the
     /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
-    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at instructions
-    /// `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
+    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`, those
+    /// at instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
     /// far.
     ///
     /// Ids end with the module's code: fastinst then returns
@@ -465,9 +503,11 @@ impl Module {
         if !image.indices().contains(&function) {
             return Err(ProbeError::NoFunction { function });
         }
-        let id = image.probe_id(function, location.position(image.function(function).wasm_start));
+        image.enter(function);
+        let body = image.body_range(function);
+        let id = image.probe_id(function, location.position(body.clone()));
         id.map_err(|error| match error {
-            NoId::Place(refused) => ProbeError::of_place(refused, location, &Kind::Empty),
+            NoId::Place(refused) => ProbeError::of_place(refused, location, body, &Kind::Empty),
             NoId::Make(error) => error.into(),
             NoId::Ids(error) => ProbeError::Id(error),
         })
@@ -478,23 +518,15 @@ impl Module {
         if !image.indices().contains(&function) {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
-        let start = image.function(function).wasm_start;
+        // A global probe that waits for the function's first call makes its probes first.
+        image.enter(function);
+        let range = image.body_range(function);
         let mut body = values::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs
             .iter()
             .map(|spec| {
-                let position = spec.location.position(start);
-                let what = match &spec.kind {
-                    Kind::Empty => RequestedKind::Nothing,
-                    Kind::Count => RequestedKind::Count,
-                    Kind::CountBranch => RequestedKind::CountChoice,
-                    Kind::Native { function, values } => {
-                        body.call(*function, values, spec.location, position)?
-                    }
-                    Kind::Wasm { function, values } => {
-                        body.call_wasm(function, values, spec.location, position)?
-                    }
-                };
+                let position = spec.location.position(range.clone());
+                let what = requested(&mut body, &spec.kind, spec.location, position)?;
                 let instance = match scope {
                     Scope::Module => None,
                     Scope::Instance(instance) => Some(instance.number()),
@@ -518,11 +550,28 @@ impl Module {
             request?;
             match made.next().expect("one for each request") {
                 Ok(number) => Ok(Probe { image: image.clone(), number, spec: spec.clone(), scope }),
-                Err(refused) => Err(ProbeError::of_place(refused, spec.location, &spec.kind)),
+                Err(refused) => Err(ProbeError::of_place(refused, spec.location, range.clone(), &spec.kind)),
             }
         });
         handles.collect()
     }
+}
+
+/// The request for a probe of a kind at a location.
+fn requested(
+    body: &mut values::Body<'_>,
+    kind: &Kind,
+    location: Location,
+    position: u32,
+) -> Result<RequestedKind, ProbeError> {
+    Ok(match kind {
+        Kind::Empty => RequestedKind::Nothing,
+        Kind::Count => RequestedKind::Count,
+        Kind::CountBranch => RequestedKind::CountChoice,
+        Kind::Native { function, values } => body.call(*function, values, location, position)?,
+        Kind::Wasm { function, values } => body.call_wasm(function, values, location, position)?,
+        Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
+    })
 }
 
 impl Probe {

@@ -15,6 +15,7 @@ use wordpatch::code_memory::CodeBuffer;
 use super::gdb::Shown;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
+use super::probed::unwound::Watchers;
 use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
 use crate::vmctx::VmLayout;
 
@@ -137,6 +138,7 @@ impl ImageLinker {
             probed: OnceLock::new(),
             counters: Counters::default(),
             ids: Ids::default(),
+            watchers: Watchers::default(),
             memory,
             room: Mutex::new(room),
             shown: Shown::default(),

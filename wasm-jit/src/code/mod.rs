@@ -49,6 +49,8 @@ pub(crate) struct CodeImage {
     pub counters: probed::counters::Counters,
     /// Retired with the image.
     ids: probed::ids::Ids,
+    /// Who is told of frames that are left other than by their exit.
+    pub watchers: probed::unwound::Watchers,
     memory: CodeMemory,
     /// Addresses after the code, for versions and stubs.
     room: Mutex<CodeRoom>,
@@ -213,6 +215,12 @@ impl CodeImage {
         let after = self.functions.partition_point(|function| function.entry <= offset);
         let number = after.checked_sub(1)?;
         (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
+    }
+
+    /// Where the body of a function is in the binary module.
+    pub(crate) fn body_range(&self, function: u32) -> std::ops::Range<u32> {
+        let Function { wasm_start, wasm_end, .. } = *self.function(function);
+        wasm_start..wasm_end
     }
 
     /// The body of a function in the binary module.

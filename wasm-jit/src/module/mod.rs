@@ -97,6 +97,7 @@ impl Module {
         let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
         let info = Arc::new(std::mem::take(&mut parsed.info));
         let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
+        engine.add_image(&code);
         Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() })))
     }
 

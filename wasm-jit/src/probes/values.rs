@@ -5,12 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{Access, Value, Wanted, access};
+use wasmparser::Operator;
 
 use super::native::NativeFn;
 use super::wasm::WasmFn;
-use super::{Location, ProbeError, ValueError};
+use super::{Callback, Location, Place, ProbeError, ValueError};
 use crate::code::CodeImage;
 use crate::code::probed::{Argument, RequestedKind};
+use crate::runtime::callback::call_back;
+pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::ValType;
 
 /// A value that is passed to the function of a probe.
@@ -22,7 +25,8 @@ use crate::types::ValType;
 /// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
 /// operand must be of this type; an operand must not be a reference. A constant can be of any type:
 /// it is the bits of the value, and of a reference 0. The function, the offset and the address are
-/// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`] is one of 64.
+/// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`] and
+/// [`Bound::Frame`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -30,7 +34,8 @@ pub enum Bound {
     Const(u64),
     /// The index of the function, imports included.
     Function,
-    /// The offset of the instruction from the start of the function's body; 0 at the entry.
+    /// The offset of the instruction from the start of the function's body; 0 at the entry, the
+    /// length of the body at the exit.
     Offset,
     /// A parameter or local, by its index.
     Local(u32),
@@ -40,6 +45,16 @@ pub enum Bound {
     /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
     /// of the memory traps after the probe has fired.
     Address,
+    /// At the [exit](super::Place::Exit) of a function, one of its results, by its index.
+    Result(u32),
+    /// The function that an indirect call (`call_indirect`, `return_call_indirect`) is about to
+    /// call, by its index in the module of the running instance, imports included.
+    /// [`OTHER_FUNCTION`] if the module does not know it by an index, [`NO_FUNCTION`] if the table
+    /// has none at this index. The call may trap because the function has another type. Only for
+    /// [closures](super::Kind::Callback).
+    Callee,
+    /// A number that identifies the frame among those that the thread has at the time.
+    Frame,
     /// A number that identifies the running instance among those that exist. It may be reused when
     /// the instance is dropped.
     Context,
@@ -82,11 +97,13 @@ pub(super) struct Body<'a> {
     locals: Option<Vec<(u32, ValType)>>,
     /// By position.
     accesses: Option<HashMap<u32, Access>>,
+    /// The tables of indirect calls, by position.
+    calls: Option<HashMap<u32, u32>>,
 }
 
 impl<'a> Body<'a> {
     pub(super) fn of(image: &'a CodeImage, function: u32) -> Self {
-        Self { image, function, locals: None, accesses: None }
+        Self { image, function, locals: None, accesses: None, calls: None }
     }
 
     /// The request for a probe that calls a native function.
@@ -118,6 +135,41 @@ impl<'a> Body<'a> {
         Ok(RequestedKind::Call { callee: function.callee(), arguments: arguments.collect::<Result<_, _>>()? })
     }
 
+    /// The request for a probe that calls a closure.
+    pub(super) fn call_back(
+        &mut self,
+        callback: &Callback,
+        values: &Values,
+        location: Location,
+        position: u32,
+    ) -> Result<RequestedKind, ProbeError> {
+        let mut callees = Vec::new();
+        let mut arguments = Vec::with_capacity(values.0.len());
+        for (number, &value) in values.0.iter().enumerate() {
+            let argument = if value == Bound::Callee {
+                callees.push((number, self.table(location, position)?));
+                Argument::Of(Wanted::Operand(0), None)
+            } else {
+                self.argument(value, location, position, None)?
+            };
+            arguments.push(argument);
+        }
+        let (routine, callback) = (call_back as *const () as usize, callback.clone());
+        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into() })
+    }
+
+    /// The table of an indirect call.
+    fn table(&mut self, location: Location, position: u32) -> Result<u32, ProbeError> {
+        let tables = || indirect_calls(self.image, self.function);
+        let table = self.calls.get_or_insert_with(tables).get(&position).copied();
+        table.ok_or_else(|| self.error(Bound::Callee, location, ValueError::NoCallee))
+    }
+
+    fn error(&self, value: Bound, location: Location, reason: ValueError) -> ProbeError {
+        let offset = location.offset(self.image.body_range(self.function).len() as u32);
+        ProbeError::Value { value, function: self.function, offset, reason }
+    }
+
     /// The argument for a parameter, of this type if that matters.
     fn argument(
         &mut self,
@@ -126,7 +178,7 @@ impl<'a> Body<'a> {
         position: u32,
         parameter: Option<ValType>,
     ) -> Result<Argument, ProbeError> {
-        let offset = location.offset();
+        let offset = location.offset(self.image.body_range(self.function).len() as u32);
         let error = |reason| ProbeError::Value { value, function: self.function, offset, reason };
         let check = |fits: fn(ValType) -> bool| match parameter {
             Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
@@ -147,9 +199,22 @@ impl<'a> Body<'a> {
                 check(is_integer)?;
                 constant(offset.into())
             }
-            Bound::Context => {
+            Bound::Context | Bound::Frame => {
                 check(|ty| ty == ValType::I64)?;
-                Argument::Known(Value::CONTEXT)
+                Argument::Known(if value == Bound::Frame { Value::FRAME } else { Value::CONTEXT })
+            }
+            Bound::Result(index) => {
+                let results = self.image.module.function_type(self.function).results();
+                let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
+                let ty = ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?);
+                if let Some(parameter) = parameter.filter(|parameter| *parameter != ty) {
+                    return Err(error(ValueError::Type { parameter }));
+                }
+                Argument::Of(Wanted::Result(index), None)
+            }
+            Bound::Callee => return Err(error(ValueError::NoCallee)),
+            Bound::Operand(_) | Bound::Local(_) if location.place == Place::Exit => {
+                return Err(error(ValueError::AtExit));
             }
             Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), None),
             Bound::Local(index) => {
@@ -191,8 +256,27 @@ fn locals(image: &CodeImage, function: u32) -> Vec<(u32, ValType)> {
 
 /// The instructions of a function that access a memory, by their positions.
 fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
+    by_position(image, function, access)
+}
+
+/// The tables of the indirect calls of a function, by their positions.
+fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, u32> {
+    by_position(image, function, |operator| match operator {
+        Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
+            Some(*table_index)
+        }
+        _ => None,
+    })
+}
+
+/// What `of` says about the instructions of a function, by their positions.
+fn by_position<T>(
+    image: &CodeImage,
+    function: u32,
+    of: impl Fn(&Operator<'_>) -> Option<T>,
+) -> HashMap<u32, T> {
     let body = image.body(function);
     let operators = body.get_operators_reader().into_iter();
     let operators = operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten();
-    operators.filter_map(|(operator, at)| Some((at as u32, access(&operator)?))).collect()
+    operators.filter_map(|(operator, at)| Some((at as u32, of(&operator)?))).collect()
 }

@@ -185,7 +185,7 @@ fn note(store: &mut StoreOpaque, error: Error) {
 }
 
 #[cold]
-fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
+pub(super) fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
     store.failure = Some(Failure::Panic(panic));
 }
 

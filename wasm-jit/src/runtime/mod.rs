@@ -6,13 +6,14 @@
 //! 3. `activation.rs`: a call from the host into WebAssembly, and its outcome. `func.rs` and
 //!    `typed.rs` are its two interfaces.
 //! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
-//!    compiled code calls.
+//!    compiled code calls; `callback.rs`: calls of closures by probes.
 //! 5. `linear_memory.rs`: why accesses need no checks. `wait.rs`: threads that wait at an address.
 //! 6. `collect.rs`: collection of unreachable exceptions and host values.
 //!
 //! Each of the other files is one type of the public API.
 
 mod activation;
+pub(crate) mod callback;
 mod caller;
 mod collect;
 mod exception;

@@ -4,7 +4,7 @@
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::signals::trap_code;
-use super::unwind::{Frame, Frames};
+use super::unwind::{Frame, Frames, report_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
@@ -29,6 +29,8 @@ pub(super) unsafe fn capture(
     frame: Frame,
     raised: impl FnOnce(WasmBacktrace) -> Raised,
 ) {
+    // SAFETY: the caller's obligation.
+    unsafe { report_left(frame, (*store).vm.activation_fp) };
     let mut backtrace = WasmBacktrace::default();
     // SAFETY: the caller's obligation.
     let frames = unsafe { Frames::new(store, frame) };

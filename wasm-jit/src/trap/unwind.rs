@@ -6,6 +6,7 @@
 
 use super::{Activation, ExecutionState, Raised, capture};
 use crate::code::CodeImage;
+use crate::code::probed::unwound;
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
@@ -115,6 +116,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         {
             // SAFETY: the caller's obligation.
             unsafe {
+                report_left(thrower, frame.fp);
                 (*store).vm.raised_pc = handler as usize;
                 (*store).vm.raised_fp = frame.fp;
                 (*store).vm.raised_sp = frame.fp - frame_size as usize;
@@ -125,8 +127,34 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         frame = unsafe { Frame::caller(frame.fp) };
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
-    unsafe { (*store).raised = Some(Box::new(Raised::Exception { exception })) };
+    unsafe {
+        report_left(thrower, activation_fp);
+        (*store).raised = Some(Box::new(Raised::Exception { exception }));
+    }
     0
+}
+
+/// Reports the frames that are about to be left to those who watch them: from this one to the last
+/// one before the frame at `end`. If a watcher panics, the process aborts, since the functions that
+/// call this cannot unwind.
+///
+/// # Safety
+/// The frames belong to the innermost activation of the store that the thread runs, and are intact.
+pub(super) unsafe fn report_left(mut frame: Frame, end: usize) {
+    if !unwound::is_watched() {
+        return;
+    }
+    while frame.fp != end {
+        let pc = frame.pc - usize::from(frame.is_call);
+        // SAFETY: the thread is in the code at this address, or will return to it.
+        if let Some(image) = unsafe { image_at(pc) }
+            && let Some(function) = image.function_at(pc)
+        {
+            image.watchers.report(function, frame.fp as u64);
+        }
+        // SAFETY: inside the activation.
+        frame = unsafe { Frame::caller(frame.fp) };
+    }
 }
 
 /// The handler for exceptions of this tag in this frame, and the size of its frame.

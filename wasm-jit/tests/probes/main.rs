@@ -2,7 +2,10 @@
 //! others run the code.
 
 mod behaviour;
+mod callbacks;
 mod calls;
+mod exits;
+mod global;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
@@ -43,7 +46,10 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     every_instruction_of_random_programs_is_counted_exactly();
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
+    callbacks::test_all();
     calls::test_all();
+    exits::test_all();
+    global::test_all();
     native::test_all();
     threads::test_all();
     wasm::test_all();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use wasm_jit::probes::{Bound, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError};
+use wasm_jit::probes::{Bound, Callback, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError, Values};
 use wasm_jit::{Module, Val};
 
 use super::behaviour::{TRAPPING, trapping};
@@ -97,6 +97,14 @@ fn recorder(values: usize) -> NativeFn {
     }
 }
 
+/// The same as a closure.
+fn recording_closure() -> Callback {
+    Callback::new(|values| {
+        clobber();
+        Record::add(values[0], &values[1..]);
+    })
+}
+
 /// A probe that records values of a place.
 struct Recording {
     place: Counted,
@@ -123,8 +131,11 @@ fn record_everywhere(
         let address = Bound::Const(std::ptr::from_ref(record) as u64);
         let bounds: Vec<Bound> =
             std::iter::once(address).chain(values.iter().map(|value| value.bound)).collect();
-        let function = recorder(values.len());
-        let kind = Kind::Native { function, values: bounds[..].into() };
+        let bounds = Values::from(&bounds[..]);
+        let kind = match random.random() {
+            true => Kind::Native { function: recorder(values.len()), values: bounds },
+            false => Kind::Callback { function: recording_closure(), values: bounds },
+        };
         specs.push((*place, record, ProbeSpec { location: location(module, *place), kind }));
         chosen.insert(*place, values);
     }

@@ -103,7 +103,7 @@ impl FunctionCompiler<'_> {
                     self.show_more(here, position);
                     self.asm.bind(label);
                     self.call_through_ref(ty);
-                    self.asm.jmp(self.epilogue);
+                    self.asm.jmp(self.leave);
                 }
                 Cold::Handler { catch: (region, index), moves, target, position } => {
                     self.show_more(here, position);

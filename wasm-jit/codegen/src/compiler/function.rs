@@ -110,6 +110,8 @@ pub(super) struct FunctionCompiler<'a> {
     code_limit: u32,
     pub(super) constants: Vec<Constant>,
     pub(super) epilogue: Label,
+    /// After the site of the exit.
+    pub(super) leave: Label,
     pub(super) try_regions: Vec<TryRegion>,
     /// The innermost open region.
     pub(super) try_region: Option<u32>,
@@ -165,7 +167,7 @@ pub(super) fn compile<'a>(
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
     let mut asm = Assembler::new(code);
-    let epilogue = asm.new_label();
+    let (epilogue, leave) = (asm.new_label(), asm.new_label());
     let frame = Frame::new(locals.len() as u32);
     let mut function = FunctionCompiler {
         module,
@@ -195,6 +197,7 @@ pub(super) fn compile<'a>(
         code_limit: u32::MAX,
         constants: Vec::new(),
         epilogue,
+        leave,
         try_regions: Vec::new(),
         try_region: None,
         observer,
@@ -286,17 +289,17 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Lays out the site of a place, if it has one: the current instruction, or the entry.
+    /// Lays out the site of a place, if it has one: the current instruction, the entry or the exit.
     pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
         if let Some(observer) = self.observer.take() {
-            observer.place(position, &State::of(self));
+            observer.place(position, &State::at(self, kind));
             self.observer = Some(observer);
         }
         if !self.sites.contains(position, kind) {
             return;
         }
         let before = self.asm.offset();
-        if self.sites.settles(position) {
+        if self.sites.settles(position) && kind != SiteKind::Exit {
             self.settle();
         }
         let over = self.asm.offset() % SITE_WINDOW;
@@ -307,7 +310,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.nops(SITE_LENGTH);
         self.flags_hold_since(before);
         if let Some(observer) = self.observer.take() {
-            let state = State::of(self);
+            let state = State::at(self, kind);
             observer.site(Position { code: site, wasm: position }, &state);
             self.observer = Some(observer);
         }
@@ -469,6 +472,9 @@ impl<'a> FunctionCompiler<'a> {
         let end = self.position;
         let here = self.asm.offset();
         self.show_more(here, end);
+        // The position after the last instruction, which is an `end` of one byte.
+        self.lay_out_site(end + 1, SiteKind::Exit);
+        self.asm.bind(self.leave);
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.

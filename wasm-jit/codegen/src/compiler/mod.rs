@@ -46,6 +46,7 @@ mod cold;
 mod control;
 mod division;
 mod edges;
+mod enter_stub;
 mod exceptions;
 mod float;
 mod frame;
@@ -70,6 +71,7 @@ mod values;
 
 pub use abi::Ty;
 pub use access::{Access, access};
+pub use enter_stub::{ENTER_STUB_SIZE, enter_stubs};
 pub use function::MAX_GROWTH;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,

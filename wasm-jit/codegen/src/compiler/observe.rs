@@ -9,13 +9,16 @@
 
 use std::fmt;
 
-use super::abi::Ty;
+use wasmparser::ValType;
+
+use super::abi::{ResultPlace, Ty, result_places};
 use super::cached_locals::{Region, bits};
 use super::control::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
 use super::runs::Run;
+use super::sites::SiteKind;
 use super::state::{Flag, Local, Operand, Val};
 use super::stub::AtSite;
 use super::stub_list::SiteState;
@@ -36,7 +39,7 @@ pub trait Observer {
     /// the instruction; for a loop, that at its label.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
 
-    /// A site of an instruction, or of the entry, would be here: called for all of them, with the
+    /// A site of an instruction, of the entry or of the exit would be here: called for all of them, with the
     /// state that a site has, whether there is one or not.
     fn place(&mut self, _wasm: u32, _state: &State<'_>) {}
 
@@ -68,6 +71,8 @@ pub struct State<'a> {
     flags_in_use: bool,
     /// Whether a pending load was done in front of the site.
     load_is_done: bool,
+    /// At the exit: the types of the results.
+    results: Option<&'a [ValType]>,
 }
 
 /// The locations of the values of a frame, before an instruction.
@@ -219,7 +224,18 @@ impl<'a> State<'a> {
             outermost_loop: function.loops.outermost(),
             flags_in_use: zero_flag || function.stack.iter().any(is_flag),
             load_is_done: function.load_is_done,
+            results: None,
         }
+    }
+
+    /// The state at a place: that of the exit has only the results.
+    pub(super) fn at(function: &'a FunctionCompiler<'_>, kind: SiteKind) -> Self {
+        let state = Self::of(function);
+        if kind != SiteKind::Exit {
+            return state;
+        }
+        let results = Some(function.ty.results());
+        Self { reachable: true, locals: &[], stack: &[], held: 0, flags_in_use: false, results, ..state }
     }
 
     /// Whether the instruction can be reached.
@@ -265,6 +281,15 @@ impl<'a> State<'a> {
                 None => Ok(Source::Const(0).into()),
             },
             Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
+            Wanted::Result(index) => {
+                let mut places = result_places(self.results.unwrap_or_default());
+                let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
+                Ok(match place {
+                    ResultPlace::Reg(reg) => Source::Register(reg, ty.wide()),
+                    ResultPlace::Buffer(index) => Source::Result(index, ty.wide()),
+                }
+                .into())
+            }
         }
     }
 
@@ -380,6 +405,11 @@ impl<'a> State<'a> {
     }
 
     fn registers(&self) -> u32 {
+        if let Some(results) = self.results {
+            let places = result_places(results);
+            let bit = |place| if let ResultPlace::Reg(reg) = place { reg.bit() } else { 0 };
+            return places.fold(0, |set, (_, place)| set | bit(place));
+        }
         let mut set = self.held;
         for (reg, local) in self.region.iter() {
             let state = &self.locals[local as usize];

@@ -9,7 +9,9 @@
 //!   a block continues after the site of its `end`, as it continues after the `end`.
 //!
 //! The function's *entry* is a place of its own, after the prologue and before the first
-//! instruction; its position is that of the body, where the declarations of locals begin.
+//! instruction; its position is that of the body, where the declarations of locals begin. Its
+//! *exit* is at the epilogue, where the results are in the caller's places; its position is the end
+//! of the body. A tail call does not come there.
 //!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
 //! registers, slots and flags in front of each instruction, the same frame, and the same calls in
@@ -19,7 +21,7 @@
 //! with sites, a NOP of one byte is there, so that a transfer point does not share its address.
 //!
 //! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
-//! An entry needs no code for that. Sites in originals ([`CompiledSites`]) are not settled, since
+//! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled, since
 //! the code would run whether or not there are probes.
 //!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
@@ -64,6 +66,7 @@ pub enum Sites {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SiteKind {
     Entry,
+    Exit,
     Control,
     Other,
 }
@@ -109,7 +112,7 @@ impl Sites {
         match self {
             Self::None => false,
             Self::Functions => kind == SiteKind::Entry,
-            Self::Branches => kind != SiteKind::Other,
+            Self::Branches => matches!(kind, SiteKind::Entry | SiteKind::Control),
             Self::At { positions, .. } => positions.binary_search(&position).is_ok(),
             Self::All { .. } => true,
         }

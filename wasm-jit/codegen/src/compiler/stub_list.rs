@@ -34,6 +34,14 @@
 //!     sub rsp, n                   the callee has removed its arguments
 //!     mov r14, [rbp - 8]
 //!     mov r15, [r14 + MEMORY0]
+//!     mov [rsp + n], value ...     a callback: its values, as an array
+//!     mov rdi, callback
+//!     lea rsi, [rsp + n]
+//!     mov rdx, r14
+//!     mov rax, function
+//!     call rax
+//!     test eax, eax                has it failed?
+//!     jne raise
 //!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
@@ -49,6 +57,9 @@
 //! jmp to the flags
 //! overflow:
 //! ud2
+//! raise:
+//! mov r11, [r14 + LIBCALLS]
+//! call [r11 + RAISE]               leaves the activation
 //! ```
 //!
 //! Arguments are read from the saved registers, not from the registers, so every function of the
@@ -71,10 +82,10 @@ use super::cached_locals::bits;
 use super::settle::SETTLED;
 use super::state::Flag;
 use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size};
 use crate::vmctx::{
-    COUNTERS, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, MEMORY0,
-    STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
+    COUNTERS, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS,
+    LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
 };
 
 /// Arguments of the C convention that are in registers.
@@ -103,6 +114,18 @@ pub enum Action<'a> {
     Count {
         /// The offset.
         cell: i32,
+    },
+    /// Calls `extern "sysv64" fn(callback, values: *mut u64, context) -> u64`. If that does not
+    /// return 0, it has recorded why the activation is to be left ([`Libcall::Raise`]).
+    Callback {
+        /// Its address.
+        function: usize,
+        /// Its first argument.
+        callback: usize,
+        /// The values, any number.
+        values: &'a [Value],
+        /// As for [`Action::Call`].
+        instance: Option<u64>,
     },
     /// Calls a function.
     Call {
@@ -142,6 +165,11 @@ impl Action<'_> {
         }
     }
 
+    /// How many values it passes as an array.
+    fn values(&self) -> usize {
+        if let Self::Callback { values, .. } = self { values.len() } else { 0 }
+    }
+
     /// Whether its function can run code of the instance in which it fires.
     fn reenters(&self) -> bool {
         matches!(self, Self::Call { callee: Callee::Wasm { .. }, .. })
@@ -166,6 +194,8 @@ struct Saved {
     condition: i32,
     /// What [`SETTLED`] holds, if a function can run the instance.
     settled: Option<i32>,
+    /// The values of a callback.
+    values: i32,
     size: i32,
 }
 
@@ -178,8 +208,10 @@ impl Saved {
         let flags = start + 8 * registers.count_ones() as i32;
         let (condition, settled) = (flags + 8, flags + 16);
         let reenters = actions.iter().any(Action::reenters);
-        let (settled, end) = if reenters { (Some(settled), settled + 8) } else { (None, settled) };
-        Self { start, registers, flags, condition, settled, size: (end + 15) & !15 }
+        let (settled, values) = if reenters { (Some(settled), settled + 8) } else { (None, settled) };
+        let count = actions.iter().map(Action::values).max().unwrap_or(0);
+        let size = (values + 8 * count as i32 + 15) & !15;
+        Self { start, registers, flags, condition, settled, values, size }
     }
 
     /// Where a register was saved, if it was.
@@ -195,6 +227,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let saved = Saved::of(state, actions);
+    let calls_back = actions.iter().any(|action| matches!(action, Action::Callback { .. }));
+    let raise = asm.new_label();
     let moved = saved.size + RED_ZONE;
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
@@ -226,12 +260,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                 asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
             }
             Action::Call { callee, arguments, instance } => {
-                let next = asm.new_label();
-                if let Some(instance) = instance {
-                    asm.mov_imm(SCRATCH, instance);
-                    asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
-                    asm.jcc(Cond::NotEqual, next);
-                }
+                let next = skip_other_instances(instance, asm);
                 match callee {
                     Callee::Native(function) => {
                         for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
@@ -251,6 +280,22 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                         call_wasm(*func_ref, action.stack_bytes(), asm);
                     }
                 }
+                asm.bind(next);
+            }
+            Action::Callback { function, callback, values, instance } => {
+                let next = skip_other_instances(instance, asm);
+                let element = |index: usize| Mem::base(Reg::RSP, saved.values + 8 * index as i32);
+                for (index, value) in values.iter().enumerate() {
+                    argument(Reg::RDI, *value, &saved, site, asm);
+                    asm.mov_store(Size::B8, element(index), Reg::RDI);
+                }
+                asm.mov_imm(Reg::RDI, callback as u64);
+                asm.lea(true, Reg::RSI, element(0));
+                asm.mov(true, Reg::RDX, CONTEXT);
+                asm.mov_imm(Reg::RAX, function as u64);
+                asm.call_reg(Reg::RAX);
+                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
         }
@@ -287,7 +332,25 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
     }
+    if calls_back {
+        asm.bind(raise);
+        asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+        asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
+        asm.ud2(TrapCode::Unreachable as u8);
+    }
     ListStub { code, back }
+}
+
+/// Compares the running instance with the one that an action is for, if it is for one only. Other
+/// instances skip what follows, up to the label.
+fn skip_other_instances(instance: Option<u64>, asm: &mut Assembler<'_>) -> Label {
+    let next = asm.new_label();
+    if let Some(instance) = instance {
+        asm.mov_imm(SCRATCH, instance);
+        asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+        asm.jcc(Cond::NotEqual, next);
+    }
+    next
 }
 
 /// Moves values to where a compiled function expects its arguments.
@@ -369,6 +432,11 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         Source::Flag => asm.mov(true, register, Mem::base(Reg::RSP, saved.condition)),
         Source::Context => asm.mov(true, register, CONTEXT),
         Source::Site => asm.mov_imm(register, site as u64),
+        Source::Frame => asm.mov(true, register, Reg::RBP),
+        Source::Result(index, wide) => {
+            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(wide, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));
+        }
     }
     if value.plus != 0 {
         match i32::try_from(value.plus) {

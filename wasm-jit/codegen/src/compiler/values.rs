@@ -9,12 +9,14 @@ pub enum Wanted {
     Local(u32),
     /// An operand, counted from the top of the stack.
     Operand(u32),
+    /// At the exit, a result of the function.
+    Result(u32),
 }
 
 /// Why a frame has no such value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoValue {
-    /// There are fewer operands.
+    /// There are fewer operands, or results.
     NotThere,
     /// No later instruction reads the local, and the code does not keep it.
     Dead,
@@ -45,6 +47,10 @@ pub(super) enum Source {
     Context,
     /// The address of the site.
     Site,
+    /// The frame pointer.
+    Frame,
+    /// A result in the store's buffer, by its index.
+    Result(u32, bool),
 }
 
 impl From<Source> for Value {
@@ -58,6 +64,9 @@ impl Value {
     pub const CONTEXT: Self = Self { source: Source::Context, plus: 0 };
     /// The address of the site.
     pub const SITE: Self = Self { source: Source::Site, plus: 0 };
+
+    /// The frame pointer.
+    pub const FRAME: Self = Self { source: Source::Frame, plus: 0 };
 
     /// A constant.
     #[must_use]

@@ -166,16 +166,21 @@ impl CodeImage {
         let info = *self.function(function);
         let offset = position - info.wasm_start;
         let is_entry = offset == 0;
+        let is_exit = position == info.wasm_end;
         let name = Sections::of(&self.bytes).function_name(function);
         let (site_address, body) = self.site_address(function, position);
         Place {
             probe,
             function_name: text(&name.unwrap_or_else(|| format!("[function {function}]"))),
-            kind: if is_entry { ProbeKind::ENTRY } else { ProbeKind::FIRST_OF_PROVIDERS },
+            kind: match (is_entry, is_exit) {
+                (true, _) => ProbeKind::ENTRY,
+                (_, true) => ProbeKind::EXIT,
+                _ => ProbeKind::FIRST_OF_PROVIDERS,
+            },
             place: ModulePlace {
                 function_index: function,
                 offset,
-                opcode: (!is_entry).then(|| self.opcode(position)),
+                opcode: (!is_entry && !is_exit).then(|| self.opcode(position)),
             },
             function_address: self.at(info.entry) as usize,
             site_address,

@@ -9,7 +9,7 @@ use super::Version;
 use super::blocks::{Block, Blocks};
 use super::version::SitePlace;
 use crate::code::symbols::VersionCode;
-use crate::code::{CodeImage, ObserveError};
+use crate::code::{CodeImage, Function, ObserveError};
 
 /// A version with sites. Offsets are from its start.
 #[derive(Debug)]
@@ -31,7 +31,8 @@ pub(crate) struct Listed {
 #[derive(Clone, Debug)]
 pub(crate) struct ListedSite {
     pub code: u32,
-    /// The offset of the instruction in the module; for the entry, that of the body.
+    /// The offset of the instruction in the module; for the entry and the exit, the start and the
+    /// end of the body.
     pub wasm: u32,
     pub stub: Range<u32>,
     /// The stub of its active probes, if it jumps to one: its offset, modulo 2^64, and its code.
@@ -49,7 +50,8 @@ impl CodeImage {
         let Some(version) = versions.filter_map(|version| version.get()).last() else { return Ok(None) };
         let positions = self.positions_at(version.at(version.entry), function)?;
         let blocks = &self.probed().blocks;
-        Ok(Some(version.listed(positions, self.function(function).wasm_start, blocks)))
+        let Function { wasm_start, wasm_end, .. } = *self.function(function);
+        Ok(Some(version.listed(positions, wasm_start..wasm_end, blocks)))
     }
 
     /// All versions with sites; of an original, its stubs only. Then all stubs of lists.
@@ -86,7 +88,7 @@ impl Version {
         }
     }
 
-    fn listed(&self, mut positions: Vec<Position>, body: u32, blocks: &Blocks) -> Listed {
+    fn listed(&self, mut positions: Vec<Position>, body: Range<u32>, blocks: &Blocks) -> Listed {
         let byte = |at: usize| {
             let byte: *const u8 = std::ptr::with_exposed_provenance(at);
             // SAFETY: inside the version or a stub of it, which stay mapped with their image.
@@ -116,7 +118,8 @@ impl Version {
             list: list(place),
         });
         let sites: Vec<ListedSite> = sites.collect();
-        for site in sites.iter().filter(|site| site.wasm != body) {
+        // That of the exit is in the epilogue, which has its position.
+        for site in sites.iter().filter(|site| site.wasm != body.start && site.wasm != body.end) {
             let position = Position { code: site.code, wasm: site.wasm };
             let first = positions.iter().position(|other| other.wasm == site.wasm);
             // In front of the instruction, or in the code of a loop.

@@ -40,14 +40,17 @@
 //! lists.
 
 mod blocks;
+mod callback;
 pub(crate) mod counters;
 pub(crate) mod counting;
+pub(crate) mod enter;
 pub(crate) mod ids;
 mod listed;
 mod original;
 mod request;
 mod stubs;
 mod switch;
+pub(crate) mod unwound;
 mod version;
 
 use std::collections::{BTreeMap, HashMap};
@@ -62,6 +65,8 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
+pub(crate) use callback::CallBack;
+pub use callback::Callback;
 use counting::{Choice, RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
@@ -188,6 +193,7 @@ pub(crate) struct Probed {
     /// Dropped before the memory.
     blocks: Blocks,
     changes: Mutex<Changes>,
+    entered: enter::Entered,
 }
 
 impl Probed {
@@ -196,6 +202,7 @@ impl Probed {
             functions: image.indices().map(|_| OnceLock::new()).collect(),
             blocks: Blocks::default(),
             changes: Mutex::default(),
+            entered: enter::Entered::default(),
         }
     }
 
@@ -409,7 +416,10 @@ impl CodeImage {
     /// The position of the instruction whose stub the address is in.
     pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
         let (block, version) = self.sited_at(pc)?;
-        block.stub.or_else(|| version.stub_at(pc))
+        let position = block.stub.or_else(|| version.stub_at(pc))?;
+        // The exit belongs to the last `end`, of one byte.
+        let is_exit = position == self.function(block.function).wasm_end;
+        Some(position - u32::from(is_exit))
     }
 
     /// Where the entry is executed, and the body, of the version that the address is in. In a stub,
@@ -455,6 +465,15 @@ impl CodeImage {
         self.probed().changes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Makes the image's code a place to patch at.
+    fn resolve_text(&self, changes: &mut Changes) -> Result<(), MakeError> {
+        if changes.text.is_none() {
+            // SAFETY: the image's code, which wordpatch has mapped.
+            changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
+        }
+        Ok(())
+    }
+
     /// Makes probes in a function, off. Gives for each its number, or why there is none.
     ///
     /// # Errors
@@ -466,21 +485,19 @@ impl CodeImage {
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
-        // Site, run and choices: less than three counters for each byte.
+        // Site, run and choices: less than three counters for each byte, and one for the exit of the
+        // last function.
         self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();
-        if changes.text.is_none() {
-            // SAFETY: the image's code, which wordpatch has mapped.
-            changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
-        }
+        self.resolve_text(changes)?;
         let mut seen = Seen::default();
         for request in requests.iter().filter(|request| request.what.calls()) {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
         }
         let compiled = self.observe(index, &mut seen)?;
-        let entry = self.function(index).wasm_start;
-        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true), (exit, true)]);
         reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
         // Values of one place follow each other in the order of its requests.
         let mut values: HashMap<u32, std::slice::Iter<'_, Result<Found, NoValue>>> =
@@ -586,7 +603,8 @@ impl CodeImage {
         }
         if is_last {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
-            let all = reachable.map(|(_, position, _)| *position).chain([self.function(index).wasm_start]);
+            let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+            let all = reachable.map(|(_, position, _)| *position).chain([entry, exit]);
             for position in all {
                 let choice = if is_counting { self.choice(index, position) } else { None };
                 used.entry(position).or_default().choice = choice;
@@ -686,7 +704,7 @@ impl Needs {
             What::Nothing => self.site = true,
             What::Count => self.counter = true,
             What::CountChoice(choice) => self.choice = Some(*choice),
-            What::Call(_) => (self.site, self.settled) = (true, true),
+            What::Call(_) | What::CallBack(_) => (self.site, self.settled) = (true, true),
         }
     }
 

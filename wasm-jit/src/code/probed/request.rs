@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{Callee, NoValue, Ty, Value, Wanted};
 
+use super::callback::{CallBack, Callback};
 use super::counting::Choice;
 use super::stubs::{Call, What};
 use super::version::Found;
@@ -23,7 +24,18 @@ pub(crate) enum RequestedKind {
     Nothing,
     Count,
     CountChoice,
-    Call { callee: Callee, arguments: Vec<Argument> },
+    Call {
+        callee: Callee,
+        arguments: Vec<Argument>,
+    },
+    CallBack {
+        /// As in the [`CallBack`].
+        routine: usize,
+        callback: Callback,
+        arguments: Vec<Argument>,
+        /// As in the [`CallBack`].
+        callees: Box<[(usize, u32)]>,
+    },
 }
 
 /// An argument of a function that a probe calls.
@@ -37,7 +49,10 @@ pub(crate) enum Argument {
 impl RequestedKind {
     /// The values of the frame that are asked for.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let arguments = if let Self::Call { arguments, .. } = self { &arguments[..] } else { &[] };
+        let arguments = match self {
+            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => &arguments[..],
+            Self::Nothing | Self::Count | Self::CountChoice => &[],
+        };
         arguments.iter().filter_map(|argument| match argument {
             Argument::Known(_) => None,
             Argument::Of(wanted, _) => Some(*wanted),
@@ -45,7 +60,7 @@ impl RequestedKind {
     }
 
     pub(super) fn calls(&self) -> bool {
-        matches!(self, Self::Call { .. })
+        matches!(self, Self::Call { .. } | Self::CallBack { .. })
     }
 
     /// What a probe does whose values were found, in order.
@@ -59,11 +74,11 @@ impl RequestedKind {
         choice: impl FnOnce() -> Option<Choice>,
     ) -> Result<What, NoProbe> {
         let mut found = found.into_iter();
-        let (callee, arguments) = match self {
+        let arguments = match self {
             Self::Nothing => return Ok(What::Nothing),
             Self::Count => return Ok(What::Count),
             Self::CountChoice => return choice().map(What::CountChoice).ok_or(NoProbe::NoChoice),
-            Self::Call { callee, arguments } => (callee, arguments),
+            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
         };
         let value = |(number, argument): (usize, &Argument)| {
             let (wanted, plus) = match argument {
@@ -71,9 +86,9 @@ impl RequestedKind {
                 Argument::Of(wanted, plus) => (*wanted, *plus),
             };
             let found = found.next().expect("one for each").map_err(|no| NoProbe::NoValue(wanted, no))?;
-            match (callee, found.operand) {
+            match (self, found.operand) {
                 // Addresses were checked; the types of references are not known here.
-                (Callee::Wasm { parameters, .. }, Some(ty))
+                (Self::Call { callee: Callee::Wasm { parameters, .. }, .. }, Some(ty))
                     if plus.is_none() && (parameters[number] != ty || ty == Ty::Ref) =>
                 {
                     Err(NoProbe::Type(number))
@@ -81,8 +96,17 @@ impl RequestedKind {
                 _ => Ok(found.value.plus(plus.unwrap_or(0))),
             }
         };
-        let arguments = arguments.iter().enumerate().map(value).collect::<Result<_, _>>()?;
-        Ok(What::Call(Arc::new(Call { callee: callee.clone(), arguments, instance })))
+        let values = arguments.iter().enumerate().map(value).collect::<Result<_, _>>()?;
+        Ok(match self {
+            Self::CallBack { routine, callback, callees, .. } => {
+                let (routine, callback, callees) = (*routine, callback.clone(), callees.clone());
+                What::CallBack(Arc::new(CallBack { routine, callback, values, callees, instance }))
+            }
+            Self::Call { callee, .. } => {
+                What::Call(Arc::new(Call { callee: callee.clone(), arguments: values, instance }))
+            }
+            Self::Nothing | Self::Count | Self::CountChoice => unreachable!("without values"),
+        })
     }
 }
 

@@ -16,6 +16,7 @@ use wasm_jit_codegen::{Action, Callee, SITE_LENGTH, SiteState, Value, list_stub}
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::callback::CallBack;
 use super::counting::Choice;
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
@@ -41,13 +42,14 @@ pub(crate) enum What {
     /// Counts how an instruction chooses, which only counting versions do.
     CountChoice(Choice),
     Call(Arc<Call>),
+    CallBack(Arc<CallBack>),
 }
 
 impl What {
     /// How many counts it has.
     pub(super) fn counts(&self) -> usize {
         match self {
-            Self::Nothing | Self::Call(_) => 0,
+            Self::Nothing | Self::Call(_) | Self::CallBack(_) => 0,
             Self::Count => 1,
             Self::CountChoice(choice) => choice.counts(),
         }
@@ -109,7 +111,7 @@ impl Site {
             match what {
                 What::Nothing | What::CountChoice(_) => {}
                 What::Count => counts = true,
-                What::Call(_) => calls = true,
+                What::Call(_) | What::CallBack(_) => calls = true,
             }
         }
         match (is_empty, calls, counts) {
@@ -121,7 +123,7 @@ impl Site {
                 let is_item = |what: &&What| match what {
                     What::Nothing | What::CountChoice(_) => false,
                     What::Count => !std::mem::replace(&mut has_counter, true),
-                    What::Call(_) => true,
+                    What::Call(_) | What::CallBack(_) => true,
                 };
                 let items: Vec<&What> = active.filter(is_item).collect();
                 Form::List(self.number(&items))
@@ -202,6 +204,10 @@ pub(super) fn make_stub(
         What::Call(call) => {
             let Call { callee, arguments, instance } = &**call;
             Some(Action::Call { callee, arguments, instance: *instance })
+        }
+        What::CallBack(call) => {
+            let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
+            Some(Action::Callback { function, callback, values: &call.values, instance: call.instance })
         }
     });
     let actions: Vec<Action<'_>> = actions.collect();

@@ -22,7 +22,7 @@ use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::counting::Runs;
 use super::stubs::{Form, Site};
-use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
+use crate::code::{CodeImage, Function, ObserveError, TryRegion, add_regions};
 
 /// The observations of a compilation.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Observer for Seen {
             let found = |wanted: &Wanted| {
                 let operand = match wanted {
                     Wanted::Operand(depth) => state.operand_type(*depth),
-                    Wanted::Local(_) => None,
+                    Wanted::Local(_) | Wanted::Result(_) => None,
                 };
                 Ok(Found { value: state.value(*wanted)?, operand })
             };
@@ -118,10 +118,11 @@ impl SitePlace {
     }
 }
 
-/// Whether a stub finds all values at a site of a function. At the entry, there are no operands and
-/// no loads to be done, so nothing needs to be settled.
+/// Whether a stub finds all values at a site of a function. At the entry and the exit, there are no
+/// operands and no loads to be done, so nothing needs to be settled.
 pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
-    position == image.function(function).wasm_start || sites.settles(position)
+    let Function { wasm_start, wasm_end, .. } = *image.function(function);
+    position == wasm_start || position == wasm_end || sites.settles(position)
 }
 
 /// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code

@@ -1,0 +1,103 @@
+//! Stubs to which the entries of functions lead that are to be changed before they are executed.
+//!
+//! ```text
+//! stub of a function:
+//! mov r11d, function
+//! jmp common
+//!
+//! common:
+//! push rbp                         the state is that of a call: arguments are in their places
+//! mov rbp, rsp
+//! lea rsp, [rsp - SAVED]
+//! mov [rsp + n], register          each register that an argument may be in, and rax
+//! mov rdi, image
+//! mov rsi, r11
+//! mov rax, routine
+//! call rax                         returns the address of the function's entry
+//! mov r11, rax
+//! mov register, [rsp + n]
+//! mov rsp, rbp
+//! pop rbp
+//! jmp r11
+//! ```
+//!
+//! No frame of the function exists meanwhile, and nothing of the program is executed.
+
+use super::abi::{FLOAT_ARGS, INT_ARGS, SCRATCH};
+use crate::asm::{Assembler, Mem, Reg, Size};
+
+/// The distance between the stubs of two functions.
+pub const ENTER_STUB_SIZE: usize = 16;
+
+/// Stubs for functions with these indices, which follow each other, then their common part. They
+/// call `routine`, an `extern "sysv64" fn(image, function) -> entry`.
+#[must_use]
+pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize) -> Vec<u8> {
+    let mut code = Vec::new();
+    let asm = &mut Assembler::new(&mut code);
+    let common = asm.new_label();
+    for (number, function) in functions.enumerate() {
+        let filled = (number * ENTER_STUB_SIZE) as u32 - asm.offset();
+        asm.nops(filled);
+        asm.mov_imm(SCRATCH, function.into());
+        asm.jmp(common);
+    }
+    asm.bind(common);
+    let saved = || std::iter::once(Reg::RAX).chain(INT_ARGS).chain(FLOAT_ARGS).zip(0..);
+    let size = (8 * saved().count() as i32 + 15) & !15;
+    let place = |number: i32| Mem::base(Reg::RSP, 8 * number);
+    asm.push(Reg::RBP);
+    asm.mov(true, Reg::RBP, Reg::RSP);
+    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -size));
+    for (reg, number) in saved() {
+        if reg.is_float() {
+            asm.float_store(true, place(number), reg);
+        } else {
+            asm.mov_store(Size::B8, place(number), reg);
+        }
+    }
+    asm.mov_imm(Reg::RDI, image as u64);
+    asm.mov(true, Reg::RSI, SCRATCH);
+    asm.mov_imm(Reg::RAX, routine as u64);
+    asm.call_reg(Reg::RAX);
+    asm.mov(true, SCRATCH, Reg::RAX);
+    for (reg, number) in saved() {
+        if reg.is_float() {
+            asm.float_load(true, reg, place(number));
+        } else {
+            asm.mov(true, reg, place(number));
+        }
+    }
+    asm.mov(true, Reg::RSP, Reg::RBP);
+    asm.pop(Reg::RBP);
+    asm.jmp_reg(SCRATCH);
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+
+    use super::*;
+
+    /// Each stub names its function, and all lead to the common part.
+    #[test]
+    fn stubs_name_their_functions() {
+        let code = enter_stubs(7..10, 1, 2);
+        let mut targets = Vec::new();
+        for (number, function) in (7..10).enumerate() {
+            let start = number * ENTER_STUB_SIZE;
+            let mut decoder = Decoder::with_ip(64, &code[start..], start as u64, DecoderOptions::NONE);
+            let (load, jump) = (decoder.decode(), decoder.decode());
+            assert_eq!((load.mnemonic(), load.immediate(1)), (Mnemonic::Mov, function));
+            assert_eq!(load.op0_register().full_register(), Register::R11);
+            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+            targets.push(jump.near_branch_target());
+        }
+        targets.dedup();
+        let [common] = targets[..] else { panic!("{targets:?}") };
+        assert!(common as usize >= 2 * ENTER_STUB_SIZE + 5);
+        let first = Decoder::new(64, &code[common as usize..], DecoderOptions::NONE).decode();
+        assert_eq!(first.mnemonic(), Mnemonic::Push);
+    }
+}

@@ -1,0 +1,77 @@
+//! The completion of instructions, by probes at all instructions that may follow.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wasm_jit::Module;
+use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+
+use crate::attach::{Probes, Site, each_site};
+use crate::hook::Hook;
+use crate::pending::Records;
+
+/// An instruction has completed: control is about to execute the next one of its frame, or to leave
+/// the function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct After {
+    /// The function's index, imports included.
+    pub function: u32,
+    /// The offset of the instruction from the start of the function's body.
+    pub offset: u32,
+    /// Where control continues: the offset of the next instruction; for the exit, the length of the
+    /// body.
+    pub next: u32,
+}
+
+/// Calls a closure whenever one of the chosen instructions has completed.
+///
+/// A call has completed when it has returned. Instructions that trap or throw do not complete, and
+/// tail calls do not in their frame. An instruction that was executed before the hook was switched
+/// on does not count.
+///
+/// # Errors
+/// Those of making and activating probes.
+pub fn after(
+    module: &Module,
+    filter: impl Fn(&Site<'_>) -> bool,
+    hook: impl Fn(&After) + Send + Sync + 'static,
+) -> Result<Hook, ProbeError> {
+    // By number: function and offset.
+    let mut sites = Vec::new();
+    // The places that follow: their offsets, and the numbers of those before them.
+    let mut followers: BTreeMap<(u32, Place), (u32, Vec<usize>)> = BTreeMap::new();
+    let mut specs = Vec::new();
+    each_site(module, filter, |site, flow, index| {
+        for next in &flow.successors[index] {
+            let of_place = followers.entry((site.function, flow.place(*next)));
+            let (_, before) = of_place.or_insert_with(|| (flow.offset(*next), Vec::new()));
+            // An instruction may have the same successor twice.
+            if before.last() != Some(&sites.len()) {
+                before.push(sites.len());
+            }
+        }
+        specs.push((site.function, Place::Instruction { offset: site.offset }));
+        sites.push((site.function, site.offset));
+    });
+    let records = Records::new();
+    let (places, before): (Vec<_>, Vec<_>) = followers.into_iter().unzip();
+    let sites: Arc<[(u32, u32)]> = sites.into();
+    let completes = Callback::new(move |values| {
+        let (next, before) = &before[values[0] as usize];
+        if let Some((site, _)) = records.complete(values[1], before) {
+            let (function, offset) = sites[site];
+            hook(&After { function, offset, next: *next });
+        }
+    });
+    let begins = Callback::new(move |values| records.begin(values[1], values[0] as usize, 0));
+    let mut probes = Probes::default();
+    // An instruction completes before the next one begins.
+    for (number, place) in places.into_iter().enumerate() {
+        probes.add(place, &completes, number, &[Bound::Frame]);
+    }
+    for (number, place) in specs.into_iter().enumerate() {
+        probes.add(place, &begins, number, &[Bound::Frame]);
+    }
+    Hook::new(probes.make(module)?)
+}

@@ -1,0 +1,179 @@
+//! Where control goes in a function.
+//!
+//! A branch to the end of a block continues after its `end`, which it does not execute; so does the
+//! false branch of an `if` without `else`. An `end`, `else` or `catch` is executed when control
+//! reaches it from the preceding instruction.
+
+use wasm_jit::FunctionBody;
+use wasm_jit::probes::Place;
+use wasm_jit::wasmparser::Operator;
+
+/// The instructions of a function, and their order of execution.
+#[derive(Debug)]
+pub(crate) struct Flow<'m> {
+    /// Each with its offset from the start of the body.
+    pub instructions: Vec<(u32, Operator<'m>)>,
+    /// By instruction: where control may continue, of an `if` first the true branch, of a `br_table`
+    /// in the order of its targets, the default one last. Indices; that of the exit is the number of
+    /// instructions.
+    pub successors: Vec<Vec<usize>>,
+}
+
+/// A block that is open.
+struct Open {
+    start: usize,
+    is_loop: bool,
+    /// Where control continues after its end, and the instructions that go there.
+    after: Vec<(usize, usize)>,
+    /// The successor of an `if` that is its false branch, until there is an `else`.
+    false_branch: Option<usize>,
+}
+
+impl<'m> Flow<'m> {
+    pub(crate) fn of(body: FunctionBody<'m>) -> Self {
+        let start = body.range().start;
+        let instructions: Vec<(u32, Operator<'m>)> = body
+            .instructions()
+            .map(|instruction| ((instruction.offset() - start) as u32, instruction.operator().clone()))
+            .collect();
+        let mut flow = Self { successors: Vec::with_capacity(instructions.len()), instructions };
+        let mut open = vec![Open { start: 0, is_loop: false, after: Vec::new(), false_branch: None }];
+        for index in 0..flow.instructions.len() {
+            flow.add(index, &mut open);
+        }
+        flow
+    }
+
+    /// Adds the successors of an instruction; those that are not known yet are added at the end of
+    /// their block.
+    fn add(&mut self, index: usize, open: &mut Vec<Open>) {
+        let next = index + 1;
+        let depth = |depth: u32, open: &[Open]| open.len() - 1 - depth as usize;
+        // The successor with this number is the label.
+        let label = |number: usize, block: usize, open: &mut [Open]| {
+            let block = &mut open[block];
+            if !block.is_loop {
+                block.after.push((index, number));
+            }
+            block.start
+        };
+        let operator = self.instructions[index].1.clone();
+        let successors = match operator {
+            Operator::Block { .. } | Operator::TryTable { .. } | Operator::Try { .. } => {
+                open.push(Open { start: index, is_loop: false, after: Vec::new(), false_branch: None });
+                vec![next]
+            }
+            Operator::Loop { .. } => {
+                open.push(Open { start: index, is_loop: true, after: Vec::new(), false_branch: None });
+                vec![next]
+            }
+            Operator::If { .. } => {
+                open.push(Open {
+                    start: index,
+                    is_loop: false,
+                    after: Vec::new(),
+                    false_branch: Some(index),
+                });
+                vec![next, next]
+            }
+            Operator::Else | Operator::Catch { .. } | Operator::CatchAll => {
+                let block = open.last_mut().expect("validated");
+                if let Some(condition) = block.false_branch.take() {
+                    self.successors[condition][1] = next;
+                }
+                vec![label(0, open.len() - 1, open)]
+            }
+            Operator::End | Operator::Delegate { .. } => {
+                let block = open.pop().expect("validated");
+                if let Some(condition) = block.false_branch {
+                    self.successors[condition][1] = next;
+                }
+                for (from, number) in block.after {
+                    self.successors[from][number] = next;
+                }
+                vec![next]
+            }
+            Operator::Br { relative_depth } => vec![label(0, depth(relative_depth, open), open)],
+            Operator::BrIf { relative_depth }
+            | Operator::BrOnNull { relative_depth }
+            | Operator::BrOnNonNull { relative_depth } => {
+                vec![label(0, depth(relative_depth, open), open), next]
+            }
+            Operator::BrTable { targets } => {
+                let all =
+                    targets.targets().map(|target| target.expect("validated")).chain([targets.default()]);
+                let all: Vec<u32> = all.collect();
+                let to = |(number, target)| label(number, depth(target, open), open);
+                all.into_iter().enumerate().map(to).collect()
+            }
+            Operator::Return => vec![label(0, 0, open)],
+            Operator::ReturnCall { .. }
+            | Operator::ReturnCallIndirect { .. }
+            | Operator::ReturnCallRef { .. }
+            | Operator::Unreachable
+            | Operator::Throw { .. }
+            | Operator::ThrowRef
+            | Operator::Rethrow { .. } => Vec::new(),
+            _ => vec![next],
+        };
+        self.successors.push(successors);
+    }
+
+    /// The place of an instruction, or of the exit.
+    pub(crate) fn place(&self, index: usize) -> Place {
+        match self.instructions.get(index) {
+            Some((offset, _)) => Place::Instruction { offset: *offset },
+            None => Place::Exit,
+        }
+    }
+
+    /// The offset of an instruction; for the exit, the length of the body.
+    pub(crate) fn offset(&self, index: usize) -> u32 {
+        // The last instruction is an `end`, of one byte.
+        let end = || self.instructions.last().map_or(0, |(offset, _)| offset + 1);
+        self.instructions.get(index).map_or_else(end, |(offset, _)| *offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasm_jit::{Engine, Module};
+
+    use super::*;
+
+    /// The successors of the instructions of a function, by their indices.
+    fn check(body: &str, expected: &[&[usize]]) {
+        let module =
+            Module::new(&Engine::default(), format!("(module (tag $e) (func (param i32) {body}))")).unwrap();
+        let flow = Flow::of(module.function(0).unwrap().body().unwrap());
+        assert_eq!(flow.successors, expected, "{:?}", flow.instructions);
+        assert_eq!(flow.place(flow.instructions.len()), Place::Exit);
+        let body = module.function(0).unwrap().body().unwrap();
+        assert_eq!(flow.offset(flow.instructions.len()) as usize, body.range().len());
+    }
+
+    #[test]
+    fn branches_continue_after_the_end_or_at_the_loop() {
+        check("block br 0 end", &[&[1], &[3], &[3], &[4]]);
+        check("loop local.get 0 br_if 0 end", &[&[1], &[2], &[0, 3], &[4], &[5]]);
+        check(
+            "block loop local.get 0 br_table 0 1 2 end end",
+            &[&[1], &[2], &[3], &[1, 6, 7], &[5], &[6], &[7]],
+        );
+        check("return", &[&[2], &[2]]);
+        check("unreachable", &[&[], &[2]]);
+    }
+
+    #[test]
+    fn conditions_continue_in_their_parts() {
+        check("local.get 0 if nop else nop nop end", &[&[1], &[2, 4], &[3], &[7], &[5], &[6], &[7], &[8]]);
+        check("local.get 0 if nop end nop", &[&[1], &[2, 4], &[3], &[4], &[5], &[6]]);
+        check("local.get 0 if br 0 else br 1 end", &[&[1], &[2, 4], &[6], &[6], &[7], &[6], &[7]]);
+    }
+
+    #[test]
+    fn handlers_are_not_successors_of_bodies() {
+        check("try nop catch $e nop catch_all nop end", &[&[1], &[2], &[7], &[4], &[7], &[6], &[7], &[8]]);
+        check("block try_table (catch $e 0) throw $e end end", &[&[1], &[2], &[], &[4], &[5], &[6]]);
+    }
+}

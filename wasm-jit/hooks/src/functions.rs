@@ -1,0 +1,142 @@
+//! Entries and exits of functions, on all ways out.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use wasm_jit::Module;
+use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::wasmparser::Operator;
+
+use crate::attach::{Probes, bodies};
+use crate::hook::Hook;
+
+/// How control enters or leaves a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FunctionEventKind {
+    /// It is called. A loop at its start does not repeat this.
+    Entry,
+    /// It returns: by `return`, after its last instruction, or by a branch to its outermost block.
+    Return,
+    /// It is about to call another function instead of returning.
+    TailCall,
+    /// A trap, an exception, an interrupt or a failure of a host function leaves it.
+    Unwound,
+}
+
+/// A function is entered or left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FunctionEvent {
+    /// The function's index, imports included.
+    pub function: u32,
+    /// A number that identifies the frame among those that the thread has at the time.
+    pub frame: u64,
+    /// What happens.
+    pub kind: FunctionEventKind,
+}
+
+/// The frames of a thread that were entered and not left: their functions.
+type Frames = HashMap<u64, u32>;
+
+thread_local! {
+    /// By hook, which may have ended.
+    static ENTERED: RefCell<HashMap<u64, (Weak<()>, Frames)>> = RefCell::default();
+}
+
+/// The frames that a hook has seen entered.
+struct Entered {
+    number: u64,
+    alive: Arc<()>,
+}
+
+impl Entered {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+    }
+
+    fn add(&self, frame: u64, function: u32) {
+        // Programs that run while their thread ends are not recorded.
+        let _ = ENTERED.try_with(|entered| {
+            let mut entered = entered.borrow_mut();
+            if !entered.contains_key(&self.number) {
+                entered.retain(|_, (alive, _)| alive.strong_count() > 0);
+            }
+            let of_hook = || (Arc::downgrade(&self.alive), Frames::new());
+            entered.entry(self.number).or_insert_with(of_hook).1.insert(frame, function);
+        });
+    }
+
+    /// Whether the frame was entered, and not left.
+    fn remove(&self, frame: u64, function: u32) -> bool {
+        let removed = ENTERED.try_with(|entered| {
+            let mut entered = entered.borrow_mut();
+            let frames = entered.get_mut(&self.number).map(|(_, frames)| frames)?;
+            if frames.get(&frame) == Some(&function) { frames.remove(&frame) } else { None }
+        });
+        removed.ok().flatten().is_some()
+    }
+}
+
+/// Calls a closure whenever one of the chosen functions, by their indices, is entered or left.
+///
+/// Each frame that is entered while the hook is active is left by exactly one event, if the hook
+/// stays active. Frames that were entered before are reported when they return, but not when they
+/// are unwound. If the closure panics at an [unwound](FunctionEventKind::Unwound) frame, the process
+/// aborts.
+///
+/// # Errors
+/// Those of making and activating probes.
+pub fn functions(
+    module: &Module,
+    filter: impl Fn(u32) -> bool,
+    hook: impl Fn(&FunctionEvent) + Send + Sync + 'static,
+) -> Result<Hook, ProbeError> {
+    let hook = Arc::new(hook);
+    let entered = Arc::new(Entered::new());
+    let report = |kind: FunctionEventKind| {
+        let (hook, entered) = (hook.clone(), entered.clone());
+        // The first value, its number, is that of the function.
+        Callback::new(move |values| {
+            let (function, frame) = (values[0] as u32, values[1]);
+            match kind {
+                FunctionEventKind::Entry => entered.add(frame, function),
+                _ => _ = entered.remove(frame, function),
+            }
+            hook(&FunctionEvent { function, frame, kind });
+        })
+    };
+    let (entry, exit, tail) = (
+        report(FunctionEventKind::Entry),
+        report(FunctionEventKind::Return),
+        report(FunctionEventKind::TailCall),
+    );
+    let mut probes = Probes::default();
+    for (function, flow) in bodies(module).filter(|(function, _)| filter(*function)) {
+        let number = function as usize;
+        probes.add((function, Place::Entry), &entry, number, &[Bound::Frame]);
+        probes.add((function, Place::Exit), &exit, number, &[Bound::Frame]);
+        let tails = flow.instructions.iter().filter(|(_, operator)| is_tail_call(operator));
+        for (offset, _) in tails {
+            let place = Place::Instruction { offset: *offset };
+            probes.add((function, place), &tail, number, &[Bound::Frame]);
+        }
+    }
+    let is_active = Arc::new(AtomicBool::new(false));
+    let active = is_active.clone();
+    let watch = module.watch_unwound(move |left| {
+        // Not those of other functions, nor one that is left after its exit.
+        if entered.remove(left.frame, left.function) && active.load(Ordering::Relaxed) {
+            let kind = FunctionEventKind::Unwound;
+            hook(&FunctionEvent { function: left.function, frame: left.frame, kind });
+        }
+    });
+    Hook::with_watch(probes.make(module)?, is_active, Some(watch))
+}
+
+fn is_tail_call(operator: &Operator<'_>) -> bool {
+    matches!(operator, Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. })
+}

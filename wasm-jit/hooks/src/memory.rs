@@ -1,0 +1,268 @@
+//! Accesses to memories.
+
+use std::collections::BTreeMap;
+
+use wasm_jit::Module;
+use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
+
+use crate::attach::{Probes, Site, each_site};
+use crate::hook::Hook;
+use crate::pending::Records;
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AccessKind {
+    /// Reads.
+    Load,
+    /// Writes.
+    Store,
+    /// Reads and writes, as one atomic operation (`atomic.rmw`).
+    ReadModifyWrite,
+    /// Waits at an address (`memory.atomic.wait`).
+    Wait,
+    /// Wakes threads that wait at an address (`memory.atomic.notify`).
+    Notify,
+}
+
+/// An access to a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Access {
+    /// The function's index, imports included.
+    pub function: u32,
+    /// The offset of the instruction from the start of the function's body.
+    pub offset: u32,
+    /// What it does.
+    pub kind: AccessKind,
+    /// The memory's index.
+    pub memory: u32,
+    /// The address of its first byte: the operand plus the constant offset.
+    pub address: u64,
+    /// How many bytes it accesses.
+    pub size: u64,
+    /// For a store, the bytes that are stored, zero-extended; of `memory.fill`, the byte. For the
+    /// others, the result of the instruction: what a load has loaded, extended as the instruction
+    /// does and then zero-extended from its type; what was there before a
+    /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations, which
+    /// copy bytes.
+    pub value: Option<u64>,
+}
+
+/// Where the parts of an access are.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// At [`Bound::Address`]. The value is the result.
+    Result,
+    /// At [`Bound::Address`]. The value is the top operand.
+    Stored,
+    /// The address is this operand, and the size the top one; the value may be an operand.
+    Bulk { address: u32, value: Option<u32> },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    kind: AccessKind,
+    form: Form,
+    memory: u32,
+    /// In bytes; not of bulk operations.
+    size: u64,
+}
+
+/// Calls a closure for each access of the chosen instructions.
+///
+/// Stores and bulk operations are reported before they are done, so also those that trap. The others
+/// are reported when they have been done, with their result, before the next instruction.
+///
+/// # Errors
+/// Those of making and activating probes.
+pub fn memory(
+    module: &Module,
+    filter: impl Fn(&Site<'_>) -> bool,
+    hook: impl Fn(&Access) + Send + Sync + 'static,
+) -> Result<Hook, ProbeError> {
+    let mut found: Vec<(u32, u32, Known)> = Vec::new();
+    // The places after instructions with results, and the numbers of those.
+    let mut followers: BTreeMap<(u32, Place), usize> = BTreeMap::new();
+    each_site(module, filter, |site, flow, index| {
+        for known in accesses(site.operator) {
+            if matches!(known.form, Form::Result) {
+                // Such an instruction has one successor, which has no other way from a load.
+                followers.insert((site.function, flow.place(flow.successors[index][0])), found.len());
+            }
+            found.push((site.function, site.offset, known));
+        }
+    });
+    let sites = found.clone();
+    let event = move |number: usize, address: u64, size: u64, value: Option<u64>| {
+        let (function, offset, Known { kind, memory, .. }) = found[number];
+        hook(&Access { function, offset, kind, memory, address, size, value });
+    };
+    let event = std::sync::Arc::new(event);
+    let known = sites.clone();
+    let (records, completed) = (Records::new(), event.clone());
+    let completes = Callback::new(move |values| {
+        let number = values[0] as usize;
+        if let Some((_, address)) = records.complete(values[1], &[number]) {
+            completed(number, address, known[number].2.size, Some(values[2]));
+        }
+    });
+    let begins = Callback::new(move |values| records.begin(values[1], values[0] as usize, values[2]));
+    let known = sites.clone();
+    let stores = Callback::new(move |values| {
+        let number = values[0] as usize;
+        match known[number].2 {
+            Known { form: Form::Bulk { .. }, .. } => {
+                event(number, values[1], values[2], values.get(3).copied())
+            }
+            Known { size, .. } => {
+                event(number, values[1], size, Some(values[2] & (u64::MAX >> (64 - 8 * size))))
+            }
+        }
+    });
+    let mut probes = Probes::default();
+    // An instruction completes before the next one begins.
+    for (place, number) in followers {
+        probes.add(place, &completes, number, &[Bound::Frame, Bound::Operand(0)]);
+    }
+    for (number, (function, offset, known)) in sites.into_iter().enumerate() {
+        let place = (function, Place::Instruction { offset });
+        match known.form {
+            Form::Result => probes.add(place, &begins, number, &[Bound::Frame, Bound::Address]),
+            Form::Stored => probes.add(place, &stores, number, &[Bound::Address, Bound::Operand(0)]),
+            Form::Bulk { address, value } => {
+                let mut values = vec![Bound::Operand(address), Bound::Operand(0)];
+                values.extend(value.map(Bound::Operand));
+                probes.add(place, &stores, number, &values);
+            }
+        }
+    }
+    Hook::new(probes.make(module)?)
+}
+
+/// The accesses of an instruction, in their order.
+fn accesses(operator: &Operator<'_>) -> Vec<Known> {
+    use Operator as O;
+    let bulk = |kind, memory, address, value| {
+        let form = Form::Bulk { address, value };
+        Known { kind, form, memory, size: 0 }
+    };
+    match operator {
+        O::MemoryFill { mem } => return vec![bulk(AccessKind::Store, *mem, 2, Some(1))],
+        O::MemoryCopy { dst_mem, src_mem } => {
+            return vec![
+                bulk(AccessKind::Load, *src_mem, 1, None),
+                bulk(AccessKind::Store, *dst_mem, 2, None),
+            ];
+        }
+        O::MemoryInit { mem, .. } => return vec![bulk(AccessKind::Store, *mem, 2, None)],
+        _ => {}
+    }
+    let (kind, size, memarg): (AccessKind, u64, &MemArg) = match operator {
+        O::I32Load8S { memarg }
+        | O::I32Load8U { memarg }
+        | O::I64Load8S { memarg }
+        | O::I64Load8U { memarg }
+        | O::I32AtomicLoad8U { memarg }
+        | O::I64AtomicLoad8U { memarg } => (AccessKind::Load, 1, memarg),
+        O::I32Load16S { memarg }
+        | O::I32Load16U { memarg }
+        | O::I64Load16S { memarg }
+        | O::I64Load16U { memarg }
+        | O::I32AtomicLoad16U { memarg }
+        | O::I64AtomicLoad16U { memarg } => (AccessKind::Load, 2, memarg),
+        O::I32Load { memarg }
+        | O::F32Load { memarg }
+        | O::I64Load32S { memarg }
+        | O::I64Load32U { memarg }
+        | O::I32AtomicLoad { memarg }
+        | O::I64AtomicLoad32U { memarg } => (AccessKind::Load, 4, memarg),
+        O::I64Load { memarg } | O::F64Load { memarg } | O::I64AtomicLoad { memarg } => {
+            (AccessKind::Load, 8, memarg)
+        }
+        O::I32Store8 { memarg }
+        | O::I64Store8 { memarg }
+        | O::I32AtomicStore8 { memarg }
+        | O::I64AtomicStore8 { memarg } => (AccessKind::Store, 1, memarg),
+        O::I32Store16 { memarg }
+        | O::I64Store16 { memarg }
+        | O::I32AtomicStore16 { memarg }
+        | O::I64AtomicStore16 { memarg } => (AccessKind::Store, 2, memarg),
+        O::I32Store { memarg }
+        | O::F32Store { memarg }
+        | O::I64Store32 { memarg }
+        | O::I32AtomicStore { memarg }
+        | O::I64AtomicStore32 { memarg } => (AccessKind::Store, 4, memarg),
+        O::I64Store { memarg } | O::F64Store { memarg } | O::I64AtomicStore { memarg } => {
+            (AccessKind::Store, 8, memarg)
+        }
+        O::MemoryAtomicWait32 { memarg } => (AccessKind::Wait, 4, memarg),
+        O::MemoryAtomicWait64 { memarg } => (AccessKind::Wait, 8, memarg),
+        O::MemoryAtomicNotify { memarg } => (AccessKind::Notify, 4, memarg),
+        _ => {
+            let Some((size, memarg)) = read_modify_write(operator) else { return Vec::new() };
+            (AccessKind::ReadModifyWrite, size, memarg)
+        }
+    };
+    let MemArgTarget::Memory(memory) = memarg.target else { return Vec::new() };
+    let form = if kind == AccessKind::Store { Form::Stored } else { Form::Result };
+    vec![Known { kind, form, memory, size }]
+}
+
+/// The size of an atomic operation that reads and writes.
+fn read_modify_write<'a>(operator: &'a Operator<'_>) -> Option<(u64, &'a MemArg)> {
+    use Operator as O;
+    Some(match operator {
+        O::I32AtomicRmw8AddU { memarg }
+        | O::I32AtomicRmw8SubU { memarg }
+        | O::I32AtomicRmw8AndU { memarg }
+        | O::I32AtomicRmw8OrU { memarg }
+        | O::I32AtomicRmw8XorU { memarg }
+        | O::I32AtomicRmw8XchgU { memarg }
+        | O::I32AtomicRmw8CmpxchgU { memarg }
+        | O::I64AtomicRmw8AddU { memarg }
+        | O::I64AtomicRmw8SubU { memarg }
+        | O::I64AtomicRmw8AndU { memarg }
+        | O::I64AtomicRmw8OrU { memarg }
+        | O::I64AtomicRmw8XorU { memarg }
+        | O::I64AtomicRmw8XchgU { memarg }
+        | O::I64AtomicRmw8CmpxchgU { memarg } => (1, memarg),
+        O::I32AtomicRmw16AddU { memarg }
+        | O::I32AtomicRmw16SubU { memarg }
+        | O::I32AtomicRmw16AndU { memarg }
+        | O::I32AtomicRmw16OrU { memarg }
+        | O::I32AtomicRmw16XorU { memarg }
+        | O::I32AtomicRmw16XchgU { memarg }
+        | O::I32AtomicRmw16CmpxchgU { memarg }
+        | O::I64AtomicRmw16AddU { memarg }
+        | O::I64AtomicRmw16SubU { memarg }
+        | O::I64AtomicRmw16AndU { memarg }
+        | O::I64AtomicRmw16OrU { memarg }
+        | O::I64AtomicRmw16XorU { memarg }
+        | O::I64AtomicRmw16XchgU { memarg }
+        | O::I64AtomicRmw16CmpxchgU { memarg } => (2, memarg),
+        O::I32AtomicRmwAdd { memarg }
+        | O::I32AtomicRmwSub { memarg }
+        | O::I32AtomicRmwAnd { memarg }
+        | O::I32AtomicRmwOr { memarg }
+        | O::I32AtomicRmwXor { memarg }
+        | O::I32AtomicRmwXchg { memarg }
+        | O::I32AtomicRmwCmpxchg { memarg }
+        | O::I64AtomicRmw32AddU { memarg }
+        | O::I64AtomicRmw32SubU { memarg }
+        | O::I64AtomicRmw32AndU { memarg }
+        | O::I64AtomicRmw32OrU { memarg }
+        | O::I64AtomicRmw32XorU { memarg }
+        | O::I64AtomicRmw32XchgU { memarg }
+        | O::I64AtomicRmw32CmpxchgU { memarg } => (4, memarg),
+        O::I64AtomicRmwAdd { memarg }
+        | O::I64AtomicRmwSub { memarg }
+        | O::I64AtomicRmwAnd { memarg }
+        | O::I64AtomicRmwOr { memarg }
+        | O::I64AtomicRmwXor { memarg }
+        | O::I64AtomicRmwXchg { memarg }
+        | O::I64AtomicRmwCmpxchg { memarg } => (8, memarg),
+        _ => return None,
+    })
+}

@@ -1,0 +1,98 @@
+//! Instructions that have begun and have not completed, of the frames of each thread.
+//!
+//! The value of a load, and the completion of an instruction, are observed by probes at the
+//! instructions that may follow. Such a probe fires on every way to its place, so it must know on
+//! which one control came: the probe at the first instruction records it here, and the one at the
+//! next takes it.
+//!
+//! An instruction that traps or throws leaves its record. It is removed by the next record of this
+//! frame, or of one further up the stack: frames deeper than that have ended. On stacks of
+//! coroutines, which lie elsewhere, a record may be removed before its instruction has completed;
+//! its event is lost then.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number for the records of a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Records(u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    frame: u64,
+    site: usize,
+    value: u64,
+}
+
+thread_local! {
+    /// The frames of one hook in descending order: the innermost last.
+    static RECORDS: RefCell<HashMap<Records, Vec<Record>>> = RefCell::default();
+}
+
+impl Records {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An instruction of a frame has begun.
+    pub(crate) fn begin(self, frame: u64, site: usize, value: u64) {
+        // Programs that run while their thread ends have no records.
+        let _ = RECORDS.try_with_borrow_mut(|all| {
+            let records = all.entry(self).or_default();
+            while records.pop_if(|record| record.frame <= frame).is_some() {}
+            records.push(Record { frame, site, value });
+        });
+    }
+
+    /// Control has come to an instruction that follows some: the one that has begun in this frame,
+    /// if it is one of these.
+    pub(crate) fn complete(self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
+        let taken = RECORDS.try_with_borrow_mut(|all| {
+            let records = all.get_mut(&self)?;
+            while records.pop_if(|record| record.frame < frame).is_some() {}
+            let is_it = |record: &mut Record| record.frame == frame && sites.contains(&record.site);
+            let record = records.pop_if(is_it)?;
+            if records.is_empty() {
+                all.remove(&self);
+            }
+            Some((record.site, record.value))
+        });
+        taken.ok().flatten()
+    }
+}
+
+/// As `LocalKey::with_borrow_mut`, or an error where that panics.
+trait TryBorrow<T> {
+    fn try_with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> Result<R, ()>;
+}
+
+impl<T: 'static> TryBorrow<T> for std::thread::LocalKey<RefCell<T>> {
+    fn try_with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> Result<R, ()> {
+        let borrow = |cell: &RefCell<T>| cell.try_borrow_mut().map(|mut all| f(&mut all));
+        self.try_with(borrow).map_err(|_| ())?.map_err(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_frames_that_have_ended_are_removed() {
+        let records = Records::new();
+        records.begin(100, 1, 10);
+        records.begin(80, 2, 20);
+        assert_eq!(records.complete(80, &[1]), None);
+        assert_eq!(records.complete(80, &[1, 2]), Some((2, 20)));
+        records.begin(80, 2, 20);
+        assert_eq!(records.complete(100, &[1]), Some((1, 10)));
+        assert_eq!(records.complete(80, &[2]), None, "its frame has ended");
+        records.begin(100, 3, 30);
+        records.begin(100, 4, 40);
+        assert_eq!(records.complete(100, &[3]), None, "it has trapped");
+        assert_eq!(Records::new().complete(100, &[4]), None);
+        assert_eq!(records.complete(100, &[4]), Some((4, 40)));
+    }
+}

@@ -1,0 +1,192 @@
+//! Functions that are changed when they are first entered.
+//!
+//! A *waiting* function was never probed. Its entry leads to a stub that asks those who wait for it
+//! to make their probes, and then enters it again: by the jump to its new version, or, if there is
+//! none, by its first instruction. Functions that have versions do not wait: they are changed at
+//! once.
+//!
+//! While a function is being changed, other threads that enter it wait. A thread holds no lock when
+//! it comes here, and the stub leaves nothing behind: the state is that of the call.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use wasm_jit_codegen::{ENTER_STUB_SIZE, ENTRY_LENGTH, enter_stubs};
+
+use super::blocks::ALIGNMENT;
+use super::version::jump;
+use super::{Changes, MakeError};
+use crate::code::CodeImage;
+
+/// Somebody who makes probes in functions when they are first entered.
+pub(crate) trait Enters: Send + Sync {
+    /// A function is about to be entered. Nothing of it is executed before this returns.
+    fn entered(&self, image: &Arc<CodeImage>, function: u32);
+}
+
+/// One who waits.
+struct Waiting {
+    number: u64,
+    who: Weak<dyn Enters>,
+    /// By number among the image's functions.
+    functions: Box<[bool]>,
+}
+
+/// Those who wait for functions of an image.
+#[derive(Default)]
+pub(super) struct Entered {
+    waiting: Mutex<Vec<Waiting>>,
+    /// Held while functions are changed that are being entered.
+    changing: Mutex<()>,
+    /// The address of the first stub.
+    stubs: OnceLock<usize>,
+}
+
+impl std::fmt::Debug for Entered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entered").field("stubs", &self.stubs).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl CodeImage {
+    /// Makes `who` wait for the functions of an image that were never probed, except for those that
+    /// `is_done` names. Returns the others.
+    ///
+    /// # Errors
+    /// Entries cannot be patched. It waits for none.
+    pub(crate) fn wait_for_entries(
+        self: &Arc<Self>,
+        number: u64,
+        who: Weak<dyn Enters>,
+        is_done: impl Fn(u32) -> bool,
+    ) -> Result<Vec<u32>, MakeError> {
+        let changes = &mut *self.changes();
+        let first = self.indices().start;
+        self.resolve_text(changes)?;
+        let stubs = self.stubs_of_entries(changes)?;
+        let mut waiting = lock(&self.probed().entered.waiting);
+        let (mut functions, mut others) = (Vec::new(), Vec::new());
+        for index in self.indices().filter(|index| !is_done(*index)) {
+            // One with an original that is known was probed.
+            let is_new = self.probed().function(self, index).is_none_or(|function| function.made() == 0);
+            if is_new { functions.push(index) } else { others.push(index) }
+        }
+        let mut all = vec![false; self.indices().len()].into_boxed_slice();
+        functions.iter().for_each(|index| all[(index - first) as usize] = true);
+        waiting.push(Waiting { number, who, functions: all });
+        for index in &functions {
+            if let Err(error) = changes.divert(self, *index, stubs) {
+                waiting.pop();
+                for index in &functions {
+                    let _ = changes.restore_entry(self, *index, stubs, &waiting);
+                }
+                return Err(error);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Ends that.
+    pub(crate) fn stop_waiting(self: &Arc<Self>, number: u64) {
+        let changes = &mut *self.changes();
+        let Some(stubs) = self.probed().entered.stubs.get() else { return };
+        let mut waiting = lock(&self.probed().entered.waiting);
+        waiting.retain(|waiting| waiting.number != number);
+        for index in self.indices() {
+            // An entry that cannot be patched leads to nobody, and on to the function.
+            let _ = changes.restore_entry(self, index, *stubs, &waiting);
+        }
+    }
+
+    /// A function is about to be entered, or to be probed otherwise: those who wait for it make
+    /// their probes.
+    pub(crate) fn enter(self: &Arc<Self>, index: u32) {
+        let Some(probed) = self.probed.get() else { return };
+        let Some(stubs) = probed.entered.stubs.get() else { return };
+        let number = (index - self.indices().start) as usize;
+        let is_waiting = || lock(&probed.entered.waiting).iter().any(|waiting| waiting.functions[number]);
+        if !is_waiting() {
+            // Another thread may be changing it.
+            drop(lock(&probed.entered.changing));
+            return;
+        }
+        let _changing = lock(&probed.entered.changing);
+        let of_function = |waiting: &mut Waiting| {
+            std::mem::take(&mut waiting.functions[number]).then(|| waiting.who.upgrade()).flatten()
+        };
+        let all: Vec<Arc<dyn Enters>> =
+            lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
+        all.iter().for_each(|who| who.entered(self, index));
+        let changes = &mut *self.changes();
+        let waiting = lock(&probed.entered.waiting);
+        let _ = changes.restore_entry(self, index, *stubs, &waiting);
+    }
+
+    /// The address of the stubs of all functions, in the order of their indices.
+    fn stubs_of_entries(self: &Arc<Self>, changes: &mut Changes) -> Result<usize, MakeError> {
+        let probed = self.probed();
+        if let Some(stubs) = probed.entered.stubs.get() {
+            return Ok(*stubs);
+        }
+        let code = enter_stubs(self.indices(), Arc::as_ptr(self) as usize, enter as *const () as usize);
+        let arena = changes.arenas.with_room(self, &probed.blocks, code.len())?;
+        let stubs = arena.append(&code, ALIGNMENT)?;
+        Ok(*probed.entered.stubs.get_or_init(|| stubs))
+    }
+}
+
+impl Changes {
+    /// Makes the entry of a function lead to its stub.
+    fn divert(&mut self, image: &CodeImage, index: u32, stubs: usize) -> Result<(), MakeError> {
+        let entry = image.function(index).entry;
+        let stub = stubs + (index - image.indices().start) as usize * ENTER_STUB_SIZE;
+        let to_stub = jump(image.at(entry) as usize, stub);
+        let text = self.text.as_ref().expect("resolved before");
+        // SAFETY: in the image's code.
+        let stands = unsafe { text.read(entry as usize, ENTRY_LENGTH as usize) };
+        let state = self.functions.or_default(index);
+        let [stands, first] = *state.entry.get_or_insert([stands, stands]);
+        if stands == first {
+            self.exchange(image.at(entry) as usize, &first, &to_stub)?;
+            self.state(index).entry = Some([to_stub, first]);
+        }
+        Ok(())
+    }
+
+    /// Makes a function begin at its entry, if its entry leads to its stub and nobody waits for it.
+    fn restore_entry(
+        &mut self,
+        image: &CodeImage,
+        index: u32,
+        stubs: usize,
+        waiting: &[Waiting],
+    ) -> Result<(), MakeError> {
+        let number = (index - image.indices().start) as usize;
+        let entry = image.at(image.function(index).entry) as usize;
+        let to_stub = jump(entry, stubs + number * ENTER_STUB_SIZE);
+        let Some(state) = self.functions.get_mut(index) else { return Ok(()) };
+        let Some([stands, first]) = state.entry else { return Ok(()) };
+        if stands == to_stub && !waiting.iter().any(|waiting| waiting.functions[number]) {
+            self.exchange(entry, &to_stub, &first)?;
+            self.state(index).entry = Some([first, first]);
+        }
+        Ok(())
+    }
+}
+
+/// The routine of the stubs.
+///
+/// # Safety
+/// Called by the stubs of this image only.
+unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> usize {
+    // SAFETY: the image is in an `Arc`, and alive, since the thread is about to execute its code.
+    let image = unsafe {
+        Arc::increment_strong_count(image);
+        Arc::from_raw(image)
+    };
+    image.enter(function);
+    image.at(image.function(function).entry) as usize
+}

@@ -1,0 +1,57 @@
+//! Closures that are called for frames which are left other than by their exit.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How many watchers there are, of all images: without any, frames are not examined.
+static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any frame is reported to somebody.
+pub(crate) fn is_watched() -> bool {
+    WATCHERS.load(Ordering::Relaxed) != 0
+}
+
+type Watcher = Arc<dyn Fn(u32, u64) + Send + Sync>;
+
+/// The watchers of an image, which get the index of the function and the frame pointer.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<(u64, Watcher)>>);
+
+impl Watchers {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Watcher)>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Adds one; returns its number.
+    pub(crate) fn add(&self, watcher: impl Fn(u32, u64) + Send + Sync + 'static) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.lock().push((number, Arc::new(watcher)));
+        WATCHERS.fetch_add(1, Ordering::Relaxed);
+        number
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        let mut watchers = self.lock();
+        if let Some(place) = watchers.iter().position(|(of, _)| *of == number) {
+            let watcher = watchers.remove(place);
+            WATCHERS.fetch_sub(1, Ordering::Relaxed);
+            // Its destructor may use the watchers.
+            drop(watchers);
+            drop(watcher);
+        }
+    }
+
+    /// Calls all of them, without the lock.
+    pub(crate) fn report(&self, function: u32, frame: u64) {
+        let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
+        watchers.iter().for_each(|watcher| watcher(function, frame));
+    }
+}
+
+impl fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchers").field("count", &self.lock().len()).finish()
+    }
+}

@@ -1,0 +1,322 @@
+//! Probes on every instruction of a module, or of all modules of an engine.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use super::values::Body;
+use super::{Bound, Kind, Location, Place, ProbeError, ValueError, Values, requested};
+use crate::code::CodeImage;
+use crate::code::probed::Request;
+use crate::code::probed::enter::Enters;
+use crate::engine::{Engine, WatchesImages};
+use crate::module::Module;
+
+/// A probe on every instruction of a module, or of all modules of an engine, off at first. Dropping
+/// it removes it.
+///
+/// # When it takes effect
+/// [`GlobalProbe::activate`] makes the entries of functions lead to a stub, at a cost of one store
+/// for each function. The probes of a function are made when it is first entered after that, by the
+/// thread that enters it; other threads that enter it wait meanwhile. So functions that do not run
+/// cost nothing more, and calls that ran already when the probe was switched on are observed from
+/// the next call of their function on. The probes of functions that were probed before are made at
+/// once, and take effect as those of [`Module::probes`] do.
+///
+/// Switched off, functions return to their original code. Their probes are kept, and used again when
+/// the probe is switched on.
+///
+/// # Memory
+/// For each function of the module some 200 bytes; for each instruction of those functions that were
+/// entered some 200 bytes for [`Kind::Empty`] and [`Kind::Count`], and some 600 for the others, whose
+/// stubs are [limited](ProbeError::StubMemory). Functions beyond that limit are
+/// [refused](GlobalProbe::refused). All of it is kept until the module's code is freed.
+///
+/// # Example
+/// ```
+/// use wasm_jit::probes::Kind;
+/// use wasm_jit::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, "(module (func (export \"add\") (param i32 i32) (result i32)
+///     (i32.add (local.get 0) (local.get 1))))")?;
+/// let instructions = module.global_probe(Kind::Count)?;
+/// instructions.activate()?;
+/// let mut store = Store::new(&engine, ());
+/// let add = Instance::new(&mut store, &module, &[])?.get_typed_func::<(i32, i32), i32>(&mut store, "add")?;
+/// add.call(&mut store, (3, 4))?;
+/// assert_eq!(instructions.count(), 4, "the end of the function is one, too");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct GlobalProbe(Arc<Global>);
+
+struct Global {
+    kind: Kind,
+    /// Identifies it in images and engines.
+    number: u64,
+    /// The module, if it is for one only: its code is kept.
+    _image: Option<Arc<CodeImage>>,
+    /// The engine, if it is for all of its modules.
+    engine: Option<Engine>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_active: bool,
+    images: Vec<OfImage>,
+    /// Since they were last asked for.
+    refused: Vec<(u32, ProbeError)>,
+}
+
+/// The probes in a module.
+struct OfImage {
+    image: Weak<CodeImage>,
+    /// Probes by function, by their numbers; none for those that were refused.
+    functions: HashMap<u32, Vec<usize>>,
+}
+
+impl Module {
+    /// Makes a probe on every instruction. Entries and exits of functions are not instructions.
+    ///
+    /// # Errors
+    /// [`ProbeError::Value`] for values that not every instruction has: there are [`Bound::Const`],
+    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`] and [`Bound::Context`];
+    /// [`ProbeError::Parameters`].
+    pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
+        check(&kind)?;
+        let global = Global::new(kind, Some(self.code().clone()), None);
+        let image = Arc::downgrade(self.code());
+        global.state().images.push(OfImage { image, functions: HashMap::new() });
+        Ok(GlobalProbe(global))
+    }
+}
+
+impl Engine {
+    /// Makes a probe on every instruction of all modules of this engine, including those that are
+    /// compiled later. It does not keep them alive.
+    ///
+    /// # Errors
+    /// Those of [`Module::global_probe`].
+    pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
+        check(&kind)?;
+        let global = Global::new(kind, None, Some(self.clone()));
+        let watcher: Arc<dyn WatchesImages> = global.clone();
+        for image in self.watch_images(global.number, Arc::downgrade(&watcher)) {
+            global.clone().compiled(&image);
+        }
+        Ok(GlobalProbe(global))
+    }
+}
+
+/// Refuses values that not every instruction has.
+fn check(kind: &Kind) -> Result<(), ProbeError> {
+    let values: &[Bound] = match kind {
+        Kind::Native { values, .. } | Kind::Wasm { values, .. } | Kind::Callback { values, .. } => {
+            Values::as_slice(values)
+        }
+        Kind::Empty | Kind::Count | Kind::CountBranch => &[],
+    };
+    let is_everywhere = |value: &&Bound| {
+        matches!(value, Bound::Const(_) | Bound::Function | Bound::Offset | Bound::Frame | Bound::Context)
+    };
+    match values.iter().find(|value| !is_everywhere(value)) {
+        Some(value) => {
+            let reason = ValueError::NotEverywhere;
+            Err(ProbeError::Value { value: *value, function: 0, offset: 0, reason })
+        }
+        None => Ok(()),
+    }
+}
+
+impl GlobalProbe {
+    /// Switches it on; does nothing if it is.
+    ///
+    /// # Errors
+    /// [`ProbeError::Patch`]: it stays off.
+    pub fn activate(&self) -> Result<(), ProbeError> {
+        let global = &self.0;
+        let mut state = global.state();
+        if state.is_active {
+            return Ok(());
+        }
+        state.is_active = true;
+        for index in 0..state.images.len() {
+            let Some(image) = state.images[index].image.upgrade() else { continue };
+            if let Err(error) = global.start(&image, &mut state, index) {
+                drop(state);
+                let _ = self.deactivate();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches it off; does nothing if it is.
+    ///
+    /// # Errors
+    /// [`ProbeError::Patch`]: parts of it may still be on.
+    pub fn deactivate(&self) -> Result<(), ProbeError> {
+        let mut state = self.0.state();
+        state.is_active = false;
+        let mut result = Ok(());
+        for of in &state.images {
+            let Some(image) = of.image.upgrade() else { continue };
+            image.stop_waiting(self.0.number);
+            for probe in of.functions.values().flatten() {
+                if let Err(error) = image.deactivate_probe(*probe, true) {
+                    result = Err(error.into());
+                }
+            }
+        }
+        result
+    }
+
+    /// How many instructions were executed while it was on, if it [counts](Kind::Count), in modules
+    /// whose code has not been freed.
+    pub fn count(&self) -> u64 {
+        let state = self.0.state();
+        let mut sum = 0;
+        for of in &state.images {
+            let Some(image) = of.image.upgrade() else { continue };
+            for probe in of.functions.values().flatten() {
+                image.probe_counts(*probe, |count| sum += count);
+            }
+        }
+        sum
+    }
+
+    /// In how many functions its probes have been made.
+    pub fn functions(&self) -> usize {
+        let state = self.0.state();
+        state.images.iter().map(|of| of.functions.values().filter(|probes| !probes.is_empty()).count()).sum()
+    }
+
+    /// Functions in which there can be no probes, and why, since this was last called.
+    pub fn refused(&self) -> Vec<(u32, ProbeError)> {
+        std::mem::take(&mut self.0.state().refused)
+    }
+}
+
+impl Drop for GlobalProbe {
+    fn drop(&mut self) {
+        if let Some(engine) = &self.0.engine {
+            engine.unwatch_images(self.0.number);
+        }
+        let mut state = self.0.state();
+        state.is_active = false;
+        for of in std::mem::take(&mut state.images) {
+            let Some(image) = of.image.upgrade() else { continue };
+            image.stop_waiting(self.0.number);
+            of.functions.into_values().flatten().for_each(|probe| image.remove_probe(probe));
+        }
+    }
+}
+
+impl fmt::Debug for GlobalProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GlobalProbe").field("kind", &self.0.kind).finish_non_exhaustive()
+    }
+}
+
+impl Global {
+    fn new(kind: Kind, image: Option<Arc<CodeImage>>, engine: Option<Engine>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { kind, number, _image: image, engine, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Switches it on in a module.
+    fn start(
+        self: &Arc<Self>,
+        image: &Arc<CodeImage>,
+        state: &mut State,
+        index: usize,
+    ) -> Result<(), ProbeError> {
+        let of = &state.images[index];
+        for probe in of.functions.values().flatten() {
+            image.activate_probe(*probe)?;
+        }
+        let who: Arc<dyn Enters> = self.clone();
+        let is_done = |function| of.functions.contains_key(&function);
+        for function in image.wait_for_entries(self.number, Arc::downgrade(&who), is_done)? {
+            self.attach(image, function, state, index);
+        }
+        Ok(())
+    }
+
+    /// Makes the probes of a function, on.
+    fn attach(&self, image: &Arc<CodeImage>, function: u32, state: &mut State, index: usize) {
+        let of = &mut state.images[index];
+        if of.functions.contains_key(&function) {
+            return;
+        }
+        let (probes, error) = self.probes_in(image, function);
+        of.functions.insert(function, probes);
+        state.refused.extend(error.map(|error| (function, error)));
+    }
+
+    fn probes_in(&self, image: &Arc<CodeImage>, function: u32) -> (Vec<usize>, Option<ProbeError>) {
+        let range = image.body_range(function);
+        let mut body = Body::of(image, function);
+        let operators = image.body(function).get_operators_reader().into_iter();
+        let operators = operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten();
+        let mut requests = Vec::new();
+        for (_, at) in operators {
+            let position = at as u32;
+            let location =
+                Location { function, place: Place::Instruction { offset: position - range.start } };
+            match requested(&mut body, &self.kind, location, position) {
+                Ok(what) => requests.push(Request { position, what, instance: None }),
+                Err(error) => return (Vec::new(), Some(error)),
+            }
+        }
+        let made = match image.make_probes(function, &requests) {
+            // Those that cannot be reached have none.
+            Ok(made) => made.into_iter().flatten().collect::<Vec<usize>>(),
+            Err(error) => return (Vec::new(), Some(error.into())),
+        };
+        for probe in &made {
+            if let Err(error) = image.activate_probe(*probe) {
+                made.iter().for_each(|probe| image.remove_probe(*probe));
+                return (Vec::new(), Some(error.into()));
+            }
+        }
+        (made, None)
+    }
+}
+
+impl Enters for Global {
+    fn entered(&self, image: &Arc<CodeImage>, function: u32) {
+        let state = &mut *self.state();
+        let is_it = |of: &OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));
+        if state.is_active
+            && let Some(index) = state.images.iter().position(is_it)
+        {
+            self.attach(image, function, state, index);
+        }
+    }
+}
+
+impl WatchesImages for Global {
+    fn compiled(self: Arc<Self>, image: &Arc<CodeImage>) {
+        let state = &mut *self.state();
+        state.images.retain(|of| of.image.strong_count() > 0);
+        let is_it = |of: &OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));
+        if state.images.iter().any(is_it) {
+            return;
+        }
+        let index = state.images.len();
+        state.images.push(OfImage { image: Arc::downgrade(image), functions: HashMap::new() });
+        if state.is_active
+            && let Err(error) = self.start(image, state, index)
+        {
+            state.refused.push((0, error));
+        }
+    }
+}

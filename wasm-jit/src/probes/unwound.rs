@@ -1,0 +1,57 @@
+//! Frames that are left other than by their exit.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::code::CodeImage;
+use crate::module::Module;
+
+/// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
+/// function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnwoundFrame {
+    /// The function's index, imports counted.
+    pub function: u32,
+    /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
+    pub frame: u64,
+}
+
+/// Frames are reported as long as this exists: see [`Module::watch_unwound`]. It keeps the module's
+/// code.
+pub struct UnwoundWatch {
+    image: Arc<CodeImage>,
+    number: u64,
+}
+
+impl Module {
+    /// Calls a closure for each frame of the module's functions that is left other than by its
+    /// [exit](super::Place::Exit) or a tail call, until the result is dropped.
+    ///
+    /// The thread whose frames they are calls it, the innermost frame first, before any of them is
+    /// left. A frame in its prologue, which may not have passed its entry, may be reported or not,
+    /// and one that is left after its exit is reported: to pair exits with entries, compare
+    /// [`Bound::Frame`](super::Bound::Frame). The closure may do what a
+    /// [`Callback`](super::Callback) may; but if it panics, the process aborts. It may be called
+    /// once more by another thread after the watch has been dropped.
+    ///
+    /// While nobody watches, traps and exceptions cost nothing more.
+    pub fn watch_unwound(&self, function: impl Fn(UnwoundFrame) + Send + Sync + 'static) -> UnwoundWatch {
+        let image = self.code().clone();
+        let watcher = move |index, frame| function(UnwoundFrame { function: index, frame });
+        let number = image.watchers.add(watcher);
+        UnwoundWatch { image, number }
+    }
+}
+
+impl Drop for UnwoundWatch {
+    fn drop(&mut self) {
+        self.image.watchers.remove(self.number);
+    }
+}
+
+impl fmt::Debug for UnwoundWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnwoundWatch").finish_non_exhaustive()
+    }
+}

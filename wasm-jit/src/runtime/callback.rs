@@ -1,0 +1,76 @@
+//! Calls of closures by probes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::host::note_panic;
+use super::instance::InstanceData;
+use super::store::StoreArea;
+use crate::code::probed::CallBack;
+use crate::vmctx::{VmContext, VmFuncRef, VmTable};
+
+/// The [callee](crate::probes::Bound::Callee) of a call for which the table has no function: it
+/// traps.
+pub const NO_FUNCTION: u64 = u64::MAX;
+/// The [callee](crate::probes::Bound::Callee) of a call, if the running instance does not know it by
+/// an index.
+pub const OTHER_FUNCTION: u64 = u64::MAX - 1;
+
+/// Calls the closure of a probe with the values that its stub has stored. Returns 1 if it has
+/// panicked: then the activation is to be left.
+///
+/// # Safety
+/// Called by stubs only, which pass an object that their image keeps, as many values as it names,
+/// and the running context.
+pub(crate) unsafe extern "sysv64" fn call_back(
+    call: *const CallBack,
+    values: *mut u64,
+    context: *mut VmContext,
+) -> u64 {
+    // SAFETY: the caller's obligation: the object does not change.
+    let call = unsafe { &*call };
+    // SAFETY: the caller's obligation: the values belong to this call.
+    let values = unsafe { std::slice::from_raw_parts_mut(values, call.values.len()) };
+    for (number, table) in &call.callees {
+        // SAFETY: the running context, and a table of its module.
+        values[*number] = unsafe { callee(context, *table, values[*number]) };
+    }
+    // Nothing observes state that the closure may have left inconsistent: as for host functions.
+    match catch_unwind(AssertUnwindSafe(|| call.callback.call(values))) {
+        Ok(()) => 0,
+        Err(panic) => {
+            // SAFETY: the program runs, so its store is lent, and nothing else uses it.
+            note_panic(unsafe { &mut *(*(*context).store.cast::<StoreArea>()).store }, panic);
+            1
+        }
+    }
+}
+
+/// The function at an index of a table, by its index in the module of the running instance.
+///
+/// # Safety
+/// The context is that of the running instance, and its module has the table.
+unsafe fn callee(context: *mut VmContext, table: u32, index: u64) -> u64 {
+    // SAFETY: the caller's obligation; only this thread changes the store's tables.
+    let (instance, reference) = unsafe {
+        let instance = &*((*context).owner as *const InstanceData);
+        let offset = instance.module.code().layout.table(table);
+        let VmTable { elements, length } = **instance.block.at::<*const VmTable>(offset).as_ptr();
+        if index >= length {
+            return NO_FUNCTION;
+        }
+        (instance, *elements.add(index as usize))
+    };
+    let function: *const VmFuncRef = std::ptr::with_exposed_provenance(reference as usize);
+    // SAFETY: an element is null or the address of a function, which lives as long as the store.
+    let Some(function) = (unsafe { function.as_ref() }) else { return NO_FUNCTION };
+    if function.context == context {
+        return function.index.into();
+    }
+    let imported = 0..instance.module.code().module.imported_functions;
+    let is_it = |import: &u32| {
+        // SAFETY: the functions of an instance live as long as it.
+        let import = unsafe { instance.func_ref(*import).as_ref() };
+        (import.context, import.index) == (function.context, function.index)
+    };
+    imported.into_iter().find(is_it).map_or(OTHER_FUNCTION, u64::from)
+}

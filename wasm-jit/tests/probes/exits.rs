@@ -1,0 +1,200 @@
+//! Probes at exits, and frames that are left in other ways.
+
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::probes::{
+    Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, ValueError, Values, activate_all,
+};
+use wasm_jit::{Linker, Module, Store, Val};
+
+use super::engine;
+
+type Log = Arc<Mutex<Vec<Vec<u64>>>>;
+
+fn logging(log: &Log, values: impl Into<Values>) -> Kind {
+    let log = log.clone();
+    let function = Callback::new(move |values| log.lock().unwrap().push(values.to_vec()));
+    Kind::Callback { function, values: values.into() }
+}
+
+fn at(function: u32, place: Place, kind: Kind) -> ProbeSpec {
+    ProbeSpec { location: Location { function, place }, kind }
+}
+
+/// Entries and exits of these functions, which log 0 or 1, the function and the frame; and counters
+/// of the exits.
+fn entries_and_exits(module: &Module, functions: &[u32], log: &Log) -> (Vec<Probe>, Vec<Probe>) {
+    let values = |kind| [Bound::Const(kind), Bound::Function, Bound::Frame];
+    let entry = |function: &u32| at(*function, Place::Entry, logging(log, values(0)));
+    let exit = |function: &u32| at(*function, Place::Exit, logging(log, values(1)));
+    let count = |function: &u32| at(*function, Place::Exit, Kind::Count);
+    let specs: Vec<ProbeSpec> = functions
+        .iter()
+        .map(entry)
+        .chain(functions.iter().map(exit))
+        .chain(functions.iter().map(count))
+        .collect();
+    let mut probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+    let counters = probes.split_off(2 * functions.len());
+    activate_all(probes.iter().chain(&counters)).into_iter().for_each(|on| on.unwrap());
+    (probes, counters)
+}
+
+/// Runs the export `run` with one argument.
+fn run(module: &Module, argument: i32) -> Result<Vec<Val>, wasm_jit::Error> {
+    let mut linker: Linker<()> = Linker::new(module.engine());
+    linker.func_wrap("host", "f", |x: i32| x + 1).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = linker.instantiate(&mut store, module)?;
+    let run = instance.get_func(&mut store, "run").unwrap();
+    let mut results = vec![Val::I32(0); run.ty(&store).results().len()];
+    run.call(&mut store, &[Val::I32(argument)], &mut results)?;
+    Ok(results)
+}
+
+/// Every way out passes the exit once: `return`, the end, and all branches to the outermost block;
+/// results of all types are in their places.
+#[test]
+fn every_way_out_passes_the_exit() {
+    let text = "(module (func (export \"run\") (param $n i32) (result i32 f64 i64 f32 i64 f64 f32 i32)
+        (local $x i64) (local.set $x (i64.extend_i32_u (local.get $n)))
+        (local.get $n) (f64.const 1.5) (i64.const -2) (f32.const 2.5) (local.get $x) (f64.const 3.5) (f32.const 4.5)
+            (i32.const 10)
+        (br_if 0 (i32.eq (local.get $n) (i32.const 1)))
+        (block (if (i32.eq (local.get $n) (i32.const 2)) (then
+            (local.get $n) (f64.const 1.5) (i64.const -2) (f32.const 2.5) (local.get $x) (f64.const 3.5)
+                (f32.const 4.5) (i32.const 20) (return))))
+        (if (i32.eq (local.get $n) (i32.const 3)) (then
+            (local.get $n) (f64.const 1.5) (i64.const -2) (f32.const 2.5) (local.get $x) (f64.const 3.5)
+                (f32.const 4.5) (i32.const 30) (br 1)))
+        (i32.sub (local.get $n) (i32.const 4)) (br_table 0 0)
+    ))";
+    let module = Module::new(&engine(), text).unwrap();
+    let log = Log::default();
+    let some = |all: &[u32]| {
+        let bounds: Vec<Bound> = all.iter().map(|index| Bound::Result(*index)).collect();
+        at(0, Place::Exit, logging(&log, Values::from(&bounds[..])))
+    };
+    let probes = module.probes(&[some(&[0, 1, 2, 3]), some(&[4, 5, 6, 7]), at(0, Place::Exit, Kind::Count)]);
+    let probes: Vec<Probe> = probes.into_iter().map(Result::unwrap).collect();
+    activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+    for argument in 0..7 {
+        let results: Vec<u64> = run(&module, argument)
+            .unwrap()
+            .iter()
+            .map(|value| match value {
+                Val::I32(value) => u64::from(*value as u32),
+                Val::I64(value) => *value as u64,
+                Val::F32(value) => u64::from(*value),
+                Val::F64(value) => *value,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let logged: Vec<u64> = log.lock().unwrap().drain(..).flatten().collect();
+        assert_eq!(logged, results, "{argument}");
+        assert_eq!(probes[2].count(), argument as u64 + 1);
+    }
+}
+
+/// A call that ends in a tail call does not pass its exit, whoever the callee is; that of the
+/// callee's does.
+#[test]
+fn tail_calls_do_not_pass_the_exit() {
+    let text = "(module (type $t (func (param i32) (result i32)))
+        (import \"host\" \"f\" (func $host (type $t)))
+        (table 2 funcref) (elem (i32.const 0) $host $end)
+        (func $end (type $t) (i32.add (local.get 0) (i32.const 5)))
+        (func $direct (type $t) (return_call $end (local.get 0)))
+        (func $import (type $t) (return_call $host (local.get 0)))
+        (func $indirect (type $t) (return_call_indirect (type $t) (local.get 0) (local.get 0)))
+        (func (export \"run\") (type $t) (i32.add (i32.add (call $direct (i32.const 1)) (call $import (i32.const 2)))
+            (i32.add (call $indirect (i32.const 0)) (call $indirect (i32.const 1))))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let log = Log::default();
+    let (_probes, counters) = entries_and_exits(&module, &[1, 2, 3, 4, 5], &log);
+    assert_eq!(run(&module, 0).unwrap()[0].i32(), Some(6 + 3 + 1 + 6));
+    let events: Vec<[u64; 2]> = log.lock().unwrap().iter().map(|values| [values[0], values[1]]).collect();
+    let expected = [[0, 5], [0, 2], [0, 1], [1, 1], [0, 3], [0, 4], [0, 4], [0, 1], [1, 1], [1, 5]];
+    assert_eq!(events, expected);
+    let counts: Vec<u64> = counters.iter().map(Probe::count).collect();
+    assert_eq!(counts, [2, 0, 0, 0, 1]);
+}
+
+/// Frames that traps and exceptions leave are reported, innermost first, with the numbers that they
+/// had at their entries; those that handle the exception are not.
+#[test]
+fn frames_that_are_left_otherwise_are_reported() {
+    let text = "(module (type $t (func (param i32) (result i32))) (import \"host\" \"f\" (func $host (type $t)))
+        (tag $e)
+        (func $deep (type $t) (if (result i32) (i32.eqz (local.get 0))
+            (then (throw $e)) (else (i32.add (i32.const 1) (call $deep (i32.sub (local.get 0) (i32.const 1)))))))
+        (func $catch (type $t)
+            (block $caught (try_table (catch $e $caught) (return (call $deep (local.get 0))))) (i32.const 40))
+        (func $leaf (type $t) (i32.div_u (i32.const 7) (local.get 0)))
+        (func (export \"run\") (type $t)
+            (if (result i32) (i32.lt_s (local.get 0) (i32.const 3))
+                (then (call $leaf (call $catch (local.get 0))))
+                (else (i32.add (call $leaf (i32.const 0)) (i32.const 1))))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let log = Log::default();
+    let _probes = entries_and_exits(&module, &[1, 2, 3, 4], &log);
+    let of_watch = log.clone();
+    let watch = module.watch_unwound(move |left| {
+        of_watch.lock().unwrap().push(vec![2, left.function.into(), left.frame]);
+    });
+    // Events, and the frames that are left in the order of their entries, of which each is left once.
+    let events = || {
+        let mut open: Vec<(u64, u64)> = Vec::new();
+        let mut events = Vec::new();
+        for event in log.lock().unwrap().drain(..) {
+            match event[0] {
+                0 => open.push((event[1], event[2])),
+                _ => assert_eq!(open.pop(), Some((event[1], event[2])), "{event:?}"),
+            }
+            events.push([event[0], event[1]]);
+        }
+        assert_eq!(open, []);
+        events
+    };
+    assert_eq!(run(&module, 2).unwrap()[0].i32(), Some(0));
+    let deep = [[0, 1], [0, 1], [0, 1], [2, 1], [2, 1], [2, 1]];
+    let expected = [&[[0, 4], [0, 2]][..], &deep, &[[1, 2], [0, 3], [1, 3], [1, 4]]].concat();
+    assert_eq!(events(), expected);
+    assert!(run(&module, 3).unwrap_err().trap().is_some());
+    assert_eq!(events(), [[0, 4], [0, 3], [2, 3], [2, 4]]);
+    drop(watch);
+    assert!(run(&module, 3).is_err());
+    assert!(log.lock().unwrap().iter().all(|event| event[0] == 0));
+}
+
+/// At an exit there are results only, and results are only there.
+#[test]
+fn exits_have_results_only() {
+    let module = Module::new(&engine(), "(module (func (param i32) (result i64) (i64.const 1)))").unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let first = body.instructions().next().unwrap().offset() - body.range().start;
+    let instruction = Place::Instruction { offset: first as u32 };
+    let end = Place::Instruction { offset: body.range().len() as u32 };
+    for (place, value, expected) in [
+        (Place::Exit, Bound::Local(0), ValueError::AtExit),
+        (Place::Exit, Bound::Operand(0), ValueError::AtExit),
+        (Place::Exit, Bound::Result(1), ValueError::NoResult),
+        (Place::Exit, Bound::Address, ValueError::NoAccess),
+        (Place::Entry, Bound::Result(0), ValueError::NoResult),
+        (instruction, Bound::Result(0), ValueError::NoResult),
+    ] {
+        let error = module.probe(at(0, place, logging(&Log::default(), [value]))).map(|_| ()).unwrap_err();
+        let ProbeError::Value { reason, .. } = error else { panic!("{error}") };
+        assert_eq!(reason, expected, "{place:?} {value:?}");
+    }
+    let error = module.probe(at(0, end, Kind::Count)).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ProbeError::NoInstruction { .. }), "{error}");
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    every_way_out_passes_the_exit();
+    tail_calls_do_not_pass_the_exit();
+    frames_that_are_left_otherwise_are_reported();
+    exits_have_results_only();
+}
