@@ -187,10 +187,11 @@ impl GlobalProbe {
         sum
     }
 
-    /// In how many functions its probes have been made.
+    /// In how many functions its probes have been made, of modules whose code has not been freed.
     pub fn functions(&self) -> usize {
         let state = self.0.state();
-        state.images.iter().map(|of| of.functions.values().filter(|probes| !probes.is_empty()).count()).sum()
+        let alive = state.images.iter().filter(|of| of.image.strong_count() > 0);
+        alive.flat_map(|of| of.functions.values()).filter(|probes| !probes.is_empty()).count()
     }
 
     /// Functions in which there can be no probes, and why, since this was last called.

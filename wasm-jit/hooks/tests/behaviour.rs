@@ -1,0 +1,279 @@
+//! Single events: accesses of all kinds, callees, interrupts, loops, and threads.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::{Engine, Func, Instance, Module, Store, Table, Trap, Val};
+use wasm_jit_hooks::{
+    Access, AccessKind, Callee, FunctionEvent, FunctionEventKind, after, blocks, branches, calls, functions,
+    memory,
+};
+
+/// A program with calls, loops, branches, loads and stores.
+const PROGRAM: &str = include_str!("../../tests/probes/hot.wat");
+
+type Log<T> = Arc<Mutex<Vec<T>>>;
+
+fn logging<T: Clone + Send + 'static>(log: &Log<T>) -> impl Fn(&T) + Send + Sync + 'static {
+    let log = log.clone();
+    move |event| log.lock().unwrap().push(event.clone())
+}
+
+/// Runs the export `run`, which has neither arguments nor results.
+fn run(module: &Module) -> Result<(), Option<Trap>> {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    run.call(&mut store, ()).map_err(|error| error.trap())
+}
+
+fn accesses(body: &str) -> Vec<(AccessKind, u64, u64, Option<u64>)> {
+    let text = format!("(module (memory 1) (memory 1) (data $d \"abcdef\") (func (export \"run\") {body}))");
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let log = Log::default();
+    let _hook = memory(&module, |_| true, logging::<Access>(&log)).unwrap();
+    let _ = run(&module);
+    let log = log.lock().unwrap();
+    log.iter().map(|access| (access.kind, access.address, access.size, access.value)).collect()
+}
+
+#[test]
+fn accesses_of_every_kind_have_their_size_and_value() {
+    use AccessKind::{Load, Notify, ReadModifyWrite, Store};
+    let narrow = accesses(
+        "(i64.store16 offset=2 (i32.const 8) (i64.const -1)) (drop (i32.load8_s (i32.const 10)))
+        (drop (i64.load32_u (i32.const 8))) (f32.store (i32.const 16) (f32.const 1))
+        (drop (f32.load (i32.const 16))) (drop (f64.load offset=12 (i32.const 4)))",
+    );
+    let one = u64::from(1_f32.to_bits());
+    assert_eq!(
+        narrow,
+        [
+            (Store, 10, 2, Some(0xffff)),
+            (Load, 10, 1, Some(0xffff_ffff)),
+            (Load, 8, 4, Some(0xffff_0000)),
+            (Store, 16, 4, Some(one)),
+            (Load, 16, 4, Some(one)),
+            (Load, 16, 8, Some(one)),
+        ]
+    );
+    let atomic = accesses(
+        "(i32.atomic.store8 (i32.const 3) (i32.const 0x1ff)) (drop (i64.atomic.rmw8.add_u (i32.const 3) (i64.const 2)))
+        (drop (i32.atomic.load8_u (i32.const 3))) (drop (memory.atomic.notify (i32.const 4) (i32.const 1)))
+        (drop (i32.atomic.rmw.cmpxchg offset=4 (i32.const 0) (i32.const 0) (i32.const 9)))",
+    );
+    assert_eq!(
+        atomic,
+        [
+            (Store, 3, 1, Some(0xff)),
+            (ReadModifyWrite, 3, 1, Some(0xff)),
+            (Load, 3, 1, Some(1)),
+            (Notify, 4, 4, Some(0)),
+            (ReadModifyWrite, 4, 4, Some(0)),
+        ]
+    );
+    let bulk = accesses(
+        "(memory.fill (i32.const 5) (i32.const 7) (i32.const 9)) (memory.copy (i32.const 1) (i32.const 6) (i32.const 4))
+        (memory.init $d (i32.const 20) (i32.const 2) (i32.const 3)) (drop (i32.load8_u (i32.const 1)))",
+    );
+    assert_eq!(
+        bulk,
+        [
+            (Store, 5, 9, Some(7)),
+            (Load, 6, 4, None),
+            (Store, 1, 4, None),
+            (Store, 20, 3, None),
+            (Load, 1, 1, Some(7)),
+        ]
+    );
+    // A store that traps is reported, a load is not.
+    assert_eq!(accesses("(i32.store (i32.const -4) (i32.const 1))"), [(Store, 0xffff_fffc, 4, Some(1))]);
+    assert_eq!(accesses("(drop (i32.load (i32.const -4)))"), []);
+}
+
+/// The instruction after a load is a loop: the load is reported once, not with each iteration.
+#[test]
+fn a_loop_after_a_load_does_not_repeat_it() {
+    let loads = accesses(
+        "(local $n i32) (i32.load (i32.const 8))
+        (loop (br_if 0 (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 5)))) drop",
+    );
+    assert_eq!(loads, [(AccessKind::Load, 8, 4, Some(0))]);
+    let module = Module::new(
+        &Engine::default(),
+        "(module (func (export \"run\") (local $n i32) nop
+            (loop (br_if 0 (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 5))))))",
+    )
+    .unwrap();
+    let log = Log::default();
+    let is_nop =
+        |site: &wasm_jit_hooks::Site<'_>| matches!(site.operator, wasm_jit::wasmparser::Operator::Nop);
+    let _hook = after(&module, is_nop, logging(&log)).unwrap();
+    let entries = Log::default();
+    let _functions = functions(&module, |_| true, logging::<FunctionEvent>(&entries)).unwrap();
+    run(&module).unwrap();
+    assert_eq!(log.lock().unwrap().len(), 1);
+    let kinds: Vec<FunctionEventKind> = entries.lock().unwrap().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [FunctionEventKind::Entry, FunctionEventKind::Return]);
+}
+
+/// The filter chooses; what control never reaches has no events.
+#[test]
+fn filters_choose() {
+    let module = Module::new(
+        &Engine::default(),
+        "(module (memory 1) (func $f (export \"run\")
+            (i32.store (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.const 2)) (call $g)
+            return (i32.store (i32.const 8) (i32.const 3)))
+            (func $g (i32.store (i32.const 12) (i32.const 4))))",
+    )
+    .unwrap();
+    let addresses = |filter: &dyn Fn(&wasm_jit_hooks::Site<'_>) -> bool| {
+        let log = Log::default();
+        let hook = memory(&module, filter, logging::<Access>(&log)).unwrap();
+        run(&module).unwrap();
+        let addresses: Vec<u64> = log.lock().unwrap().iter().map(|access| access.address).collect();
+        (hook.probes(), addresses)
+    };
+    assert_eq!(addresses(&|_| true), (3, vec![0, 4, 12]));
+    assert_eq!(addresses(&|site| site.function == 1), (1, vec![12]));
+    let first = module.function(0).unwrap().body().unwrap().range().len() as u32 / 4;
+    assert_eq!(addresses(&|site| site.function == 0 && site.offset < first), (1, vec![0]));
+    assert_eq!(addresses(&|_| false), (0, vec![]));
+}
+
+/// Callees of other instances, which the module does not import.
+#[test]
+fn callees_of_other_instances_have_no_index() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        "(module (import \"host\" \"table\" (table 2 funcref)) (func (export \"run\") (call_indirect (i32.const 0))))",
+    )
+    .unwrap();
+    let log = Log::default();
+    let _hook = calls(&module, |_| true, logging(&log)).unwrap();
+    let mut store = Store::new(&engine, ());
+    let wasm_jit::ExternType::Table(ty) = module.imports().next().unwrap().ty().clone() else { panic!() };
+    let table = Table::new(&mut store, ty, Val::FuncRef(None)).unwrap();
+    let host = Func::wrap(&mut store, || {}).unwrap();
+    table.set(&mut store, 0, Val::FuncRef(Some(host))).unwrap();
+    let instance = Instance::new(&mut store, &module, &[table.into()]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    run.call(&mut store, ()).unwrap();
+    assert_eq!(log.lock().unwrap().iter().map(|call| call.callee).collect::<Vec<_>>(), [Callee::Other]);
+}
+
+/// The hook interrupts the program when it is entered: every frame that was entered is left, once.
+#[test]
+fn frames_are_left_by_interrupts() {
+    let module = Module::new(
+        &Engine::default(),
+        "(module (func $spin (loop (br 0))) (func $deep (param i32)
+            (if (local.get 0) (then (call $deep (i32.sub (local.get 0) (i32.const 1)))) (else (call $spin))))
+            (func (export \"run\") (call $deep (i32.const 5))))",
+    )
+    .unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let handle = store.interrupt_handle();
+    let log = Log::default();
+    let of_hook = log.clone();
+    let hook = functions(
+        &module,
+        |_| true,
+        move |event| {
+            of_hook.lock().unwrap().push(*event);
+            if event.function == 0 && event.kind == FunctionEventKind::Entry {
+                handle.interrupt();
+            }
+        },
+    );
+    let _hook = hook.unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    for _ in 0..3 {
+        let error = run.call(&mut store, ()).unwrap_err();
+        assert_eq!(error.trap(), Some(Trap::Interrupt));
+        let mut open = Vec::new();
+        for FunctionEvent { function, frame, kind, .. } in log.lock().unwrap().drain(..) {
+            match kind {
+                FunctionEventKind::Entry => open.push((function, frame)),
+                FunctionEventKind::Unwound => assert_eq!(open.pop(), Some((function, frame))),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(open, []);
+    }
+}
+
+fn main_of(module: &Module) -> i64 {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    instance.get_typed_func::<(), i64>(&mut store, "main").unwrap().call(&mut store, ()).unwrap()
+}
+
+/// Threads run a program while hooks of all kinds are made, switched and dropped; its results are
+/// right. When it is quiet, each run has the same events.
+#[test]
+fn threads_are_not_disturbed_by_hooks() {
+    let module = Module::new(&Engine::default(), PROGRAM).unwrap();
+    let expected = main_of(&module);
+    let events = Arc::new(AtomicU64::new(0));
+    let depth = Arc::new(AtomicI64::new(0));
+    let count = || {
+        let events = events.clone();
+        move || _ = events.fetch_add(1, Ordering::Relaxed)
+    };
+    let make = || {
+        let (a, b, c, d, e, f) = (count(), count(), count(), count(), count(), count());
+        let depth = depth.clone();
+        let entered = move |event: &FunctionEvent| {
+            let is_entry = event.kind == FunctionEventKind::Entry;
+            depth.fetch_add(if is_entry { 1 } else { -1 }, Ordering::Relaxed);
+            f();
+        };
+        [
+            memory(&module, |_| true, move |_| a()).unwrap(),
+            branches(&module, |_| true, move |_| b()).unwrap(),
+            calls(&module, |_| true, move |_| c()).unwrap(),
+            blocks(&module, |_| true, move |_| d()).unwrap(),
+            after(&module, |site| site.offset % 3 == 0, move |_| e()).unwrap(),
+            functions(&module, |_| true, entered).unwrap(),
+        ]
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                struct Ends<'a>(&'a AtomicBool);
+                impl Drop for Ends<'_> {
+                    fn drop(&mut self) {
+                        self.0.store(true, Ordering::Release);
+                    }
+                }
+                let _ends = Ends(&is_over);
+                for _ in 0..20 {
+                    assert_eq!(main_of(&module), expected);
+                }
+            });
+        }
+        while !is_over.load(Ordering::Acquire) {
+            let hooks = make();
+            for hook in hooks.iter().chain(&hooks) {
+                hook.deactivate().unwrap();
+                hook.activate().unwrap();
+            }
+        }
+    });
+    let _hooks = make();
+    depth.store(0, Ordering::Relaxed);
+    let mut run = || {
+        let before = events.load(Ordering::Relaxed);
+        assert_eq!(main_of(&module), expected);
+        assert_eq!(depth.load(Ordering::Relaxed), 0, "entries and exits");
+        events.load(Ordering::Relaxed) - before
+    };
+    let first = run();
+    assert!(first > 10_000, "{first}");
+    assert_eq!(run(), first);
+}
