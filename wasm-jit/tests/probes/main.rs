@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod calls;
+mod counting;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
@@ -43,6 +44,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
     calls::test_all();
+    counting::test_all();
     native::test_all();
     threads::test_all();
 }
