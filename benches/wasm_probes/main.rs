@@ -46,12 +46,14 @@ enum Way {
     EntriesCounted,
     /// So are all instructions.
     AllCounted,
+    /// So is how all branches choose: `br_if`, `if`, `br_table` and `select`.
+    BranchesCounted,
     /// The module counts all instructions and calls itself, in a global for each.
     Rewritten,
 }
 
 impl Way {
-    const ALL: [(Self, &'static str); 10] = [
+    const ALL: [(Self, &'static str); 11] = [
         (Self::Original, "original"),
         (Self::With(ProbeSites::Functions), "with functions"),
         (Self::With(ProbeSites::Branches), "with branches"),
@@ -61,6 +63,7 @@ impl Way {
         (Self::AllOff, "all off"),
         (Self::EntriesCounted, "entries counted"),
         (Self::AllCounted, "all counted"),
+        (Self::BranchesCounted, "branches counted"),
         (Self::Rewritten, "rewritten"),
     ];
 
@@ -71,9 +74,16 @@ impl Way {
                 false
             }
             Self::BranchesOff => instruction.is_control(),
+            Self::BranchesCounted => chooses(instruction),
             Self::AllOff | Self::AllCounted => true,
         }
     }
+}
+
+/// Whether an instruction has an operand that decides how it goes on.
+fn chooses(instruction: &Instruction<'_>) -> bool {
+    use wasm_jit::wasmparser::Operator::{BrIf, BrTable, If, Select, TypedSelect};
+    matches!(instruction.operator(), BrIf { .. } | If { .. } | BrTable { .. } | Select | TypedSelect { .. })
 }
 
 /// A kernel, loaded for a way of running it.
@@ -128,7 +138,7 @@ impl Loaded {
                 let first = instance.get_global(&mut store, "count 0").expect("a counter").get(&mut store);
                 matches!(first, Val::I64(count) if count > 0)
             }
-            Way::EntriesCounted | Way::AllCounted => self.counted() > before,
+            Way::EntriesCounted | Way::AllCounted | Way::BranchesCounted => self.counted() > before,
             _ => self.counted() == before,
         };
         assert!(has_counted, "{:?}: wrong counts", self.way);
@@ -148,9 +158,12 @@ fn probes(module: &Module, way: Way) -> Vec<Probe> {
         let Some(body) = function.body() else { continue };
         let mut add = |place| {
             let location = Location { function: function.index(), place };
-            specs.push(ProbeSpec { location, kind: Kind::Count });
+            let kind = if way == Way::BranchesCounted { Kind::CountBranch } else { Kind::Count };
+            specs.push(ProbeSpec { location, kind });
         };
-        add(Place::Entry);
+        if way != Way::BranchesCounted {
+            add(Place::Entry);
+        }
         for instruction in body.instructions().filter(|instruction| way.has(instruction)) {
             add(Place::Instruction { offset: (instruction.offset() - body.range().start) as u32 });
         }

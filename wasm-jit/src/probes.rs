@@ -2,7 +2,7 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), calls a [closure](Kind::Callback), a [native function](Kind::Native) or a
+//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), calls a [closure](Kind::Callback), a [native function](Kind::Native) or a
 //! [function of WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A
 //! place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
@@ -27,9 +27,16 @@
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
 //! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
 //! one that calls a function saves and restores the registers that are in use. Switching is one
-//! store for each version (at most three), and for probes that call functions, a stub is generated
+//! store for each version (at most six), and for probes that call functions, a stub is generated
 //! when a list of active probes is used for the first time. Functions return to their original code
 //! when the last of their probes is dropped, or is switched off by [`deactivate_all`].
+//!
+//! A function with more than a few counters
+//! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
+//! [branches](Kind::CountBranch), gets a version that counts by itself instead: one addition for
+//! each sequence of instructions without a branch or a call, for all instructions, whichever
+//! probes are on. Switching such a counter changes no code. Other kinds of probe have sites there
+//! as well.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start.
 //! Counters there, and all probes at entries, need no version, and take effect at once for calls
@@ -40,9 +47,10 @@
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
 //! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
-//! addresses for as many as the module can have (eight bytes for each byte of its functions) from
-//! the module's first probe on. All of it is freed with the module's code. Addresses for all of it
-//! are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
+//! addresses for as many as the module can have (24 bytes for each byte of its functions) from
+//! the module's first probe on. A version that counts by itself has 20 bytes for each instruction
+//! in tables, and no stubs for counters. All of it is freed with the module's code. Addresses for
+//! all of it are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
 //! whatever else the process maps.
 //!
 //! # Consistency
@@ -55,7 +63,10 @@
 //!   changes that a probe's function makes at its own place begin with the next event.
 //! - When [`Probe::deactivate`] returns, another thread may still execute the probe's stub. It may
 //!   call the probe's function once more; what it counts does not count for the probe.
-//! - Counts are exact once the threads that run the module have seen the last change.
+//! - Counts are exact once the threads that run the module have seen the last change. In a version
+//!   that counts by itself, a thread counts a sequence of instructions when it begins the first one
+//!   and sees a change when it begins the next sequence. If a trap or an interrupt ends a sequence
+//!   early, the thread takes back what it has not executed.
 //! - Changes take a lock of the module's probes, and no thread holds a lock while a probe fires.
 //!   Probes' functions may make all changes; signal handlers must not.
 //!
@@ -441,8 +452,8 @@ impl Module {
     ///
     /// Nothing changes for running programs before a probe is activated. A function gets at most
     /// three versions: two with the sites that were requested so far, then one with sites at all
-    /// instructions, which is slower by a NOP for each. Therefore, the probes of a function are
-    /// best made in one call.
+    /// instructions, which is slower by a NOP for each; and as many that count by themselves.
+    /// Therefore, the probes of a function are best made in one call.
     pub fn probes(&self, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         self.scoped_probes(Scope::Module, specs)
     }

@@ -125,7 +125,7 @@ impl ShownVersions {
         let Some(names) = &self.names else { return };
         self.files.entry(version.stubs.start).or_insert_with(|| {
             let function = names.version(version).into_iter().flat_map(split_entry);
-            let symbols: Vec<Symbol> = function.chain([names.stubs(version)]).collect();
+            let symbols: Vec<Symbol> = function.chain(names.stubs(version)).collect();
             File::register(object_file(&symbols, symbols[0].range.start..version.stubs.end))
         });
     }
@@ -477,7 +477,7 @@ mod tests {
         image.make_probes(1, &[count_at(image.function(1).wasm_start)]).unwrap();
         let names = Names::of(&image);
         let version = image.versions().next().unwrap();
-        let of_version = [names.version(&version).unwrap(), names.stubs(&version)];
+        let of_version = [names.version(&version).unwrap(), names.stubs(&version).unwrap()];
         for symbols in [&symbols(&image, &names)[..], &of_version[..]] {
             let file = object_file(symbols, image.memory().pages());
             let file = object::File::parse(&*file).unwrap();

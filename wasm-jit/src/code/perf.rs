@@ -21,7 +21,7 @@ pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()
     };
     let versions = image.versions().flat_map(|version| {
         let stubs = names.stubs(&version);
-        names.version(&version).into_iter().chain([stubs])
+        names.version(&version).into_iter().chain(stubs)
     });
     for Symbol { name, range, .. } in names.originals(image).chain([trampolines]).chain(versions) {
         writeln!(out, "{:x} {:x} {}", range.start, range.len(), printable(&name))?;

@@ -63,10 +63,11 @@ impl Names {
         version.code.clone().map(|range| Symbol { name, range, frame: Some(version.body) })
     }
 
-    /// Its stubs.
-    pub(super) fn stubs(&self, version: &VersionCode) -> Symbol {
+    /// Its stubs, if it has some.
+    pub(super) fn stubs(&self, version: &VersionCode) -> Option<Symbol> {
         let name = format!("{} [stub]", self.function(version.function));
-        Symbol { name, range: version.stubs.clone(), frame: Some(version.stubs.start) }
+        let symbol = Symbol { name, range: version.stubs.clone(), frame: Some(version.stubs.start) };
+        (!version.stubs.is_empty()).then_some(symbol)
     }
 }
 

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use wasm_jit::{Engine, Module};
 use wasm_jit_codegen::{
-    Chunk, Compiler, ENTRY_LENGTH, FrameMap, ModuleInfo, Observer, Position, SITE_LENGTH, SITE_WINDOW, Sites,
-    State,
+    Chunk, Compiler, Counting, ENTRY_LENGTH, FrameMap, ModuleInfo, Observer, Position, Run, SITE_LENGTH,
+    SITE_WINDOW, Sites, State,
 };
 use wasmparser::{FunctionBody, Operator};
 
@@ -22,6 +22,7 @@ struct Seen {
     instructions: Vec<(u32, Option<FrameMap>)>,
     sites: Vec<(Position, Option<FrameMap>)>,
     transfers: Vec<u32>,
+    runs: Vec<Run>,
     /// Where jump tables and constants begin.
     data: Option<u32>,
 }
@@ -44,6 +45,10 @@ impl Observer for Seen {
     fn transfer(&mut self, code: u32) {
         self.transfers.push(code);
     }
+
+    fn run(&mut self, run: Run) {
+        self.runs.push(run);
+    }
 }
 
 /// A function compiled with some sites.
@@ -56,6 +61,21 @@ impl Version {
     fn of(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, sites: &Sites) -> Self {
         let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
         Compiler::new(info).compile_with_sites(index, body, &mut chunk, sites, &mut seen).unwrap();
+        Self { chunk, seen }
+    }
+
+    /// A version that counts, the choices of all instructions included.
+    fn counting(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, sites: &Sites) -> Self {
+        let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
+        let operators = body.get_operators_reader().unwrap().into_iter_with_offsets().map(Result::unwrap);
+        let chooses = |operator: &Operator<'_>| {
+            matches!(operator, Operator::BrTable { .. } | Operator::Select | Operator::TypedSelect { .. })
+        };
+        let choices = operators.filter(|(operator, _)| chooses(operator));
+        let choices = choices.map(|(_, at)| (at as u32, 5)).collect();
+        let counting = Counting { first_cell: 100, choices };
+        let mut compiler = Compiler::new(info);
+        compiler.compile_counting(index, body, &mut chunk, (sites, &counting), &mut seen).unwrap();
         Self { chunk, seen }
     }
 
@@ -175,10 +195,34 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
                 }
             }
             count += version.seen.sites.len();
+            let counting = Version::counting(&info, function.index(), &body, &sites);
+            assert_eq!(counting.seen.instructions, plain.seen.instructions);
+            assert_eq!(counting.frame(), plain.frame());
+            counting.check_places(true);
+            let places = |version: &Version| -> Vec<u32> {
+                version.seen.sites.iter().map(|(site, _)| site.wasm).collect()
+            };
+            assert_eq!(places(&counting), places(&version));
+            check_runs(&counting, entry);
         }
         check_loops(&info, function.index(), &body, &loops);
     }
     count
+}
+
+/// Runs follow each other, the first one at the entry, and a frame that arrives at a transfer point
+/// comes to the start of a run.
+fn check_runs(version: &Version, entry: u32) {
+    let Seen { runs, transfers, .. } = &version.seen;
+    assert_eq!(runs[0].wasm, entry);
+    assert!(runs.is_sorted_by(|a, b| a.wasm <= b.wasm && a.counted <= b.code));
+    assert!(runs.iter().all(|run| run.code < run.counted));
+    for (at, next) in transfers.iter().zip(transfers.iter().skip(1)) {
+        // After the last run, code of calls follows that continues elsewhere.
+        let is_hot = *next < runs.last().expect("there is one").code;
+        let begins = runs.iter().any(|run| at < &run.code && run.code < *next);
+        assert!(begins || !is_hot, "no run between the transfer points at {at:#x} and {next:#x}");
+    }
 }
 
 /// Whoever branches to a loop comes to its site.

@@ -4,6 +4,7 @@
 mod behaviour;
 mod callbacks;
 mod calls;
+mod counting;
 mod exits;
 mod global;
 mod native;
@@ -48,6 +49,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     behaviour::test_all();
     callbacks::test_all();
     calls::test_all();
+    counting::test_all();
     exits::test_all();
     global::test_all();
     native::test_all();

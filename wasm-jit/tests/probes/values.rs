@@ -69,6 +69,11 @@ impl Place {
         place
     }
 
+    /// How many parameters and locals the function has.
+    pub(crate) fn locals(&self) -> u32 {
+        self.locals.len() as u32
+    }
+
     /// Some of its values.
     pub(crate) fn choose(&self, count: usize, random: &mut SmallRng) -> Vec<Candidate> {
         let mut all = Vec::new();

@@ -1,9 +1,9 @@
 //! Versions that count by themselves, and the counts of probes.
 //!
-//! A function with more counting probes than [`CodeSettings::counter_stubs`](
-//! wasm_jit_codegen::CodeSettings) gets *counting versions* from then on: each run of instructions
-//! adds 1 to its cell when it begins (`wasm_jit_codegen::Counting`), wherever probes are. Sites are
-//! only where probes do something else. To switch a counter, no code changes.
+//! A function with more counting probes than `CodeSettings::counter_stubs`, or with one that counts
+//! choices, gets *counting versions* from then on: each run of instructions adds 1 to its cell when
+//! it begins (`wasm_jit_codegen::Counting`), wherever probes are. Sites are only where probes do
+//! something else. To switch a counter, no code changes.
 //!
 //! # What an instruction has counted
 //! The sum of two cells: that of its site, to which stubs add in versions that do not count; and

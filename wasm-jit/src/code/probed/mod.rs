@@ -637,13 +637,12 @@ impl CodeImage {
             let runs = state.runs.insert(runs.cells());
             self.counters.add(runs.count());
             let state = &*state;
-            for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
-                let Some(instance) = probe.instance else { continue };
-                // What is new among its cells.
-                let [_, run] = state.cells(probe.position);
-                if probe.what == What::Count {
-                    run.iter().for_each(|cell| self.counters.watch(instance, *cell));
-                }
+            // Counters of one instance get one more cell each.
+            let own = probes.iter().flatten().take(if state.probes > 0 { usize::MAX } else { 0 });
+            let counters = own.filter(|probe| probe.function == index && probe.what == What::Count);
+            for (instance, position) in counters.filter_map(|probe| Some((probe.instance?, probe.position))) {
+                let [_, run] = state.cells(position);
+                run.iter().for_each(|cell| self.counters.watch(instance, *cell));
             }
         }
         // Nothing finds a version before it is complete, so its block comes before those of stubs.
