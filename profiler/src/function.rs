@@ -294,10 +294,16 @@ impl Function {
     /// Switches the entry probes on to count calls, and off again. The function is not observed
     /// otherwise.
     pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) {
+        self.stop();
+        self.for_each_probe(ProbeType::Entry, switch_on);
+    }
+
+    /// Ends the observation, if there is one: no entry counts from now on, except for that of a
+    /// thread which is about to count it. For the service thread.
+    pub(crate) fn stop(&self) {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
         self.close();
-        self.for_each_probe(ProbeType::Entry, switch_on);
     }
 
     /// Ends what [`Function::begin_counting`] has begun.

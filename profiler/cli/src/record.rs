@@ -157,9 +157,10 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
         options.output = output.clone();
     }
     options.merge |= arguments.merge;
-    options.budget = arguments.budget.unwrap_or(options.budget);
-    options.counts = arguments.counts.unwrap_or(options.counts);
-    let filter = &mut options.filter;
+    let settings = &mut options.settings;
+    settings.budget = arguments.budget.unwrap_or(settings.budget);
+    settings.counts = arguments.counts.unwrap_or(settings.counts);
+    let filter = &mut settings.filter;
     for (typed, patterns) in [(&arguments.only, &mut filter.only), (&arguments.skip, &mut filter.skip)] {
         if !typed.is_empty() {
             *patterns = Patterns::default();
