@@ -87,7 +87,8 @@ pub enum Output {
 pub enum Budget {
     /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
     Fraction(f64),
-    /// Without limit: every call is timed.
+    /// Without limit: a function that is called often is observed in some 400 windows a second.
+    /// Only [`Counts::Exact`] observes every call.
     Unlimited,
 }
 
@@ -165,10 +166,11 @@ keys:
   merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
                        (default 0: a report for each).
   budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
-                       100 (default 1%). A larger budget narrows the intervals. With none every call is timed; functions
-                       that are called often become several times slower.
+                       100 (default 1%). A larger budget narrows the intervals. With none there is no limit: a function
+                       that is called often is observed in some 400 windows a second.
   counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
-                       called rarely, all the time). exact counts every call, independently of the budget.
+                       called rarely, all the time). exact counts every call, independently of the budget; functions
+                       that are called often become several times slower.
   only=PATTERN,...     Functions to measure (default all). PATTERN is a name, object:NAME or file:NAME, in which *
                        matches any text and ? any character. A function's name is matched mangled, demangled, and
                        demangled without parameters; object is its executable or library, file its source file.
