@@ -166,7 +166,7 @@ fn notes() -> Vec<String> {
     notes
 }
 
-/// Prints a line to the standard error stream of the start.
+/// Prints a line to the standard error stream of the start. Blocks while its reader does not read.
 pub fn say(line: &str) {
     stderr().write(&format!("fastinst: {line}\n"));
 }
