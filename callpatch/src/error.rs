@@ -7,7 +7,9 @@ use wordpatch::Bytes;
 #[non_exhaustive]
 pub enum Error {
     /// No CALL rel32, JMP rel32, CALL or JMP through a RIP-relative pointer starts at the address.
-    #[error("no call that can be toggled at {address:#x}: found {found}")]
+    #[error(
+        "no call that can be toggled at {address:#x}: found {found}; give the address of a CALL, a JMP or a five-byte NOP"
+    )]
     NotACall {
         /// The address of the expected call.
         address: usize,
@@ -25,7 +27,9 @@ pub enum Error {
     },
 
     /// The target is not within reach of the site's 32-bit displacement.
-    #[error("{target:#x} is out of reach of the call at {address:#x}")]
+    #[error(
+        "{target:#x} is out of reach of the call at {address:#x}; call a stub within 2 GiB of it, which jumps to the target"
+    )]
     OutOfReach {
         /// The address of the call.
         address: usize,
@@ -34,7 +38,9 @@ pub enum Error {
     },
 
     /// The site contains neither its active nor its inactive form: something else writes this code.
-    #[error("foreign bytes in the call at {address:#x}: expected {expected}, found {found}")]
+    #[error(
+        "foreign bytes in the call at {address:#x}: expected {expected}, found {found}; another tool may have patched it"
+    )]
     Foreign {
         /// Address of the compared bytes.
         address: usize,

@@ -71,8 +71,8 @@ enum Phase {
     Dead,
     /// Step 3 is done; step 4 is next.
     Stored,
-    /// Step 3 has failed and its stores were undone; step 4 is next.
-    TakenBack(Error),
+    /// Step 3 has failed, and the old operand was restored; step 4 is next.
+    Restored(Error),
     /// The site has its new target.
     Done,
     /// The site has kept its old target. A wait was made after the operand was stored.
@@ -123,8 +123,9 @@ impl Retarget {
         Ok(())
     }
 
-    /// Undoes the stores of step 3 that were made. The operand is dead before and after.
-    fn take_operand_back(&self) {
+    /// Restores the old operand: undoes the stores of step 3 that were made. The operand is dead
+    /// before and after.
+    fn restore_operand(&self) {
         for (offset, from, to) in self.operand_stores() {
             // SAFETY: as in `store_operand`. A byte that was not stored differs from `to` and is
             // left unchanged.
@@ -135,7 +136,7 @@ impl Retarget {
     /// The site with its new target, or the reason why it has kept the old one.
     fn result(self) -> Result<CallSite, Error> {
         match self.phase {
-            Phase::TakenBack(error) | Phase::Failed(error) | Phase::Undone(error) => Err(error),
+            Phase::Restored(error) | Phase::Failed(error) | Phase::Undone(error) => Err(error),
             _ => Ok(self.new),
         }
     }
@@ -155,8 +156,8 @@ impl Stepwise for Retarget {
             self.phase = match self.store_operand() {
                 Ok(()) => Phase::Stored,
                 Err(error) => {
-                    self.take_operand_back();
-                    Phase::TakenBack(error)
+                    self.restore_operand();
+                    Phase::Restored(error)
                 }
             };
         }
@@ -164,7 +165,7 @@ impl Stepwise for Retarget {
     }
 
     fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Inactive | Phase::Stored | Phase::TakenBack(_))
+        matches!(self.phase, Phase::Inactive | Phase::Stored | Phase::Restored(_))
     }
 
     fn end_wait(&mut self) {
@@ -172,7 +173,7 @@ impl Stepwise for Retarget {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Inactive => Phase::Dead,
             Phase::Stored => Phase::Done,
-            Phase::TakenBack(error) => Phase::Failed(error),
+            Phase::Restored(error) => Phase::Failed(error),
             other => other,
         };
     }
@@ -183,10 +184,10 @@ impl Stepwise for Retarget {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Inactive => return Err(refusal.into()),
             Phase::Stored => {
-                self.take_operand_back();
+                self.restore_operand();
                 Phase::Undone(refusal.into())
             }
-            Phase::TakenBack(error) => Phase::Undone(error),
+            Phase::Restored(error) => Phase::Undone(error),
             other => other,
         };
         Ok(())

@@ -143,7 +143,7 @@ impl CallSite {
     }
 
     /// Makes earlier toggles take effect on a page of text that a debugger has copied
-    /// ([`wordpatch::text::copied_pages`]).
+    /// ([`wordpatch::text::copied_pages`]). Takes two system calls if a debugger has copied it.
     ///
     /// # Errors
     /// [`Error::Foreign`] if there is a breakpoint in the bytes that toggles change, or an error

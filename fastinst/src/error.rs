@@ -9,49 +9,51 @@ use crate::ProbeId;
 #[non_exhaustive]
 pub enum Error {
     /// No probe has this id.
-    #[error("there is no probe {}", .id.0)]
+    #[error("there is no probe {}; callbacks for probes report the valid ids", .id.0)]
     UnknownProbe {
         /// The id in question.
         id: ProbeId,
     },
 
     /// The function of the probe is not known before the site has been executed once.
-    #[error("probe {} is not discovered yet: its site has not been executed", .id.0)]
+    #[error("probe {} is not discovered yet: its site has not been executed; wait for the callback", .id.0)]
     Undiscovered {
         /// The probe.
         id: ProbeId,
     },
 
     /// The library that contains the probe was unloaded.
-    #[error("the library that holds probe {} was unloaded", .id.0)]
+    #[error("the library that holds probe {} was unloaded; the id is valid again if it is loaded at the same address", .id.0)]
     Unloaded {
         /// The probe.
         id: ProbeId,
     },
 
     /// The group of the probe was dropped: see [`Group`](crate::group::Group).
-    #[error("the module that held probe {} is gone", .id.0)]
+    #[error("the module that held probe {} was dropped; forget the id", .id.0)]
     Retired {
         /// The probe.
         id: ProbeId,
     },
 
     /// There are more probes than a 32-bit id, or the tables, can represent.
-    #[error("more than {limit} probes")]
+    #[error("more than {limit} probes; instrument fewer functions")]
     TooManyProbes {
         /// The maximum number.
         limit: usize,
     },
 
     /// There are more providers than the table can hold.
-    #[error("more than {limit} providers")]
+    #[error("more than {limit} providers; register one for each kind of probe")]
     TooManyProviders {
         /// The maximum number.
         limit: usize,
     },
 
     /// A discovery callback tried to register another callback, or to discover probes.
-    #[error("a discovery callback must not register callbacks or discover probes")]
+    #[error(
+        "a discovery callback must not register callbacks or discover probes; do it after the callback has returned"
+    )]
     CalledFromCallback,
 
     /// The file of a loaded object could not be read or parsed.
@@ -79,7 +81,7 @@ pub enum Error {
     Text(#[from] wordpatch::Error),
 
     /// The service thread could not be started.
-    #[error("the service thread could not be started: {source}")]
+    #[error("the service thread could not be started: {source}; allow the process one more thread")]
     Thread {
         /// The system call's error.
         source: std::io::Error,

@@ -24,6 +24,19 @@ pub enum Error {
     )]
     OwnInstrumentation,
 
+    /// No session was started in this process.
+    #[error("the profiler does not run in this process; start the program with fastinst record")]
+    NotRunning,
+
+    /// The service thread did not apply new settings in time.
+    #[error(
+        "new settings were not applied within {seconds} s; they will be when the profiler's thread runs again"
+    )]
+    NotReconfigured {
+        /// The time that was waited, in seconds.
+        seconds: u64,
+    },
+
     // Options.
     /// An unknown key.
     #[error("unknown option `{key}`; the options are {allowed}")]

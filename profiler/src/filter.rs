@@ -1,7 +1,7 @@
 //! Selection of functions: the options `only` and `skip`.
 //!
-//! A filter is evaluated once for each function, when its probes are discovered. Excluded functions
-//! get no probes.
+//! A filter is evaluated once for each function, when its probes are discovered, and again when the
+//! [settings](crate::settings) are changed. The probes of excluded functions are off.
 
 use std::ffi::CStr;
 use std::fmt;

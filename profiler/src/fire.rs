@@ -97,8 +97,8 @@ fn enter(
 #[inline(always)]
 fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, entries: &EntryStack) {
     let mut own = entries.own();
-    let Some(place) = own.push(&entry, is_open, thread::gone) else {
-        thread::gone(&entry);
+    let Some(place) = own.push(&entry, is_open, thread::discarded) else {
+        thread::discarded(&entry);
         thread.lose();
         return spend(thread, begin, tsc::now());
     };
@@ -143,7 +143,7 @@ fn exit_from(
         let (observation, period) = (function.observation(), function.exit_period());
         let exit =
             Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
-        match entries.own().pop(&exit, thread::gone) {
+        match entries.own().pop(&exit, thread::discarded) {
             Some(entry) => {
                 let preempted = thread.preempted().wrapping_sub(entry.preempted);
                 let overhead = thread.overhead().wrapping_sub(entry.overhead);
@@ -192,7 +192,7 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
         thread.enter(stack_pointer, |entries| {
             let (observation, period) = (function.observation(), function.exit_period());
             let exit = Entry { function: index, observation, period, stack_pointer, ..Entry::default() };
-            let entry = entries.own().pop(&exit, thread::gone);
+            let entry = entries.own().pop(&exit, thread::discarded);
             empty[round] = entry.map_or(0, |entry| left.wrapping_sub(entry.ticks));
         });
         let (begin, before) = (tsc::now(), spent());

@@ -193,6 +193,15 @@ pub(crate) struct Observed {
     pub(crate) is_cold: bool,
 }
 
+/// The kinds of observations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Observation {
+    /// Every entry counts, up to an allowance.
+    On,
+    /// Entries count from the opening to the closing.
+    Window,
+}
+
 /// A window to be opened. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
@@ -294,10 +303,16 @@ impl Function {
     /// Switches the entry probes on to count calls, and off again. The function is not observed
     /// otherwise.
     pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) {
+        self.stop();
+        self.for_each_probe(ProbeType::Entry, switch_on);
+    }
+
+    /// Ends the observation, if there is one: no entry counts from now on, except for that of a
+    /// thread which is about to count it. For the service thread.
+    pub(crate) fn stop(&self) {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
         self.close();
-        self.for_each_probe(ProbeType::Entry, switch_on);
     }
 
     /// Ends what [`Function::begin_counting`] has begun.
@@ -524,7 +539,7 @@ impl Function {
     /// Switches the function on: every entry counts from now on, up to a limit. For the service
     /// thread.
     pub(crate) fn turn_on(&self, now: u64, limit: u64, weight: f32, switch_on: impl Fn(ProbeId, ProbeType)) {
-        self.begin(limit, true, switch_on);
+        self.begin(Observation::On, limit, switch_on);
         self.refilled.store(now, Relaxed);
         self.inside.store(0, Relaxed);
         self.weight.store(weight.to_bits(), Relaxed);
@@ -534,7 +549,7 @@ impl Function {
 
     /// Begins a window at `now`, and returns the number of the observation. For the service thread.
     pub(crate) fn open(&self, now: u64, window: &Window, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
-        let number = self.begin(window.limit, false, switch_on);
+        let number = self.begin(Observation::Window, window.limit, switch_on);
         self.weight.store(window.weight.to_bits(), Relaxed);
         self.delay.store(window.delay, Relaxed);
         self.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
@@ -546,7 +561,7 @@ impl Function {
     }
 
     /// Begins an observation: switches the probes on, but no entry counts yet.
-    fn begin(&self, limit: u64, is_on: bool, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+    fn begin(&self, kind: Observation, limit: u64, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
         let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
@@ -555,8 +570,12 @@ impl Function {
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
-        self.strays_left.store(if is_on { STRAY_EXITS } else { STRAY_EXITS_IN_WINDOW }, Relaxed);
-        self.is_on.store(is_on, Relaxed);
+        let strays = match kind {
+            Observation::On => STRAY_EXITS,
+            Observation::Window => STRAY_EXITS_IN_WINDOW,
+        };
+        self.strays_left.store(strays, Relaxed);
+        self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);
         self.is_listed.store(false, Relaxed);

@@ -252,6 +252,9 @@ impl Costs {
 pub(crate) struct Governor {
     /// As a fraction of the program's processor time; `None` for no limit.
     budget: Option<f64>,
+    /// What could be spent until the budget was last changed, and the program time then.
+    entitled_before: f64,
+    changed_at: f64,
     scale: f64,
     /// At the last change.
     last: Costs,
@@ -278,6 +281,8 @@ impl Governor {
         let budget = budget.filter(|_| !exact);
         let governor = Self {
             budget,
+            entitled_before: 0.0,
+            changed_at: 0.0,
             scale: if budget.is_some() { FIRST_SCALE } else { *SCALE.end() },
             last: Costs::default(),
             recent: Costs::default(),
@@ -290,12 +295,40 @@ impl Governor {
             load: 1.0,
             last_change: Instant::now(),
         };
+        governor.publish_for(exact);
+        governor
+    }
+
+    fn publish_for(&self, exact: bool) {
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
         } else {
-            governor.publish();
+            self.publish();
         }
-        governor
+    }
+
+    /// Changes what [`Governor::new`] was given. Called by the service thread.
+    pub(crate) fn change(&mut self, budget: Option<f64>, exact: bool, demand: Demand) {
+        let now = self.spent();
+        self.last = self.total(&now, demand);
+        self.last_change = Instant::now();
+        self.change_at(&now, budget.filter(|_| !exact));
+        self.publish_for(exact);
+    }
+
+    /// A surplus of the time before, perhaps with a much larger budget, is forfeited: otherwise the
+    /// new one would be exceeded for as long.
+    fn change_at(&mut self, now: &Spent, budget: Option<f64>) {
+        let cost = self.cost(now);
+        let entitled = self.budget.map(|before| self.entitled(before, now));
+        self.entitled_before = entitled.map_or(cost, |entitled| entitled.min(cost));
+        self.changed_at = now.own();
+        self.scale = match (self.budget, budget) {
+            (_, None) => *SCALE.end(),
+            (None, Some(_)) => FIRST_SCALE,
+            (Some(_), Some(_)) => self.scale,
+        };
+        self.budget = budget;
     }
 
     /// Starting has taken so much processor time.
@@ -357,9 +390,7 @@ impl Governor {
     pub(crate) fn adapt(&mut self, demand: Demand) {
         let Some(budget) = self.budget else { return };
         let now = self.spent();
-        let waking = self.waking(now.service);
-        let rest = now.running() - waking;
-        let total = Costs { own: now.own(), waking, rest, windows: demand.windows as f64 };
+        let total = self.total(&now, demand);
         let since = total.since(&self.last);
         if since.own < PERIOD {
             return;
@@ -372,14 +403,30 @@ impl Governor {
         self.publish();
     }
 
+    fn total(&self, now: &Spent, demand: Demand) -> Costs {
+        let waking = self.waking(now.service);
+        let rest = now.running() - waking;
+        Costs { own: now.own(), waking, rest, windows: demand.windows as f64 }
+    }
+
+    /// The cost that the budget is compared with: that of the start, and of learning, is spread
+    /// over some time.
+    fn cost(&self, now: &Spent) -> f64 {
+        let paid = (now.own() / HORIZON_OF_START).min(1.0);
+        now.running() - self.learning + paid * (now.start + self.learning)
+    }
+
+    /// What could be spent until now, if this is the budget since it was last changed.
+    fn entitled(&self, budget: f64, now: &Spent) -> f64 {
+        self.entitled_before + budget * (now.own() - self.changed_at)
+    }
+
     fn adapt_to(&mut self, budget: f64, now: &Spent, since: &Costs, importance: f64) {
         self.recent.add(since);
         if now.own() < LEARNING {
-            self.learning = (now.running() - budget * now.own()).max(0.0);
+            self.learning = (now.running() - self.entitled(budget, now)).max(0.0);
         }
-        let paid = (now.own() / HORIZON_OF_START).min(1.0);
-        let cost = now.running() - self.learning + paid * (now.start + self.learning);
-        let left = (budget * now.own() - cost) / HORIZON;
+        let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
         let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
             // All functions are on.
@@ -414,6 +461,18 @@ mod tests {
             let mut governor = Governor::new(Some(budget), false, 1.0);
             let mut now = Spent { start: self.start, process: self.start, ..Spent::default() };
             let mut scales = vec![FIRST_SCALE; LAG];
+            self.run_on(&mut governor, budget, steps, &mut now, &mut scales);
+            (now.sum() / now.own(), scales)
+        }
+
+        fn run_on(
+            &self,
+            governor: &mut Governor,
+            budget: f64,
+            steps: usize,
+            now: &mut Spent,
+            scales: &mut Vec<f64>,
+        ) {
             for step in 0..steps {
                 let scale = scales[scales.len() - LAG];
                 let windows = scale * self.importance * STEP_TIME / FULL.stratum;
@@ -423,11 +482,44 @@ mod tests {
                 now.service += self.waking;
                 now.process += STEP_TIME + rest + self.waking;
                 let since = Costs { own: STEP_TIME, waking: self.waking, rest, windows };
-                governor.adapt_to(budget, &now, &since, self.importance);
+                governor.adapt_to(budget, now, &since, self.importance);
                 scales.push(governor.scale);
             }
-            (now.sum() / now.own(), scales)
         }
+    }
+
+    /// A surplus of a large budget does not add to a small one, and a deficit is compensated.
+    #[test]
+    fn the_cost_converges_to_a_budget_that_was_changed() {
+        for (before, after) in [(0.5, 0.01), (0.01, 0.05), (0.05, 0.01)] {
+            let program = Program {
+                start: 0.0,
+                importance: 60.0,
+                cost_of_window: 10e3,
+                waking: 5e3,
+                phase: 100,
+                burst: 20.0,
+            };
+            let mut governor = Governor::new(Some(before), false, 1.0);
+            let mut now = Spent::default();
+            let mut scales = vec![FIRST_SCALE; LAG];
+            program.run_on(&mut governor, before, 2000, &mut now, &mut scales);
+            let then = now;
+            governor.change_at(&now, Some(after));
+            program.run_on(&mut governor, after, 2000, &mut now, &mut scales);
+            let share = (now.sum() - then.sum()) / (now.own() - then.own());
+            assert!((0.85..1.05).contains(&(share / after)), "{before} to {after}: {share}");
+        }
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_owed_later() {
+        let mut governor = Governor::new(None, false, 1.0);
+        let now = Spent { process: 11e9, probes: 10e9, ..Spent::default() };
+        governor.change_at(&now, Some(0.01));
+        assert_eq!((governor.entitled(0.01, &now), governor.cost(&now)), (10e9, 10e9));
+        governor.change_at(&now, None);
+        assert_eq!((governor.budget, governor.scale), (None, *SCALE.end()));
     }
 
     #[test]

@@ -29,8 +29,8 @@
 //! proof), as many as the budget allows (`governor`).
 //!
 //! # Parts
-//! * [`session`]: start and report. [`process`]: events of the process: fork, exec, exit, fatal
-//!   signals.
+//! * [`session`]: start, changes of the [`settings`], report. [`process`]: events of the process:
+//!   fork, exec, exit, fatal signals.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
 //!   `counting`: the calls of functions that are called very often.
 //!   `governor`: how much is observed, for the budget.
@@ -76,6 +76,7 @@ mod quantiles;
 pub mod report;
 mod schedule;
 pub mod session;
+pub mod settings;
 #[cfg(test)]
 mod simulation_in_tests;
 mod stderr;

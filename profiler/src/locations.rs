@@ -70,7 +70,8 @@ impl fmt::Display for Location {
 
 impl Locations {
     /// The source location of the code at an address, which is relative to the lowest address of
-    /// the object, as [`crate::report::FunctionReport::address`] is.
+    /// the object, as [`crate::report::FunctionReport::address`] is. The first call for an object
+    /// reads its debug information, which may take seconds for a large one.
     pub fn of(&mut self, object: &Path, address: u64) -> Option<Location> {
         if !self.objects.contains_key(object) {
             self.objects.insert(object.to_owned(), read(object));

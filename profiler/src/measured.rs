@@ -47,6 +47,16 @@ pub(crate) enum Stage {
     Counted(CountedStratum),
 }
 
+impl Stage {
+    /// Whether the function is observed in windows.
+    pub(crate) fn is_sampled(&self) -> bool {
+        match self {
+            Stage::Off | Stage::On { .. } => false,
+            Stage::Planned(_) | Stage::Open(_) | Stage::Counted(_) => true,
+        }
+    }
+}
+
 /// A stratum in which calls were counted. Times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedStratum {
@@ -54,6 +64,18 @@ pub(crate) struct CountedStratum {
     pub(crate) count: Count,
     /// [`counting::own_time`](crate::counting::own_time) when the stratum began.
     pub(crate) own_time: f64,
+}
+
+/// Whether a function is selected by the filter, which may be changed while the program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// Since its probes were made.
+    #[default]
+    Always,
+    /// Now, and not all the time.
+    Partly,
+    /// No longer.
+    Excluded,
 }
 
 /// One function.
@@ -64,6 +86,7 @@ pub(crate) struct Measured {
     pub(crate) address: usize,
     /// Number of its probes.
     pub(crate) probes: u32,
+    pub(crate) selection: Selection,
     pub(crate) stage: Stage,
     pub(crate) pace: Pace,
     pub(crate) strata: Strata,
@@ -106,6 +129,7 @@ impl Measured {
             object,
             address,
             probes: 0,
+            selection: Selection::default(),
             stage: Stage::Off,
             pace: Pace::new(0.0),
             strata: Strata::default(),
@@ -123,7 +147,12 @@ impl Measured {
 
     /// Resets everything that was measured.
     pub(crate) fn forget(&mut self) {
-        *self = Self { probes: self.probes, ..Self::new(self.name, self.object, self.address) };
+        let selection = match self.selection {
+            Selection::Always | Selection::Partly => Selection::Always,
+            Selection::Excluded => Selection::Excluded,
+        };
+        let new = Self::new(self.name, self.object, self.address);
+        *self = Self { probes: self.probes, selection, ..new };
     }
 
     /// Adds a call that has returned. At most `kept` samples are kept for the percentiles.

@@ -11,9 +11,10 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
-use crate::filter::{Filter, Patterns};
+use crate::filter::Patterns;
 use crate::output;
 pub use crate::report::Format;
+use crate::settings::Settings;
 
 /// The name of the environment variable that holds the options.
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
@@ -41,12 +42,8 @@ pub struct Options {
     pub output: Output,
     /// Whether all processes of a run share one report. Default: each has its own.
     pub merge: bool,
-    /// What profiling may cost. Default: 1 % of the program's processor time.
-    pub budget: Budget,
-    /// How calls are counted. Default: sampled.
-    pub counts: Counts,
-    /// Which functions are measured. Default: all.
-    pub filter: Filter,
+    /// What is measured, and what it may cost: can be changed later.
+    pub settings: Settings,
     /// What uses the probes. Default: the profiler.
     pub tool: Tool,
     /// How text is written. Default: through a writable alias.
@@ -90,7 +87,8 @@ pub enum Output {
 pub enum Budget {
     /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
     Fraction(f64),
-    /// Without limit: every call is timed.
+    /// Without limit: a function that is called often is observed in some 400 windows a second.
+    /// Only [`Counts::Exact`] observes every call.
     Unlimited,
 }
 
@@ -168,10 +166,11 @@ keys:
   merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
                        (default 0: a report for each).
   budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
-                       100 (default 1%). A larger budget narrows the intervals. With none every call is timed; functions
-                       that are called often become several times slower.
+                       100 (default 1%). A larger budget narrows the intervals. With none there is no limit: a function
+                       that is called often is observed in some 400 windows a second.
   counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
-                       called rarely, all the time). exact counts every call, independently of the budget.
+                       called rarely, all the time). exact counts every call, independently of the budget; functions
+                       that are called often become several times slower.
   only=PATTERN,...     Functions to measure (default all). PATTERN is a name, object:NAME or file:NAME, in which *
                        matches any text and ? any character. A function's name is matched mangled, demangled, and
                        demangled without parameters; object is its executable or library, file its source file.
@@ -202,9 +201,7 @@ impl Default for Options {
         Options {
             output: Output::Stderr,
             merge: false,
-            budget: Budget::Fraction(0.01),
-            counts: Counts::Sampled,
-            filter: Filter::default(),
+            settings: Settings::default(),
             tool: Tool::Profiler,
             text: TextAccess::Private,
             discovery: Discovery::Auto,
@@ -260,17 +257,7 @@ impl Options {
         if self.merge {
             items.push("merge=1".to_owned());
         }
-        if self.budget != default.budget {
-            items.push(format!("budget={}", self.budget));
-        }
-        if self.counts != default.counts {
-            items.push(format!("counts={}", self.counts.name()));
-        }
-        for (key, patterns) in [("only", &self.filter.only), ("skip", &self.filter.skip)] {
-            if !patterns.is_empty() {
-                items.push(format!("{key}={}", escape(&patterns.to_string())));
-            }
-        }
+        items.extend(self.settings.to_items());
         if self.tool != default.tool {
             items.push(format!("tool={}", self.tool.name()));
         }
@@ -308,10 +295,10 @@ impl Options {
         match key {
             "output" => self.output = value.parse()?,
             "merge" => self.merge = choice("merge", value, &[("0", false), ("1", true)])?,
-            "budget" => self.budget = value.parse()?,
-            "counts" => self.counts = value.parse()?,
-            "only" => self.filter.only = Patterns::parse("only", value)?,
-            "skip" => self.filter.skip = Patterns::parse("skip", value)?,
+            "budget" => self.settings.budget = value.parse()?,
+            "counts" => self.settings.counts = value.parse()?,
+            "only" => self.settings.filter.only = Patterns::parse("only", value)?,
+            "skip" => self.settings.filter.skip = Patterns::parse("skip", value)?,
             "samples" | "epoch_ms" => return Err(Error::RemovedKey { key: key.to_owned() }),
             "tool" => self.tool = value.parse()?,
             "text" => self.text = value.parse()?,
@@ -411,7 +398,7 @@ impl FromStr for Budget {
 impl Counts {
     const NAMES: [(&'static str, Counts); 2] = [("sampled", Counts::Sampled), ("exact", Counts::Exact)];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         name_of(self, &Counts::NAMES)
     }
 }
@@ -529,7 +516,7 @@ fn split(text: &str) -> Result<Vec<String>, Error> {
 }
 
 /// The inverse of unescaping in [`split`].
-fn escape(value: &str) -> String {
+pub(crate) fn escape(value: &str) -> String {
     value.replace('\\', r"\\").replace(':', r"\:")
 }
 
@@ -552,6 +539,7 @@ fn name_of<T: PartialEq + Copy>(value: T, names: &[(&'static str, T)]) -> &'stat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::filter::Filter;
 
     fn file(template: &str, format: Format) -> Output {
         Output::File { template: template.to_owned(), format }
@@ -567,6 +555,8 @@ mod tests {
             assert_eq!(Options::parse(canonical).unwrap(), expected, "{canonical}");
         }
         let default = Options::default;
+        let with = |settings: Settings| Options { settings, ..Options::default() };
+        let usual = Settings::default;
         check("", default(), "");
         check("::", default(), "");
         check(
@@ -576,20 +566,20 @@ mod tests {
         );
         check(
             "budget=0.070%",
-            Options { budget: Budget::Fraction(0.07 / 100.0), ..default() },
+            with(Settings { budget: Budget::Fraction(0.07 / 100.0), ..usual() }),
             "budget=0.07%",
         );
-        check(":budget=100%:", Options { budget: Budget::Fraction(1.0), ..default() }, "budget=100%");
+        check(":budget=100%:", with(Settings { budget: Budget::Fraction(1.0), ..usual() }), "budget=100%");
         check(
             "counts=exact:budget=none",
-            Options { budget: Budget::Unlimited, counts: Counts::Exact, ..default() },
+            with(Settings { budget: Budget::Unlimited, counts: Counts::Exact, ..usual() }),
             "budget=none:counts=exact",
         );
         let patterns = |text: &str| Patterns::parse("only", text).unwrap();
         let filter = Filter { only: patterns("A::f*,object:libz*"), skip: patterns("file:a.c") };
         check(
             r"skip=file\:a.c:only=A\:\:f*,object\:libz*",
-            Options { filter, ..default() },
+            with(Settings { filter, ..usual() }),
             r"only=A\:\:f*,object\:libz*:skip=file\:a.c",
         );
         let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001);

@@ -127,30 +127,30 @@ impl Own<'_> {
         self.0.height.load(Relaxed)
     }
 
-    fn cut(&self, height: usize, gone: &mut impl FnMut(&Entry)) {
-        (height..self.height()).for_each(|index| gone(&self.at(index)));
+    fn cut(&self, height: usize, discarded: &mut impl FnMut(&Entry)) {
+        (height..self.height()).for_each(|index| discarded(&self.at(index)));
         self.0.height.store(height, Relaxed);
     }
 
     /// Makes space for an entry, and returns its index. If the stack is full, entries that no exit
-    /// can match any more are removed: those for which `is_open` returns false. `gone` is called
-    /// with the entries that have ended without an exit.
+    /// can match any more are removed: those for which `is_open` returns false. `discarded` is
+    /// called with the entries that have ended without an exit.
     pub(crate) fn push(
         &mut self,
         entry: &Entry,
         is_open: impl Fn(&Entry) -> bool,
-        mut gone: impl FnMut(&Entry),
+        mut discarded: impl FnMut(&Entry),
     ) -> Option<usize> {
-        let is_gone = |below: &Entry| {
+        let is_stale = |below: &Entry| {
             below.stack_pointer < entry.stack_pointer
                 || (below.stack_pointer == entry.stack_pointer && below.function == entry.function)
         };
         let mut height = self.height();
-        while height > 0 && is_gone(&self.at(height - 1)) {
+        while height > 0 && is_stale(&self.at(height - 1)) {
             height -= 1;
         }
         if height < self.height() {
-            self.cut(height, &mut gone);
+            self.cut(height, &mut discarded);
         }
         if height == DEPTH {
             height = self.squeeze(is_open);
@@ -179,9 +179,9 @@ impl Own<'_> {
         self.0.height.store(index + 1, Relaxed);
     }
 
-    /// Removes the entry that an exit belongs to, and those above it, with which `gone` is called.
-    /// The exit is described like an entry.
-    pub(crate) fn pop(&mut self, exit: &Entry, mut gone: impl FnMut(&Entry)) -> Option<Entry> {
+    /// Removes the entry that an exit belongs to, and those above it, with which `discarded` is
+    /// called. The exit is described like an entry.
+    pub(crate) fn pop(&mut self, exit: &Entry, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
         let matches = |entry: &Entry| {
             entry.function == exit.function
                 && entry.call_site == exit.call_site
@@ -193,7 +193,7 @@ impl Own<'_> {
             let entry = self.at(index);
             if matches(&entry) {
                 if index + 1 < height {
-                    self.cut(index + 1, &mut gone);
+                    self.cut(index + 1, &mut discarded);
                 }
                 self.0.height.store(index, Relaxed);
                 return Some(entry);
@@ -203,8 +203,8 @@ impl Own<'_> {
     }
 
     /// Removes every entry.
-    pub(crate) fn clear(&mut self, mut gone: impl FnMut(&Entry)) {
-        self.cut(0, &mut gone);
+    pub(crate) fn clear(&mut self, mut discarded: impl FnMut(&Entry)) {
+        self.cut(0, &mut discarded);
     }
 }
 
@@ -240,19 +240,19 @@ mod tests {
     fn an_exit_takes_its_entry_and_what_was_left_above() {
         // An inlined function has the frame of the enclosing one.
         let nested = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x90), (3, 1, 0xb, 0x80)]);
-        let mut gone = Vec::new();
-        assert!(nested.own().pop(&exit(2, 1, 0xa, 0x90), |entry| gone.push(entry.function)).is_some());
-        assert_eq!((nested.height.load(Relaxed), &gone[..]), (1, &[3][..]), "left by an exception");
+        let mut discarded = Vec::new();
+        assert!(nested.own().pop(&exit(2, 1, 0xa, 0x90), |entry| discarded.push(entry.function)).is_some());
+        assert_eq!((nested.height.load(Relaxed), &discarded[..]), (1, &[3][..]), "left by an exception");
         assert!(pop(&nested, exit(2, 1, 0xa, 0x90)).is_none());
         assert!(pop(&nested, exit(1, 1, 0xa, 0x98)).is_some(), "a tail call leaves its frame first");
     }
 
     #[test]
-    fn entries_below_the_stack_pointer_are_gone() {
+    fn entries_below_the_stack_pointer_are_discarded() {
         let jumped = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xb, 0x50)]);
-        let (mut gone, next) = (Vec::new(), exit(3, 1, 0xc, 0x70));
-        assert_eq!(jumped.own().push(&next, |_| true, |entry| gone.push(entry.function)), Some(1));
-        assert_eq!(gone, [2]);
+        let (mut discarded, next) = (Vec::new(), exit(3, 1, 0xc, 0x70));
+        assert_eq!(jumped.own().push(&next, |_| true, |entry| discarded.push(entry.function)), Some(1));
+        assert_eq!(discarded, [2]);
         assert!(pop(&jumped, exit(2, 1, 0xb, 0x50)).is_none());
     }
 
@@ -303,8 +303,8 @@ mod tests {
         let stack = stack(&[]);
         stack.own().put(0, &entry);
         assert_eq!(stack.look().collect::<Vec<_>>(), [entry]);
-        let mut gone = 0;
-        stack.own().clear(|_| gone += 1);
-        assert_eq!((gone, stack.look().count()), (1, 0));
+        let mut discarded = 0;
+        stack.own().clear(|_| discarded += 1);
+        assert_eq!((discarded, stack.look().count()), (1, 0));
     }
 }

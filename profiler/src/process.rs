@@ -81,7 +81,8 @@ pub fn follow() {
     FATAL.iter().for_each(|signal| watch_signal(*signal));
 }
 
-/// Writes the report when the process ends. Called by the destructor and before `_exit`.
+/// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits as
+/// [`session::finish`] does.
 pub fn at_exit() {
     if !is_followed() {
         return;
@@ -93,7 +94,7 @@ pub fn at_exit() {
     }
 }
 
-/// Writes the report before the process calls exec.
+/// Writes the report before the process calls exec. Waits as [`session::finish`] does.
 pub fn before_exec() {
     if is_own_process() && session::has_probes() {
         session::finish(Leaving::Exec);

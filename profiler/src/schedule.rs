@@ -18,7 +18,8 @@ use wordpatch::tsc;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor::{self, Demand};
-use crate::measured::{CountedStratum, Measured, ON, Stage};
+use crate::measured::{CountedStratum, Measured, ON, Selection, Stage};
+use crate::options::Counts;
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
@@ -168,10 +169,8 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let sampled = |measured: &&mut Measured| {
-            matches!(measured.stage, Stage::Planned(_) | Stage::Open(_) | Stage::Counted(_))
-        };
-        let all: Vec<&mut Measured> = self.functions.iter_mut().filter(sampled).collect();
+        let all: Vec<&mut Measured> =
+            self.functions.iter_mut().filter(|measured| measured.stage.is_sampled()).collect();
         let value =
             |measured: &Measured| measured.strata.known_ticks().powf(VALUE_OF_TIME) * of_probes(measured);
         let mean = all.iter().map(|measured| value(measured)).sum::<f64>() / all.len().max(1) as f64;
@@ -423,6 +422,11 @@ impl Schedule {
 
     /// What is known of a function's calls now, as if the program ended here.
     pub(crate) fn strata_now(&self, index: u32) -> Strata {
+        self.strata_until_now(index).finished()
+    }
+
+    /// As [`Schedule::strata_now`], but calls that have not returned can still be added.
+    fn strata_until_now(&self, index: u32) -> Strata {
         let measured = &self.functions[index as usize];
         let mut strata = measured.strata.clone();
         let Some(function) = FUNCTIONS.get(index as usize) else { return strata };
@@ -444,7 +448,7 @@ impl Schedule {
                 if self.has_not_run(function, &open) || passed == 0.0 {
                     strata.forget_last();
                     strata.unobserved(now - open.start, measured.pace.rate());
-                    return strata.finished();
+                    return strata;
                 }
                 let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
                 let closed = self.closed(function, &part, part.length);
@@ -455,7 +459,76 @@ impl Schedule {
                 }
             }
         }
-        strata.finished()
+        strata
+    }
+
+    /// Takes everything that threads have reported, before observations are changed.
+    pub(crate) fn take_all(&mut self) {
+        self.drain();
+        take_exhausted().into_iter().for_each(|index| self.exhausted(index));
+    }
+
+    /// Ends a function's observation: its probes are off, and what was measured is in its strata.
+    /// Returns the last known rate of its calls, per nanosecond.
+    fn suspend(&mut self, index: u32) -> f64 {
+        let Some(function) = FUNCTIONS.get(index as usize) else { return 0.0 };
+        let stage = self.functions[index as usize].stage;
+        // Entries while a function is on are counted to the last. In a window, the part that has
+        // passed is asked for, and that is all of it once the observation has ended.
+        if let Stage::On { .. } = stage {
+            function.stop();
+        }
+        let strata = self.strata_until_now(index);
+        function.stop();
+        let rate = match stage {
+            Stage::On { since } => function.counted().entries as f64 / (self.now() - since).max(1.0),
+            _ => self.functions[index as usize].pace.rate(),
+        };
+        let measured = &mut self.functions[index as usize];
+        measured.strata = strata;
+        measured.stage = Stage::Off;
+        rate
+    }
+
+    /// Removes what was due for observations that were suspended.
+    pub(crate) fn forget_what_is_not_due(&mut self) {
+        let functions = &self.functions;
+        let is_sampled = |index: u32| functions[index as usize].stage.is_sampled();
+        self.due.retain(|Reverse((_, index))| is_sampled(*index));
+        self.opening.retain(|(index, _)| is_sampled(*index));
+    }
+
+    /// Stops measuring a function. It keeps what was measured. The caller calls
+    /// [`Schedule::forget_what_is_not_due`] after the last one.
+    pub(crate) fn exclude(&mut self, index: u32) {
+        self.suspend(index);
+        self.functions[index as usize].selection = Selection::Excluded;
+    }
+
+    /// Measures a function again.
+    pub(crate) fn include(&mut self, index: u32) {
+        self.functions[index as usize].selection = Selection::Partly;
+        self.begin(index);
+    }
+
+    /// Begins new observations of all functions whose calls are counted in another way now: of
+    /// those that were sampled if every call is counted, of the others if not.
+    pub(crate) fn begin_again(&mut self, counts: Counts) {
+        for index in 1..self.functions.len() as u32 {
+            let stage = self.functions[index as usize].stage;
+            let is_counted_otherwise = match counts {
+                Counts::Exact => stage.is_sampled(),
+                Counts::Sampled => matches!(stage, Stage::On { .. }),
+            };
+            if is_counted_otherwise {
+                let rate = self.suspend(index);
+                let end = self.now();
+                self.turn_on(index);
+                let late = self.now() - end;
+                self.functions[index as usize].strata.gap(late, rate);
+            }
+        }
+        self.forget_what_is_not_due();
     }
 
     /// Ends every observation: the program is at its end, and what it calls from now on is not
@@ -480,10 +553,12 @@ impl Schedule {
         take_exhausted();
     }
 
-    /// Turns every function on. In a forked child, once it has text of its own.
+    /// Turns every selected function on. In a forked child, once it has text of its own.
     pub(crate) fn begin_all(&mut self) {
         for index in 1..self.functions.len() as u32 {
-            self.begin(index);
+            if self.functions[index as usize].selection != Selection::Excluded {
+                self.begin(index);
+            }
         }
     }
 

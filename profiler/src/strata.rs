@@ -53,6 +53,15 @@ const TOO_FAST: f64 = 0.4;
 /// been missed.
 const MIN_WINDOWS: f64 = 6.0;
 
+/// Where the calls of a stratum are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counting {
+    /// In the window in which they are timed.
+    SameWindow,
+    /// In a window of their own ([`crate::counting`]).
+    SeparateWindow,
+}
+
 /// A window whose calls are still being collected.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -70,8 +79,7 @@ struct Window {
     /// The calls in the part of the window that was cut off, at the rate of the rest.
     cut_off: f64,
     uncertain: f64,
-    /// Whether its calls were counted in another window ([`crate::counting`]).
-    is_timed_apart: bool,
+    counting: Counting,
 }
 
 /// Squares and products of the differences between neighbours.
@@ -188,16 +196,16 @@ impl Strata {
 
     /// Adds a window that opens.
     pub(crate) fn opened(&mut self, observation: u32, weight: f64, length: f64) {
-        self.open(observation, weight, length, false);
+        self.open(observation, weight, length, Counting::SameWindow);
     }
 
     /// Adds a window that opens and in which calls are only timed. They were counted in another
     /// one, in which each represents `weight` calls: see [`Strata::closed`].
     pub(crate) fn opened_apart(&mut self, observation: u32, weight: f64, length: f64) {
-        self.open(observation, weight, length, true);
+        self.open(observation, weight, length, Counting::SeparateWindow);
     }
 
-    fn open(&mut self, observation: u32, weight: f64, length: f64, is_timed_apart: bool) {
+    fn open(&mut self, observation: u32, weight: f64, length: f64, counting: Counting) {
         if self.pending.len() == PENDING
             && let Some(window) = self.pending.pop_front()
         {
@@ -212,7 +220,7 @@ impl Strata {
             ticks: 0.0,
             cut_off: 0.0,
             uncertain: 0.0,
-            is_timed_apart,
+            counting,
             cold: 0.0,
             cold_ticks: 0.0,
         };
@@ -233,7 +241,7 @@ impl Strata {
     /// rewritten.
     pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
         match self.pending.iter_mut().find(|window| window.observation == observation) {
-            Some(window) if window.is_timed_apart && !is_usual => {
+            Some(window) if window.counting == Counting::SeparateWindow && !is_usual => {
                 window.cold += 1.0;
                 window.cold_ticks += ticks;
             }
@@ -252,7 +260,7 @@ impl Strata {
     fn fold(&mut self, window: &Window) {
         let Window { weight, length, .. } = *window;
         let calls = weight * (window.entries + window.cut_off / 2.0);
-        let (timed, ticks) = if !window.is_timed_apart {
+        let (timed, ticks) = if window.counting == Counting::SameWindow {
             (weight * window.timed, weight * window.ticks)
         } else if window.timed > 0.0 {
             (calls, calls * window.ticks / window.timed)

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use crate::callers::{Arcs, Bodies, Callers, From, part};
 use crate::cycles::cycles;
 use crate::function::FUNCTIONS;
-use crate::measured::{OpenCalls, Units};
+use crate::measured::{OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
 use crate::thread;
@@ -65,6 +65,9 @@ struct Row {
     /// Time of all calls, including nested ones of the same function.
     all: Option<Estimate>,
     windows: f64,
+    /// Whether it was measured all the time. If not, calls that it made at other times may have
+    /// been.
+    is_complete: bool,
 }
 
 /// The rows of the report, and the arcs between them.
@@ -80,7 +83,8 @@ pub(crate) fn of(schedule: &Schedule, bodies: &Bodies, units: &Units) -> (Vec<Fu
         arcs.add(index, &measured.callers, bodies);
         open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, bodies));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
-        rows.push(Row { index, all: report.total_ns, report, windows });
+        let is_complete = measured.selection == Selection::Always;
+        rows.push(Row { index, all: report.total_ns, report, windows, is_complete });
     }
     let edges: Vec<Edge> = edges(&rows, &arcs, units);
     finish(&mut rows, &edges, units);
@@ -178,8 +182,8 @@ fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
         let below = (all.value - all.low).hypot(called.above.unwrap_or(0.0));
         let low = if called.is_open { 0.0 } else { own - below };
         let above = all.high.map_or(f64::INFINITY, |high| (high - all.value).hypot(called.below));
-        row.report.self_ns =
-            Some(Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time));
+        let own = Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time);
+        row.report.self_ns = row.is_complete.then_some(own);
         if let Some(circle) = circle_of(row.index) {
             row.report.recursive = true;
             let from = from_others.get(&row.index).copied().unwrap_or_default();
@@ -212,7 +216,7 @@ mod tests {
         strata.timed(ticks);
         let measured = Measured::new(c"function", c"object", index as usize);
         let report = measured.report(&strata, &OpenCalls::default(), units).expect("it was called");
-        Row { index, all: report.total_ns, report, windows: f64::INFINITY }
+        Row { index, all: report.total_ns, report, windows: f64::INFINITY, is_complete: true }
     }
 
     fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {

@@ -412,7 +412,7 @@ pub(crate) fn memory() -> usize {
 }
 
 /// Called when an entry has ended without an observed exit, or cannot be matched any more.
-pub(crate) fn gone(entry: &Entry) {
+pub(crate) fn discarded(entry: &Entry) {
     FUNCTIONS.get(entry.function as usize).into_iter().for_each(|function| function.left(entry.period));
 }
 
@@ -427,10 +427,10 @@ pub(crate) fn reclaim() {
     for block in blocks() {
         let owner = block.owner.load(Ordering::Relaxed);
         // SAFETY: signal 0 only tests whether the thread exists.
-        let gone = owner != 0
+        let has_ended = owner != 0
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if gone {
+        if has_ended {
             release(block);
         }
     }
@@ -449,7 +449,7 @@ fn release(block: &Thread) {
     let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
     ENDED.fetch_add(lived, Ordering::Relaxed);
     // Its thread has ended, and the block is not reused before `owner` is zero.
-    block.entries.own().clear(gone);
+    block.entries.own().clear(discarded);
     block.inside.store(false, Ordering::Relaxed);
     block.owner.store(0, Ordering::Release);
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// Memory for the site was refused.
-    #[error("no executable memory for the trials: {source}")]
+    #[error("no executable memory for the trials: {source}; run it where memory can be made executable")]
     Memory {
         /// The cause.
         source: region::Error,
@@ -19,7 +19,7 @@ pub enum Error {
     Wordpatch(#[from] wordpatch::Error),
 
     /// The process for crashing trials could not be run.
-    #[error("the trial's own process: {source}")]
+    #[error("the trial's own process could not be run: {source}; allow the command to start itself")]
     Child {
         /// The cause.
         source: io::Error,

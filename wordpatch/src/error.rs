@@ -26,7 +26,9 @@ pub enum Error {
     },
 
     /// The bytes at the address, or the new bytes, are not an instruction.
-    #[error("no valid instruction at {address:#x}: {bytes}")]
+    #[error(
+        "no valid instruction at {address:#x}: {bytes}; give the address of an instruction's first byte, and complete instructions"
+    )]
     Undecodable {
         /// Where the instruction should start.
         address: usize,
@@ -59,7 +61,7 @@ pub enum Error {
     },
 
     /// An earlier patch of the same batch changes some of the same bytes.
-    #[error("the batch has an earlier patch of the bytes at {address:#x}")]
+    #[error("the batch has an earlier patch of the bytes at {address:#x}; put this one into another batch")]
     Overlap {
         /// The address of the refused patch.
         address: usize,
@@ -94,14 +96,14 @@ pub enum Error {
     },
 
     /// The address is not mapped.
-    #[error("{address:#x} is not mapped")]
+    #[error("{address:#x} is not mapped; was its library unloaded?")]
     NotMapped {
         /// The address.
         address: usize,
     },
 
     /// The address is mapped, but not executable and readable.
-    #[error("{address:#x} is not readable and executable memory")]
+    #[error("{address:#x} is not readable and executable memory; data needs no patch: write it directly")]
     NotExecutable {
         /// The address.
         address: usize,
@@ -117,7 +119,9 @@ pub enum Error {
     },
 
     /// No free address space within reach of a 32-bit displacement.
-    #[error("no {length} free bytes within 2 GiB of {address:#x}")]
+    #[error(
+        "no {length} free bytes within 2 GiB of {address:#x}; leave addresses near the program's text unmapped"
+    )]
     OutOfReach {
         /// The address that the memory must be near.
         address: usize,
@@ -127,18 +131,20 @@ pub enum Error {
 
     /// The tables of patched straddlers are full: they have room for millions of sites and of old
     /// instructions.
-    #[error("the tables for straddling instructions are full")]
+    #[error("the tables for straddling instructions are full; place further sites inside a fetch window")]
     TableFull,
 
     /// The text was unmapped, or replaced, during an asynchronous patch. Nothing else has changed.
-    #[error("the text at {address:#x} was unmapped while it was being patched")]
+    #[error("the text at {address:#x} was unmapped while it was being patched; nothing is left to undo")]
     TextGone {
         /// The site.
         address: usize,
     },
 
     /// The patch was begun by the parent process. The text of this process has the old instruction.
-    #[error("the patch of {address:#x} was begun by the parent process, and has no effect in this one")]
+    #[error(
+        "the patch of {address:#x} was begun by the parent process, and has no effect in this one; start it again here"
+    )]
     Forked {
         /// The site.
         address: usize,
@@ -146,21 +152,25 @@ pub enum Error {
 
     /// A thread has SIGTRAP blocked: the kernel would kill the process if the thread executed a
     /// locked site.
-    #[error("thread {thread} has SIGTRAP blocked")]
+    #[error(
+        "thread {thread} has SIGTRAP blocked; unblock it there before an instruction is patched across a fetch window"
+    )]
     SigtrapBlocked {
         /// The thread's id in the kernel.
         thread: i32,
     },
 
     /// The threads of the process could not be examined.
-    #[error("/proc/self/task could not be read: {source}")]
+    #[error("/proc/self/task could not be read: {source}; mount /proc, or allow more open files")]
     ThreadsUnknown {
         /// The system call's error.
         source: io::Error,
     },
 
     /// A thread could not be started.
-    #[error("the thread that finishes patches could not be started: {source}")]
+    #[error(
+        "the thread that finishes patches could not be started: {source}; finish them with try_finish or wait instead"
+    )]
     ThreadRefused {
         /// The system call's error.
         source: io::Error,
@@ -168,7 +178,7 @@ pub enum Error {
 
     /// After a fork, the text, or the table of locked sites, is still shared with the parent
     /// process: call [`unshare`](crate::text::unshare).
-    #[error("the text at {address:#x} is still shared with the parent process")]
+    #[error("the text at {address:#x} is still shared with the parent process; call text::unshare first")]
     SharedWithParent {
         /// The site.
         address: usize,
@@ -186,7 +196,9 @@ pub enum Error {
     },
 
     /// The kernel refused a change of page protection.
-    #[error("mprotect of the text at {address:#x} failed: {source}")]
+    #[error(
+        "mprotect of the text at {address:#x} failed: {source}; where it is forbidden, text must be written through an alias"
+    )]
     ProtectRefused {
         /// Start of the page.
         address: usize,
@@ -208,7 +220,9 @@ pub enum Error {
     },
 
     /// The SIGTRAP handler could not be installed.
-    #[error("the SIGTRAP handler could not be installed: {source}")]
+    #[error(
+        "the SIGTRAP handler could not be installed: {source}; allow sigaction, or patch inside fetch windows only"
+    )]
     TrapRefused {
         /// The system call's error.
         source: io::Error,
@@ -225,14 +239,16 @@ pub enum Error {
     },
 
     /// The kernel refused memory for generated code.
-    #[error("no memory for generated code: {source}")]
+    #[error("no memory for generated code: {source}; allow memfd_create, and raise limits of address space")]
     CodeMemory {
         /// The system call's error.
         source: io::Error,
     },
 
     /// The process's memory map could not be read or changed.
-    #[error("the memory map near {address:#x} could not be read or changed: {source}")]
+    #[error(
+        "the memory map near {address:#x} could not be read or changed: {source}; mount /proc, and allow mmap"
+    )]
     MemoryMap {
         /// The address looked up.
         address: usize,

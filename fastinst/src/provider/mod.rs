@@ -79,7 +79,8 @@ pub trait Provider: Sync {
 /// The registered providers.
 static PROVIDERS: Segments<&'static dyn Provider, 8, 8> = Segments::new();
 
-/// Registers a provider. Does nothing if one of the same name is registered already.
+/// Registers a provider. Does nothing if one of the same name is registered already. Blocks while
+/// another thread discovers probes.
 ///
 /// # Errors
 /// [`Error::TooManyProviders`]; [`Error::CalledFromCallback`].
@@ -115,11 +116,14 @@ pub(crate) fn service_starts() {
 }
 
 /// Calls that could not be made probes, from all providers: one line for each reason and object.
+/// Allocates, and may block while another thread discovers probes: must not be called from signal
+/// handlers or callbacks.
 pub fn notes() -> Vec<String> {
     PROVIDERS.iter().flat_map(|provider| provider.notes()).collect()
 }
 
-/// The number of bytes of memory that all providers use: tables, names, stubs, indices.
+/// The number of bytes of memory that all providers use: tables, names, stubs, indices. Callbacks
+/// may call it.
 pub fn memory_bytes() -> usize {
     PROVIDERS.iter().map(|provider| provider.memory_bytes()).sum()
 }

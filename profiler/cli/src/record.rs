@@ -79,13 +79,14 @@ pub(crate) struct Record {
     merge: bool,
 
     /// What profiling may cost, in percent of the program's own processor time, or none (default:
-    /// 1%). A larger budget narrows the intervals; with none every call is timed, and functions
-    /// that are called often become several times slower
+    /// 1%). A larger budget narrows the intervals; with none there is no limit, and a function that
+    /// is called often is observed in some 400 windows a second
     #[arg(long, value_name = "N%")]
     budget: Option<Budget>,
 
     /// How calls are counted (default: sampled, in windows at random instants; functions that are
-    /// called rarely, all the time). exact counts every call, independently of the budget
+    /// called rarely, all the time). exact counts every call, independently of the budget, and
+    /// functions that are called often become several times slower
     #[arg(long, value_name = "sampled|exact")]
     counts: Option<Counts>,
 
@@ -157,9 +158,10 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
         options.output = output.clone();
     }
     options.merge |= arguments.merge;
-    options.budget = arguments.budget.unwrap_or(options.budget);
-    options.counts = arguments.counts.unwrap_or(options.counts);
-    let filter = &mut options.filter;
+    let settings = &mut options.settings;
+    settings.budget = arguments.budget.unwrap_or(settings.budget);
+    settings.counts = arguments.counts.unwrap_or(settings.counts);
+    let filter = &mut settings.filter;
     for (typed, patterns) in [(&arguments.only, &mut filter.only), (&arguments.skip, &mut filter.skip)] {
         if !typed.is_empty() {
             *patterns = Patterns::default();

@@ -2,10 +2,12 @@
 //!
 //! Probes are assigned to functions as they are discovered (`probes.rs`), observed in the ticks of
 //! the service thread (`schedule.rs`), and reported (`write.rs`) when the process ends
-//! (`finish.rs`). A forked child starts its own session.
+//! (`finish.rs`). A forked child starts its own session. The settings can be changed at any time
+//! (`reconfigure.rs`).
 
 mod finish;
 mod probes;
+mod reconfigure;
 mod write;
 
 use std::collections::HashMap;
@@ -19,7 +21,10 @@ use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
 
 pub use finish::{Leaving, finish};
+pub use reconfigure::reconfigure;
 pub use write::{say, speak_for_the_run};
+
+use reconfigure::Change;
 
 use crate::callers::Bodies;
 use crate::clock::Clock;
@@ -27,9 +32,10 @@ use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
 use crate::locations::Locations;
-use crate::options::{Counts, Discovery, Options, RunId};
+use crate::options::{Counts, Discovery, Options, Output, RunId};
 use crate::output::Identity;
 use crate::schedule::Schedule;
+use crate::settings::Settings;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
 
@@ -44,7 +50,12 @@ const SMALL: usize = 8000;
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
 struct Session {
-    options: Options,
+    /// Where the report goes.
+    output: Output,
+    merge: bool,
+    /// In force now.
+    settings: Settings,
+    change: Option<Change>,
     identity: Identity,
     command: Vec<String>,
     clock: Clock,
@@ -75,6 +86,9 @@ static TEXT_IS_SHARED: AtomicBool = AtomicBool::new(false);
 /// Set when the last report was written: nothing is observed any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 
+/// Set once there is a session.
+static IS_RUNNING: AtomicBool = AtomicBool::new(false);
+
 fn with_session<R>(act: impl FnOnce(&mut Session) -> R) -> Option<R> {
     SESSION.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(act)
 }
@@ -97,6 +111,7 @@ pub fn start(options: Options) -> Result<(), Error> {
         FUNCTIONS.get(index).into_iter().for_each(|function| fire::calibrate(index as u32, function));
     }
     *SESSION.lock().unwrap_or_else(|e| e.into_inner()) = Some(session);
+    IS_RUNNING.store(true, Ordering::Release);
     provider::begin(match discovery {
         Discovery::Auto => Extent::AllUpTo { functions: SMALL },
         Discovery::Eager => Extent::All,
@@ -108,8 +123,8 @@ pub fn start(options: Options) -> Result<(), Error> {
     start_service_thread().map_err(failed)
 }
 
-fn governor(options: &Options, ticks_per_ns: f64) -> Governor {
-    Governor::new(options.budget.fraction(), options.counts == Counts::Exact, ticks_per_ns)
+fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
+    Governor::new(settings.budget.fraction(), settings.counts == Counts::Exact, ticks_per_ns)
 }
 
 fn start_service_thread() -> Result<(), fastinst::Error> {
@@ -132,8 +147,11 @@ impl Session {
                 run: options.run.unwrap_or_else(RunId::begins_here),
                 is_fork_child: false,
             },
-            governor: governor(&options, clock.estimate_ticks_per_ns()),
-            options,
+            governor: governor(&options.settings, clock.estimate_ticks_per_ns()),
+            output: options.output,
+            merge: options.merge,
+            settings: options.settings,
+            change: None,
             command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
             clock,
             schedule: Schedule::new(),
@@ -151,6 +169,7 @@ impl Session {
 
     fn tick(&mut self) -> Duration {
         let begin = governor::of_thread();
+        self.take_new_settings();
         self.take_early_calls();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
@@ -200,9 +219,9 @@ fn unshare_text() {
     }
 }
 
-/// Whether [`start`] has succeeded.
+/// Whether [`start`] was called, and its session exists. Takes no lock.
 pub fn is_running() -> bool {
-    with_session(|_| ()).is_some()
+    IS_RUNNING.load(Ordering::Acquire)
 }
 
 /// Whether there is anything to report.
@@ -230,7 +249,8 @@ pub(crate) fn restart_in_child() {
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;
-        session.governor = governor(&session.options, governor::ticks_per_ns());
+        session.change = None;
+        session.governor = governor(&session.settings, governor::ticks_per_ns());
         session.schedule.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {

@@ -1,7 +1,7 @@
 //! The probes of a session: which function each belongs to, and the calls that were made before it
 //! was known.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -21,24 +21,30 @@ use crate::schedule::switch_on;
 pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
     let Some(kind) = ProbeType::of(probe.kind) else { return };
     let Some(probe) = fastinst::lasting_metadata(probe.id) else { return };
-    let is_on = with_session(|session| {
-        if !session.wants(&probe) {
-            return None;
+    with_session(|session| {
+        let offset = probe.function_address.wrapping_sub(probe.object_base);
+        if session.wants(probe.function_name, probe.object_path, offset) {
+            session.adopt(&probe, kind);
         }
-        let index = session.function_of(&probe)?;
-        Function::adopt(index, probe.id, kind)?;
-        session.schedule.functions[index as usize].probes += 1;
-        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
-            session.bodies.insert(probe.body_start, probe.body_end, index);
-        }
-        FUNCTIONS.get(index as usize).map(|function| function.has_on(kind))
     });
-    if is_on.flatten() == Some(true) && !OVER.load(Ordering::Relaxed) {
-        switch_on(probe.id, kind);
-    }
 }
 
 impl Session {
+    /// Assigns a probe to its function, and switches it on if the others are on. Returns the index
+    /// of the function.
+    pub(super) fn adopt(&mut self, probe: &ProbeMetadata<'static>, kind: ProbeType) -> Option<u32> {
+        let index = self.function_of(probe)?;
+        Function::adopt(index, probe.id, kind)?;
+        self.schedule.functions[index as usize].probes += 1;
+        if kind == ProbeType::Entry && probe.function_address == probe.body_start {
+            self.bodies.insert(probe.body_start, probe.body_end, index);
+        }
+        if FUNCTIONS.get(index as usize)?.has_on(kind) && !OVER.load(Ordering::Relaxed) {
+            switch_on(probe.id, kind);
+        }
+        Some(index)
+    }
+
     /// The index of a probe's function, which is created if it is new.
     fn function_of(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
@@ -55,15 +61,14 @@ impl Session {
         Some(index)
     }
 
-    /// Whether the user selected the function of a probe.
-    fn wants(&mut self, probe: &ProbeMetadata<'_>) -> bool {
+    /// Whether the user selected a function, which has this address in its object.
+    pub(super) fn wants(&mut self, name: &CStr, object: &CStr, address: usize) -> bool {
         let locations = &mut self.locations;
         let file = || {
-            let object = Path::new(OsStr::from_bytes(probe.object_path.to_bytes()));
-            let address = probe.function_address.wrapping_sub(probe.object_base) as u64;
-            locations.of(object, address).map(|location| location.file)
+            let object = Path::new(OsStr::from_bytes(object.to_bytes()));
+            locations.of(object, address as u64).map(|location| location.file)
         };
-        self.options.filter.wants(probe.function_name, probe.object_path, file)
+        self.settings.filter.wants(name, object, file)
     }
 
     /// Adds the calls that were made before their function's probes were ready. They were counted,

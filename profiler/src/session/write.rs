@@ -14,6 +14,7 @@ use crate::measured::Units;
 use crate::options::Output;
 use crate::output::{Target, write_report};
 use crate::report::{Cost, Report, View, text};
+use crate::settings::Settings;
 use crate::stderr::stderr;
 use crate::{clock, fire, summary, thread};
 
@@ -50,7 +51,7 @@ impl Session {
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost(),
             cost: Cost {
-                budget: self.options.budget.fraction(),
+                budget: self.settings.budget.fraction(),
                 cpu_ns: spent.process as u64,
                 probes_ns: spent.probes as u64,
                 service_ns: spent.service as u64,
@@ -59,7 +60,9 @@ impl Session {
                 error: spent.error(),
                 memory_bytes: self.schedule.memory() as u64,
             },
-            notes: notes().into_iter().chain(calibration::status().warning()).collect(),
+            notes: (notes().into_iter().chain(self.note_of_change()))
+                .chain(calibration::status().warning())
+                .collect(),
             functions,
             arcs,
         }
@@ -73,9 +76,9 @@ impl Session {
             return;
         }
         let report = self.report();
-        let written = match &self.options.output {
+        let written = match &self.output {
             Output::Stderr => {
-                if stderr().write(&text::render(&report, &on_stderr())) {
+                if stderr().write(&text::render(&report, &on_stderr(&self.settings))) {
                     return;
                 }
                 // The stream was closed or is now another file.
@@ -98,7 +101,7 @@ impl Session {
             // No file can be created: only the stream is left.
             Err(error) => {
                 stderr().write(&format!("fastinst: {error}\n"));
-                stderr().write(&text::render(&report, &on_stderr()));
+                stderr().write(&text::render(&report, &on_stderr(&self.settings)));
             }
         }
     }
@@ -126,14 +129,15 @@ impl Session {
         template: &str,
         format: crate::report::Format,
     ) -> Result<PathBuf, Error> {
-        let target = Target { template, format, merge: self.options.merge };
+        let target = Target { template, format, merge: self.merge };
         write_report(report, target, &self.identity, self.written.as_deref())
     }
 }
 
 /// The selection for standard error: a terminal does not need thousands of rows.
-fn on_stderr() -> View {
-    let limit = std::io::stderr().is_terminal().then_some(text::ROWS_ON_A_TERMINAL);
+fn on_stderr(settings: &Settings) -> View {
+    let is_terminal = std::io::stderr().is_terminal();
+    let limit = settings.rows.or(is_terminal.then_some(text::ROWS_ON_A_TERMINAL));
     View { limit, hint: "fastinst record -o FILE.json keeps all of them", ..View::default() }
 }
 
@@ -162,7 +166,7 @@ fn notes() -> Vec<String> {
     notes
 }
 
-/// Prints a line to the standard error stream of the start.
+/// Prints a line to the standard error stream of the start. Blocks while its reader does not read.
 pub fn say(line: &str) {
     stderr().write(&format!("fastinst: {line}\n"));
 }

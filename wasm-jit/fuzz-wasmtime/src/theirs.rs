@@ -1,13 +1,9 @@
-//! Runs a case under Wasmtime.
+//! Wasmtime as the reference engine.
 
-use std::sync::{Arc, Mutex};
-
-use wasm_jit_fuzz::case::ROUNDS;
-use wasm_jit_fuzz::record::Event;
-use wasm_jit_fuzz::{Case, Engine, Outcome, Record, Trap, Type, Value};
+use wasm_jit_fuzz::{Case, Contents, Engine, Host, Instantiated, Outcome, Trap, Type, Value};
 use wasmtime::{
     Config, Engine as WasmtimeEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, Instance,
-    Memory, Module, OptLevel, Ref, Result, SharedMemory, Store, Table, Tag, ThrownException, Val, ValType,
+    Memory, Module, OptLevel, Ref, SharedMemory, Store, Table, Tag, ThrownException, Val, ValType,
 };
 
 /// The reference engine.
@@ -26,120 +22,104 @@ impl Wasmtime {
 }
 
 impl Engine for Wasmtime {
+    type Module = Module;
+    type Store = Store<()>;
+    type Export = Extern;
+
     fn name(&self) -> &'static str {
         "Wasmtime"
     }
 
-    fn run(&self, case: &Case) -> std::result::Result<Record, String> {
-        let module = Module::new(&self.0, &case.wasm).map_err(|error| format!("{error:#}"))?;
-        let events = Arc::new(Mutex::new(Vec::new()));
-        for round in 0..ROUNDS {
-            run_round(&self.0, &module, case, round, &events).map_err(|error| format!("{error:#}"))?;
-        }
-        let events = std::mem::take(&mut *events.lock().expect("no host function panicked"));
-        Ok(Record { events })
+    fn load(&self, case: &Case) -> Result<Module, String> {
+        Module::new(&self.0, &case.wasm).map_err(|error| format!("{error:#}"))
     }
-}
 
-type Events = Arc<Mutex<Vec<Event>>>;
+    fn store(&self) -> Store<()> {
+        Store::new(&self.0, ())
+    }
 
-fn run_round(
-    engine: &WasmtimeEngine,
-    module: &Module,
-    case: &Case,
-    round: u64,
-    events: &Events,
-) -> Result<()> {
-    let add = |event| events.lock().expect("no host function panicked").push(event);
-    let mut store = Store::new(engine, ());
-    let imports: Result<Vec<Extern>> = module
-        .imports()
-        .map(|import| {
-            define(&mut store, case, &format!("{}.{}", import.module(), import.name()), &import.ty(), events)
+    fn instantiate(
+        &self,
+        store: &mut Store<()>,
+        module: &Module,
+        host: &Host,
+    ) -> Result<Instantiated<Extern>, String> {
+        let imports: wasmtime::Result<Vec<Extern>> = module
+            .imports()
+            .map(|import| {
+                define(store, &format!("{}.{}", import.module(), import.name()), &import.ty(), host)
+            })
+            .collect();
+        let imports = imports.map_err(|error| format!("{error:#}"))?;
+        Ok(match Instance::new(&mut *store, module, &imports) {
+            Ok(instance) => {
+                let exports = instance.exports(&mut *store);
+                let named = exports.map(|export| (export.name().to_owned(), export.into_extern()));
+                Instantiated::Exports(named.collect())
+            }
+            Err(error) => Instantiated::Failed(outcome(store, &error)),
         })
-        .collect();
-    let imports = imports?;
-    let instance = match Instance::new(&mut store, module, &imports) {
-        Ok(instance) => {
-            add(Event::Instantiated(Outcome::Returned(Vec::new())));
-            instance
-        }
-        Err(error) => {
-            add(Event::Instantiated(outcome(&mut store, &error)));
-            return Ok(());
-        }
-    };
-    let mut exports: Vec<(String, Extern)> =
-        instance.exports(&mut store).map(|export| (export.name().to_owned(), export.into_extern())).collect();
-    exports.sort_by(|(left, _), (right, _)| left.cmp(right));
-    for (name, export) in &exports {
-        let Extern::Func(func) = export else { continue };
-        let ty = func.ty(&store);
-        let types: Vec<Type> = ty.params().map(|ty| type_of(&ty)).collect();
-        let arguments = case.arguments(round, name, &types);
-        let given = arguments.iter().map(|value| to_val(&mut store, value)).collect::<Result<Vec<Val>>>()?;
-        let mut results = vec![Val::I32(0); ty.results().len()];
-        let outcome = match func.call(&mut store, &given, &mut results) {
-            Ok(()) => Outcome::Returned(results.iter().map(|value| from_val(&mut store, value)).collect()),
-            Err(error) => outcome(&mut store, &error),
-        };
-        add(Event::Called { name: name.clone(), arguments, outcome });
     }
-    let mut end = Record::default();
-    for (name, export) in exports {
-        match export {
-            Extern::Memory(memory) => end.memory(&name, memory.data(&store)),
+
+    fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
+        let Extern::Func(func) = export else { return None };
+        Some(func.ty(store).params().map(|ty| type_of(&ty)).collect())
+    }
+
+    fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
+        let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
+        let given: wasmtime::Result<Vec<Val>> =
+            arguments.iter().map(|value| to_val(&mut *store, value)).collect();
+        let given = given.map_err(|error| format!("{error:#}"))?;
+        let mut results = vec![Val::I32(0); func.ty(&*store).results().len()];
+        Ok(match func.call(&mut *store, &given, &mut results) {
+            Ok(()) => Outcome::Returned(results.iter().map(|value| from_val(&mut *store, value)).collect()),
+            Err(error) => outcome(store, &error),
+        })
+    }
+
+    fn contents(&self, store: &mut Store<()>, export: &Extern) -> Result<Contents, String> {
+        Ok(match export {
+            Extern::Memory(memory) => Contents::Memory(memory.data(&*store).to_vec()),
             Extern::SharedMemory(memory) => {
                 // SAFETY: the cell is a byte of the memory, and no thread that could write it is
                 // running.
-                let bytes: Vec<u8> = memory.data().iter().map(|byte| unsafe { *byte.get() }).collect();
-                end.memory(&name, &bytes);
+                Contents::Memory(memory.data().iter().map(|byte| unsafe { *byte.get() }).collect())
             }
             Extern::Global(global) => {
-                let value = global.get(&mut store);
-                end.events.push(Event::Global(name, from_val(&mut store, &value)));
+                let value = global.get(&mut *store);
+                Contents::Global(from_val(store, &value))
             }
             Extern::Table(table) => {
                 let mut elements = Vec::new();
-                for at in 0..table.size(&store) {
-                    let element = table.get(&mut store, at).map(Val::from);
-                    elements.extend(element.map(|element| from_val(&mut store, &element)));
+                for at in 0..table.size(&*store) {
+                    let element = table.get(&mut *store, at).map(Val::from);
+                    elements.extend(element.map(|element| from_val(&mut *store, &element)));
                 }
-                end.events.push(Event::Table(name, elements));
+                Contents::Table(elements)
             }
-            Extern::Func(_) | Extern::Tag(_) => {}
-        }
+            Extern::Func(_) | Extern::Tag(_) => Contents::Nothing,
+        })
     }
-    events.lock().expect("no host function panicked").extend(end.events);
-    Ok(())
 }
 
 /// Defines an import.
-fn define(
-    store: &mut Store<()>,
-    case: &Case,
-    name: &str,
-    ty: &ExternType,
-    events: &Events,
-) -> Result<Extern> {
+fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> wasmtime::Result<Extern> {
     Ok(match ty {
         ExternType::Func(ty) => {
-            let (name, events, seeded) = (name.to_owned(), Arc::clone(events), case.host());
+            let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().map(|ty| type_of(&ty)).collect();
-            let host = move |mut caller: wasmtime::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
-                let arguments: Vec<Value> = given.iter().map(|value| from_val(&mut caller, value)).collect();
-                let mut events = events.lock().expect("no host function panicked");
-                let values = seeded.host_results(events.len(), &arguments, &results);
-                for (answer, value) in answer.iter_mut().zip(values) {
+            let call = move |mut caller: wasmtime::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
+                let arguments = given.iter().map(|value| from_val(&mut caller, value)).collect();
+                for (answer, value) in answer.iter_mut().zip(host.call(&name, arguments, &results)) {
                     *answer = to_val(&mut caller, &value)?;
                 }
-                events.push(Event::Host { name: name.clone(), arguments });
                 Ok(())
             };
-            Func::new(&mut *store, ty.clone(), host).into()
+            Func::new(&mut *store, ty.clone(), call).into()
         }
         ExternType::Global(ty) => {
-            let value = case.imported_global(name, type_of(ty.content()));
+            let value = host.global(name, type_of(ty.content()));
             let value = to_val(&mut *store, &value)?;
             Global::new(&mut *store, ty.clone(), value)?.into()
         }
@@ -168,7 +148,7 @@ fn type_of(ty: &ValType) -> Type {
     }
 }
 
-fn to_val(store: impl wasmtime::AsContextMut, value: &Value) -> Result<Val> {
+fn to_val(store: impl wasmtime::AsContextMut, value: &Value) -> wasmtime::Result<Val> {
     Ok(match *value {
         Value::I32(value) => Val::I32(value),
         Value::I64(value) => Val::I64(value),

@@ -14,9 +14,10 @@ use clap::Parser;
 
 use crate::bytes;
 use crate::case::{Case, Kind};
+use crate::engine::{Engine, run};
 use crate::ours::Ours;
 use crate::program::{self, Features, Form};
-use crate::record::{Difference, Engine, Event, Outcome, Record, difference};
+use crate::record::{Difference, Event, Outcome, Record, difference};
 use crate::reduce;
 
 /// Maximum time for one seed.
@@ -64,7 +65,7 @@ struct Options {
 }
 
 /// The command's main function, with the reference engine.
-pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
+pub fn main(theirs: &impl Engine, features: Features) -> ExitCode {
     let options = Options::parse();
     let ours = Ours::with_settings(options.bounds_checks, options.harden_speculation);
     if let Some(seed) = options.case {
@@ -79,7 +80,7 @@ pub fn main(theirs: &dyn Engine, features: Features) -> ExitCode {
 fn try_seed(
     seed: u64,
     ours: &Ours,
-    theirs: &dyn Engine,
+    theirs: &impl Engine,
     features: Features,
     counts: &mut Counts,
 ) -> Result<(), String> {
@@ -90,8 +91,8 @@ fn try_seed(
     }
     let Some(case) = Case::new(seed, features) else { return Ok(()) };
     let their =
-        theirs.run(&case).map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
-    let our = ours.run(&case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
+        run(theirs, &case).map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
+    let our = run(ours, &case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
     counts.count(&our);
     match compared(&case, our, their) {
         None => Ok(()),
@@ -144,7 +145,7 @@ impl Counts {
     }
 }
 
-fn work(options: &Options, step: u64, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
+fn work(options: &Options, step: u64, ours: &Ours, theirs: &impl Engine, features: Features) -> ExitCode {
     let end = Instant::now() + Duration::from_secs(options.seconds);
     let mut counts = Counts::default();
     let mut out = io::stdout().lock();
@@ -279,7 +280,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
 }
 
 /// Prints the module of a seed and its results in both engines.
-fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features: Features) -> ExitCode {
+fn show(seed: u64, options: &Options, ours: &Ours, theirs: &impl Engine, features: Features) -> ExitCode {
     if Kind::of(seed) == Kind::Bytes {
         let bytes = bytes::of_seed(seed);
         println!("{}", bytes.escape_ascii());
@@ -299,7 +300,7 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
     if options.reduce {
         let mut differs = |wasm: &[u8]| {
             let case = Case { wasm: wasm.to_vec(), ..case.host() };
-            match (ours.run(&case), theirs.run(&case)) {
+            match (run(ours, &case), run(theirs, &case)) {
                 (Ok(our), Ok(their)) => compared(&case, our, their).is_some(),
                 (our, their) => our.is_ok() != their.is_ok(),
             }
@@ -317,9 +318,9 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &dyn Engine, features
     }
     // Before a possible crash.
     let _ = io::stdout().flush();
-    let their = theirs.run(&case);
+    let their = run(theirs, &case);
     println!("{}: {their:#?}", theirs.name());
-    let our = ours.run(&case);
+    let our = run(ours, &case);
     println!("{}: {our:#?}", ours.name());
     match (our, their) {
         (Ok(our), Ok(their)) => match compared(&case, our, their) {

@@ -1,11 +1,11 @@
 //! Differential fuzzing: random modules must have the same results in two engines.
 //!
 //! A [`Case`] is generated from a seed alone: a module, with a selection of the features that both
-//! engines support, by wasm-smith or by [`program`], and the arguments of its calls. An [`Engine`]
-//! runs it and keeps a [`Record`] of all observable behaviour: how each call of an exported
-//! function ended and with which values, which host functions were called with which values, and
-//! the final contents of exported memories, globals and tables. The two records must agree;
-//! [`record`] describes the permitted differences.
+//! engines support, by wasm-smith or by [`program`], and the arguments of its calls.
+//! [`engine::run`] runs it in an [`Engine`] and keeps a [`Record`] of all observable behaviour: how
+//! each call of an exported function ended and with which values, which host functions were called
+//! with which values, and the final contents of exported memories, globals and tables. The two
+//! records must agree; [`record`] describes the permitted differences.
 //!
 //! Every loop and function of a module decrements a budget and traps when it is used up, so that
 //! both engines stop at the same point.
@@ -27,6 +27,7 @@
 pub mod bytes;
 pub mod case;
 pub mod driver;
+pub mod engine;
 pub mod ours;
 pub mod program;
 pub mod random;
@@ -34,5 +35,6 @@ pub mod record;
 pub mod reduce;
 
 pub use case::Case;
+pub use engine::{Contents, Engine, Host, Instantiated};
 pub use program::Features;
-pub use record::{Engine, Outcome, Record, Trap, Type, Value};
+pub use record::{Outcome, Record, Trap, Type, Value};

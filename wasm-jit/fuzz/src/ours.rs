@@ -1,15 +1,15 @@
-//! Runs a case under wasm-jit.
+//! wasm-jit as the engine under test.
 
 use std::num::NonZero;
-use std::sync::{Arc, Mutex};
 
 use wasm_jit::{
     BoundsChecks, Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance,
     Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
 };
 
-use crate::case::{Case, ROUNDS};
-use crate::record::{Engine, Event, Outcome, Record, Trap, Type, Value};
+use crate::case::Case;
+use crate::engine::{Contents, Engine, Host, Instantiated};
+use crate::record::{Outcome, Trap, Type, Value};
 
 /// The engine under test.
 #[derive(Debug)]
@@ -53,115 +53,94 @@ impl Default for Ours {
 }
 
 impl Engine for Ours {
+    type Module = Module;
+    type Store = Store<()>;
+    type Export = Extern;
+
     fn name(&self) -> &'static str {
         "wasm-jit"
     }
 
-    fn run(&self, case: &Case) -> Result<Record, String> {
-        let module = Module::from_binary(&self.0, case.legacy.as_ref().unwrap_or(&case.wasm))
-            .map_err(|error| error.to_string())?;
-        let events = Arc::new(Mutex::new(Vec::new()));
-        for round in 0..ROUNDS {
-            run_round(&self.0, &module, case, round, &events)?;
-        }
-        let events = std::mem::take(&mut *events.lock().expect("no host function panicked"));
-        Ok(Record { events })
+    fn load(&self, case: &Case) -> Result<Module, String> {
+        let wasm = case.legacy.as_ref().unwrap_or(&case.wasm);
+        Module::from_binary(&self.0, wasm).map_err(|error| error.to_string())
     }
-}
 
-type Events = Arc<Mutex<Vec<Event>>>;
+    fn store(&self) -> Store<()> {
+        Store::new(&self.0, ())
+    }
 
-fn run_round(
-    engine: &JitEngine,
-    module: &Module,
-    case: &Case,
-    round: u64,
-    events: &Events,
-) -> Result<(), String> {
-    let add = |event| events.lock().expect("no host function panicked").push(event);
-    let mut store = Store::new(engine, ());
-    let imports: Result<Vec<Extern>, Error> = module
-        .imports()
-        .map(|import| {
-            define(&mut store, case, &format!("{}.{}", import.module(), import.name()), import.ty(), events)
+    fn instantiate(
+        &self,
+        store: &mut Store<()>,
+        module: &Module,
+        host: &Host,
+    ) -> Result<Instantiated<Extern>, String> {
+        let imports: Result<Vec<Extern>, Error> = module
+            .imports()
+            .map(|import| define(store, &format!("{}.{}", import.module(), import.name()), import.ty(), host))
+            .collect();
+        let imports = imports.map_err(|error| error.to_string())?;
+        Ok(match Instance::new(&mut *store, module, &imports) {
+            Ok(instance) => {
+                let exports = instance.exports(&*store);
+                let named = exports.map(|export| (export.name().to_owned(), export.into_extern()));
+                Instantiated::Exports(named.collect())
+            }
+            Err(error) => Instantiated::Failed(outcome(error)),
         })
-        .collect();
-    let imports = imports.map_err(|error| error.to_string())?;
-    let instance = match Instance::new(&mut store, module, &imports) {
-        Ok(instance) => {
-            add(Event::Instantiated(Outcome::Returned(Vec::new())));
-            instance
-        }
-        Err(error) => {
-            add(Event::Instantiated(outcome(error)));
-            return Ok(());
-        }
-    };
-    let mut exports: Vec<(String, Extern)> =
-        instance.exports(&store).map(|export| (export.name().to_owned(), export.into_extern())).collect();
-    exports.sort_by(|(left, _), (right, _)| left.cmp(right));
-    for (name, export) in &exports {
-        let Extern::Func(func) = export else { continue };
-        let ty = func.ty(&store);
-        let types: Vec<Type> = ty.params().map(type_of).collect();
-        let arguments = case.arguments(round, name, &types);
+    }
+
+    fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
+        let Extern::Func(func) = export else { return None };
+        Some(func.ty(store).params().map(type_of).collect())
+    }
+
+    fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
+        let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
         let given: Vec<Val> = arguments.iter().map(to_val).collect();
-        let mut results = vec![Val::I32(0); ty.results().len()];
-        let outcome = match func.call(&mut store, &given, &mut results) {
+        let mut results = vec![Val::I32(0); func.ty(&*store).results().len()];
+        Ok(match func.call(store, &given, &mut results) {
             Ok(()) => Outcome::Returned(results.iter().map(from_val).collect()),
             Err(error) => outcome(error),
-        };
-        add(Event::Called { name: name.clone(), arguments, outcome });
+        })
     }
-    let mut end = Record::default();
-    for (name, export) in exports {
-        match export {
-            Extern::Memory(memory) => end.memory(&name, memory.data(&store)),
+
+    fn contents(&self, store: &mut Store<()>, export: &Extern) -> Result<Contents, String> {
+        Ok(match export {
+            Extern::Memory(memory) => Contents::Memory(memory.data(&*store).to_vec()),
             Extern::SharedMemory(memory) => {
                 let mut bytes = vec![0; memory.data_size()];
                 memory.read(0, &mut bytes).map_err(|error| error.to_string())?;
-                end.memory(&name, &bytes);
+                Contents::Memory(bytes)
             }
-            Extern::Global(global) => end.events.push(Event::Global(name, from_val(&global.get(&mut store)))),
+            Extern::Global(global) => Contents::Global(from_val(&global.get(&mut *store))),
             Extern::Table(table) => {
-                let elements = (0..table.size(&store)).filter_map(|at| table.get(&mut store, at));
-                let elements = elements.map(|element| from_val(&element)).collect();
-                end.events.push(Event::Table(name, elements));
+                let elements = (0..table.size(&*store)).filter_map(|at| table.get(&mut *store, at));
+                Contents::Table(elements.map(|element| from_val(&element)).collect())
             }
-            Extern::Func(_) | Extern::Tag(_) => {}
-        }
+            Extern::Func(_) | Extern::Tag(_) => Contents::Nothing,
+        })
     }
-    events.lock().expect("no host function panicked").extend(end.events);
-    Ok(())
 }
 
 /// Defines an import.
-fn define(
-    store: &mut Store<()>,
-    case: &Case,
-    name: &str,
-    ty: &ExternType,
-    events: &Events,
-) -> Result<Extern, Error> {
+fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> Result<Extern, Error> {
     Ok(match ty {
         ExternType::Func(ty) => {
-            let (name, events) = (name.to_owned(), Arc::clone(events));
-            let seeded = case.host();
+            let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().map(type_of).collect();
-            let host = move |_: wasm_jit::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
-                let arguments: Vec<Value> = given.iter().map(from_val).collect();
-                let mut events = events.lock().expect("no host function panicked");
-                let values = seeded.host_results(events.len(), &arguments, &results);
+            let call = move |_: wasm_jit::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
+                let values = host.call(&name, given.iter().map(from_val).collect(), &results);
                 for (answer, value) in answer.iter_mut().zip(values) {
                     *answer = to_val(&value);
                 }
-                events.push(Event::Host { name: name.clone(), arguments });
                 Ok(())
             };
-            Func::new(&mut *store, ty.clone(), host)?.into()
+            Func::new(&mut *store, ty.clone(), call)?.into()
         }
         ExternType::Global(ty) => {
-            let value = case.imported_global(name, type_of(ty.content()));
+            let value = host.global(name, type_of(ty.content()));
             Global::new(&mut *store, *ty, to_val(&value))?.into()
         }
         ExternType::Memory(ty) if ty.is_shared() => SharedMemory::new(*ty)?.into(),

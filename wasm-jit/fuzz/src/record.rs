@@ -8,8 +8,6 @@
 
 use std::fmt;
 
-use crate::case::Case;
-
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -136,23 +134,12 @@ pub struct Record {
     pub events: Vec<Event>,
 }
 
-impl Record {
-    /// Adds the checksum of a memory.
-    pub fn memory(&mut self, name: &str, bytes: &[u8]) {
-        self.events.push(Event::Memory(name.to_owned(), bytes.len() as u64, crc32fast::hash(bytes)));
+impl Event {
+    /// The final contents of an exported memory.
+    #[must_use]
+    pub fn memory(name: String, bytes: &[u8]) -> Self {
+        Self::Memory(name, bytes.len() as u64, crc32fast::hash(bytes))
     }
-}
-
-/// A WebAssembly engine.
-pub trait Engine {
-    /// Its name.
-    fn name(&self) -> &'static str;
-
-    /// Runs a case.
-    ///
-    /// # Errors
-    /// The module is refused.
-    fn run(&self, case: &Case) -> Result<Record, String>;
 }
 
 /// A difference between two records.

@@ -1,10 +1,6 @@
-//! Runs a case under wasmi.
+//! wasmi as the reference engine.
 
-use std::sync::{Arc, Mutex};
-
-use wasm_jit_fuzz::case::ROUNDS;
-use wasm_jit_fuzz::record::Event;
-use wasm_jit_fuzz::{Case, Engine, Outcome, Record, Trap, Type, Value};
+use wasm_jit_fuzz::{Case, Contents, Engine, Host, Instantiated, Outcome, Trap, Type, Value};
 use wasmi::{
     Config, Engine as WasmiEngine, Error, Extern, ExternRef, ExternType, F32, F64, Func, Global, Instance,
     Memory, Module, Ref, Store, Table, TrapCode, Val, ValType,
@@ -23,112 +19,90 @@ impl Wasmi {
 }
 
 impl Engine for Wasmi {
+    type Module = Module;
+    type Store = Store<()>;
+    type Export = Extern;
+
     fn name(&self) -> &'static str {
         "wasmi"
     }
 
-    fn run(&self, case: &Case) -> Result<Record, String> {
-        let module = Module::new(&self.0, &case.wasm).map_err(|error| error.to_string())?;
-        let events = Arc::new(Mutex::new(Vec::new()));
-        for round in 0..ROUNDS {
-            run_round(&self.0, &module, case, round, &events)?;
-        }
-        let events = std::mem::take(&mut *events.lock().expect("no host function panicked"));
-        Ok(Record { events })
+    fn load(&self, case: &Case) -> Result<Module, String> {
+        Module::new(&self.0, &case.wasm).map_err(|error| error.to_string())
     }
-}
 
-type Events = Arc<Mutex<Vec<Event>>>;
+    fn store(&self) -> Store<()> {
+        Store::new(&self.0, ())
+    }
 
-fn run_round(
-    engine: &WasmiEngine,
-    module: &Module,
-    case: &Case,
-    round: u64,
-    events: &Events,
-) -> Result<(), String> {
-    let add = |event| events.lock().expect("no host function panicked").push(event);
-    let mut store = Store::new(engine, ());
-    let imports: Result<Vec<Extern>, Error> = module
-        .imports()
-        .map(|import| {
-            define(&mut store, case, &format!("{}.{}", import.module(), import.name()), import.ty(), events)
+    fn instantiate(
+        &self,
+        store: &mut Store<()>,
+        module: &Module,
+        host: &Host,
+    ) -> Result<Instantiated<Extern>, String> {
+        let imports: Result<Vec<Extern>, Error> = module
+            .imports()
+            .map(|import| define(store, &format!("{}.{}", import.module(), import.name()), import.ty(), host))
+            .collect();
+        let imports = imports.map_err(|error| error.to_string())?;
+        Ok(match Instance::new(&mut *store, module, &imports) {
+            Ok(instance) => {
+                let exports = instance.exports(&*store);
+                let named = exports.map(|export| (export.name().to_owned(), export.into_extern()));
+                Instantiated::Exports(named.collect())
+            }
+            Err(error) => Instantiated::Failed(outcome(&error)),
         })
-        .collect();
-    let imports = imports.map_err(|error| error.to_string())?;
-    let instance = match Instance::new(&mut store, module, &imports) {
-        Ok(instance) => {
-            add(Event::Instantiated(Outcome::Returned(Vec::new())));
-            instance
-        }
-        Err(error) => {
-            add(Event::Instantiated(outcome(&error)));
-            return Ok(());
-        }
-    };
-    let mut exports: Vec<(String, Extern)> =
-        instance.exports(&store).map(|export| (export.name().to_owned(), export.into_extern())).collect();
-    exports.sort_by(|(left, _), (right, _)| left.cmp(right));
-    for (name, export) in &exports {
-        let Extern::Func(func) = export else { continue };
-        let ty = func.ty(&store);
-        let types: Vec<Type> = ty.params().iter().map(|ty| type_of(*ty)).collect();
-        let arguments = case.arguments(round, name, &types);
-        let given: Vec<Val> = arguments.iter().map(|value| to_val(&mut store, value)).collect();
+    }
+
+    fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
+        let Extern::Func(func) = export else { return None };
+        Some(func.ty(store).params().iter().map(|ty| type_of(*ty)).collect())
+    }
+
+    fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
+        let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
+        let given: Vec<Val> = arguments.iter().map(|value| to_val(&mut *store, value)).collect();
+        let ty = func.ty(&*store);
         let mut results: Vec<Val> = ty.results().iter().map(|ty| Val::default(*ty)).collect();
-        let outcome = match func.call(&mut store, &given, &mut results) {
-            Ok(()) => Outcome::Returned(results.iter().map(|value| from_val(&store, value)).collect()),
+        Ok(match func.call(&mut *store, &given, &mut results) {
+            Ok(()) => Outcome::Returned(results.iter().map(|value| from_val(&*store, value)).collect()),
             Err(error) => outcome(&error),
-        };
-        add(Event::Called { name: name.clone(), arguments, outcome });
+        })
     }
-    let mut end = Record::default();
-    for (name, export) in exports {
-        match export {
-            Extern::Memory(memory) => end.memory(&name, memory.data(&store)),
-            Extern::Global(global) => {
-                let value = global.get(&store);
-                end.events.push(Event::Global(name, from_val(&store, &value)));
-            }
+
+    fn contents(&self, store: &mut Store<()>, export: &Extern) -> Result<Contents, String> {
+        let store = &*store;
+        Ok(match export {
+            Extern::Memory(memory) => Contents::Memory(memory.data(store).to_vec()),
+            Extern::Global(global) => Contents::Global(from_val(store, &global.get(store))),
             Extern::Table(table) => {
-                let elements = (0..table.size(&store)).filter_map(|at| table.get(&store, at));
-                let elements = elements.map(|element| from_val(&store, &element)).collect();
-                end.events.push(Event::Table(name, elements));
+                let elements = (0..table.size(store)).filter_map(|at| table.get(store, at));
+                Contents::Table(elements.map(|element| from_val(store, &element)).collect())
             }
-            Extern::Func(_) => {}
-        }
+            Extern::Func(_) => Contents::Nothing,
+        })
     }
-    events.lock().expect("no host function panicked").extend(end.events);
-    Ok(())
 }
 
 /// Defines an import.
-fn define(
-    store: &mut Store<()>,
-    case: &Case,
-    name: &str,
-    ty: &ExternType,
-    events: &Events,
-) -> Result<Extern, Error> {
+fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> Result<Extern, Error> {
     Ok(match ty {
         ExternType::Func(ty) => {
-            let (name, events) = (name.to_owned(), Arc::clone(events));
-            let seeded = case.host();
+            let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().iter().map(|ty| type_of(*ty)).collect();
-            let host = move |mut caller: wasmi::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
-                let arguments: Vec<Value> = given.iter().map(|value| from_val(&caller, value)).collect();
-                let mut events = events.lock().expect("no host function panicked");
-                let values = seeded.host_results(events.len(), &arguments, &results);
-                for (answer, value) in answer.iter_mut().zip(values) {
+            let call = move |mut caller: wasmi::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
+                let arguments = given.iter().map(|value| from_val(&caller, value)).collect();
+                for (answer, value) in answer.iter_mut().zip(host.call(&name, arguments, &results)) {
                     *answer = to_val(&mut caller, &value);
                 }
-                events.push(Event::Host { name: name.clone(), arguments });
                 Ok(())
             };
-            Func::new(&mut *store, ty.clone(), host).into()
+            Func::new(&mut *store, ty.clone(), call).into()
         }
         ExternType::Global(ty) => {
-            let value = case.imported_global(name, type_of(ty.content()));
+            let value = host.global(name, type_of(ty.content()));
             let value = to_val(&mut *store, &value);
             Global::new(&mut *store, value, ty.mutability()).into()
         }

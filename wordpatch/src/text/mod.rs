@@ -452,6 +452,9 @@ pub(crate) fn register(range: Range<usize>, writable: NonNull<u8>) {
 /// Discards all information about mappings that overlap `range`, after the text there was unmapped
 /// or replaced. Places that were resolved in them remain safe to use: their stores go to memory
 /// that is not executed.
+///
+/// This and the other functions for mappings block while another thread resolves or copies text,
+/// for milliseconds at most. They must not be called from signal handlers.
 pub fn forget(range: &Range<usize>) {
     let mut mappings = MAPPINGS.lock().unwrap_or_else(|e| e.into_inner());
     mappings.retain(|m| m.range.end <= range.start || range.end <= m.range.start);
@@ -688,7 +691,8 @@ pub fn copied_pages(range: &Range<usize>) -> Vec<usize> {
     private.flat_map(|range| debugger::copied_pages(&range)).collect()
 }
 
-/// Number of bytes that [`unshare`] copies; 0 if it would not copy anything.
+/// Number of bytes that [`unshare`] copies; 0 if it would not copy anything, or if another thread
+/// is just resolving text. Does not block.
 pub fn copied_bytes() -> usize {
     let Ok(mappings) = MAPPINGS.try_lock() else { return 0 };
     mappings.iter().filter(|mapping| mapping.copied).map(|mapping| mapping.range.len()).sum()

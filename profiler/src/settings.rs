@@ -1,0 +1,84 @@
+//! The settings that can be changed while the profiler runs.
+//!
+//! [`Settings`] are one immutable value. The service thread and the report read it through one
+//! pointer of the session; [`session::reconfigure`](crate::session::reconfigure) replaces the
+//! complete value. What is fixed at the start is in [`Options`](crate::options::Options).
+
+use crate::error::Error;
+use crate::filter::Filter;
+use crate::options::{Budget, Counts, escape};
+
+/// What is measured, what it may cost, and how much of it a table shows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// What profiling may cost. Default: 1 % of the program's processor time.
+    pub budget: Budget,
+    /// How calls are counted. Default: sampled.
+    pub counts: Counts,
+    /// Which functions are measured. Default: all.
+    pub filter: Filter,
+    /// The maximum number of rows of the table on standard error. Default: a screenful on a
+    /// terminal, no limit elsewhere.
+    pub rows: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            budget: Budget::Fraction(0.01),
+            counts: Counts::Sampled,
+            filter: Filter::default(),
+            rows: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks values that were not parsed.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] if the budget is not a fraction above 0 and up to 1.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.budget {
+            // Its written form has this range and precision.
+            Budget::Fraction(_) => self.budget.to_string().parse::<Budget>().map(drop),
+            Budget::Unlimited => Ok(()),
+        }
+    }
+
+    /// The options that differ from the defaults, as `key=value`.
+    pub(crate) fn to_items(&self) -> Vec<String> {
+        let default = Self::default();
+        let mut items = Vec::new();
+        if self.budget != default.budget {
+            items.push(format!("budget={}", self.budget));
+        }
+        if self.counts != default.counts {
+            items.push(format!("counts={}", self.counts.name()));
+        }
+        for (key, patterns) in [("only", &self.filter.only), ("skip", &self.filter.skip)] {
+            if !patterns.is_empty() {
+                items.push(format!("{key}={}", escape(&patterns.to_string())));
+            }
+        }
+        items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_could_not_be_written_is_refused() {
+        let check =
+            |budget| Settings { budget, ..Settings::default() }.check().map_err(|error| error.to_string());
+        for budget in [Budget::Fraction(1.0), Budget::Fraction(1e-8), Budget::Unlimited] {
+            assert_eq!(check(budget), Ok(()), "{budget:?}");
+        }
+        for fraction in [0.0, -0.01, 1.1, f64::NAN, f64::INFINITY, 1e-9] {
+            let error = check(Budget::Fraction(fraction)).unwrap_err();
+            assert!(error.ends_with("a percentage above 0% and up to 100%, such as 1%, or none"), "{error}");
+        }
+    }
+}
