@@ -267,7 +267,7 @@ fn threads_are_not_disturbed_by_hooks() {
     });
     let _hooks = make();
     depth.store(0, Ordering::Relaxed);
-    let mut run = || {
+    let run = || {
         let before = events.load(Ordering::Relaxed);
         assert_eq!(main_of(&module), expected);
         assert_eq!(depth.load(Ordering::Relaxed), 0, "entries and exits");

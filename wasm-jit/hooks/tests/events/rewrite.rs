@@ -234,7 +234,7 @@ impl<'a> Function<'a> {
             What::Functions => match operator {
                 Operator::Return => {
                     // A branch to the block around the body.
-                    let depth = self.validator.control_stack_height() as u32 - 1;
+                    let depth = self.validator.control_stack_height() - 1;
                     self.op(0x0c, depth);
                     self.validator.op(at, operator).unwrap();
                     return;
