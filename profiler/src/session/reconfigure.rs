@@ -49,9 +49,9 @@ pub(super) struct Change {
 /// programs that this process starts later have the settings of the start, forked children have
 /// the new ones.
 ///
-/// * The budget and the intensity that follows from it apply to strata that begin from now on: a
-///   stratum lasts for up to 12 s, and tens of milliseconds with the default budget. A deficit from
-///   before is compensated, a surplus is forfeited.
+/// * The budget applies to strata that begin from now on. With a very small budget before, the
+///   strata in progress may last for many seconds. A deficit from before is compensated, a surplus
+///   is forfeited.
 /// * With [`Counts::Exact`] every call from now on is counted; with [`Counts::Sampled`] functions
 ///   that are called often are sampled again.
 /// * Functions that the filter excludes have their entry probes off when this function returns, and
