@@ -350,7 +350,7 @@ fn check_choices(engine: &Engine, bytes: &[u8], one_by_one: bool) -> u64 {
         .map(|(_, place)| ProbeSpec { location: location(&module, *place), kind: Kind::CountBranch })
         .collect();
     let made: Vec<Result<Probe, ProbeError>> = match one_by_one {
-        true => specs.iter().map(|spec| module.probe(*spec)).collect(),
+        true => specs.iter().map(|spec| module.probe(spec.clone())).collect(),
         false => module.probes(&specs),
     };
     let probes: Vec<(usize, Counted, Probe)> = at_choices
