@@ -26,8 +26,8 @@ pub mod vmctx;
 
 pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, TRANSFER_TRAP, UD2, site_jump};
 pub use compiler::{
-    Access, Action, Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, CounterStub,
-    DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps, Limit, ListStub, LocalPlace,
+    Access, Action, Address, AtSite, Catch, Chunk, CompiledFunction, Compiler, Condition, Continue,
+    CounterStub, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps, Limit, ListStub, LocalPlace,
     MAX_ARGUMENTS, MAX_GROWTH, NoValue, Observer, OperandPlace, Placed, Position, Positions, SITE_LENGTH,
     SITE_WINDOW, SiteState, Sites, State, TryRegion, Ty, Value, Wanted, access, counter_stub, enter_stubs,
     entry_trampoline, host_trampoline, is_control, list_stub,
