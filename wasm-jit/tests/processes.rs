@@ -6,6 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
+use wasm_jit::probes::{GlobalProbe, Kind};
 use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap};
 
 const PROGRAM: &str = r#"(module
@@ -95,6 +96,24 @@ fn alarm() {
     }
 }
 
+/// A module with a global probe, active, none of whose functions has run.
+fn probed() -> (Module, GlobalProbe) {
+    let text = "(module (func $f (param f64) (result f64) (local.get 0)) (func (export \"run\") (param f64) (result f64)
+        (f64.add (call $f (local.get 0)) (f64.const 1))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let global = module.global_probe(Kind::Count).unwrap();
+    global.activate().unwrap();
+    (module, global)
+}
+
+/// Whether that module gives the right result.
+fn runs(module: &Module) -> bool {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    let run = instance.get_typed_func::<f64, f64>(&mut store, "run").unwrap();
+    run.call(&mut store, 2.5).unwrap() == 3.5
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -135,6 +154,14 @@ fn signals_and_forks() {
     }
 
     check("hardly ever in its own code", Exit(0), &mut || is_stopped("filling", libc::SIGURG));
+
+    // A child enters functions whose entries lead to a stub, and cannot be changed.
+    let (module, global) = probed();
+    check("functions that wait for their first call", Exit(0), &mut || {
+        let is_right = runs(&module) && global.count() == 0 && global.refused().len() == 2;
+        is_right && global.deactivate().is_ok() && runs(&module)
+    });
+    assert!(runs(&module) && global.count() == 5 + 2, "{}", global.count());
 
     // The timer thread is not copied into a child.
     assert!(is_stopped("endless", libc::SIGURG));

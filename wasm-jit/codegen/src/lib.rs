@@ -26,7 +26,7 @@ pub mod vmctx;
 
 pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, TRANSFER_TRAP, UD2, site_jump};
 pub use compiler::{
-    Access, Action, Address, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition,
+    Access, Action, Address, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition, Continue,
     CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps, Limit, ListStub,
     LocalPlace, MAX_ARGUMENTS, MAX_GROWTH, NoValue, Observer, OperandPlace, Placed, Position, Positions, Run,
     SITE_LENGTH, SITE_WINDOW, SiteState, Sites, State, TryRegion, Ty, Value, Wanted, access, counter_stub,

@@ -179,8 +179,8 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
                 Sites::At { positions, .. } => positions.contains(at),
                 _ => true,
             });
-            let at_entry = usize::from(matches!(sites, Sites::All { .. }));
-            assert_eq!(version.seen.sites.len(), expected.count() + at_entry);
+            let at_ends = if matches!(sites, Sites::All { .. }) { 2 } else { 0 };
+            assert_eq!(version.seen.sites.len(), expected.count() + at_ends, "entry and exit");
             version.check_places(true);
             for (Position { code, wasm }, map) in &version.seen.sites {
                 assert!(code % SITE_WINDOW + SITE_LENGTH <= SITE_WINDOW, "inside a word");
@@ -190,6 +190,9 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
                     assert_eq!(at_loops.entry(*wasm).or_insert_with(|| map.clone()), map);
                 } else if *wasm == entry {
                     assert_eq!(map, first, "the entry is in front of the first instruction");
+                } else if *wasm == range.end as u32 {
+                    let FrameMap { locals, operands, flags, .. } = map.as_ref().unwrap();
+                    assert!(locals.is_empty() && operands.is_empty() && !flags, "the exit has results only");
                 } else {
                     assert_eq!(map, maps[wasm], "the state in front of {wasm:#x}");
                 }

@@ -13,24 +13,40 @@
 //! mov rdi, image
 //! mov rsi, r11
 //! mov rax, routine
-//! call rax                         returns the address of the function's entry
+//! call rax                         returns where to continue, and whether after the entry's PUSH
 //! mov r11, rax
+//! mov r10, rdx                     no argument is in it
 //! mov register, [rsp + n]
 //! mov rsp, rbp
 //! pop rbp
+//! test r10, r10
+//! jne after
+//! jmp r11
+//! after:
+//! push rbp
 //! jmp r11
 //! ```
 //!
 //! No frame of the function exists meanwhile, and nothing of the program is executed.
 
 use super::abi::{FLOAT_ARGS, INT_ARGS, SCRATCH};
-use crate::asm::{Assembler, Mem, Reg, Size};
+use crate::asm::{Assembler, Cond, Mem, Reg, Size};
 
 /// The distance between the stubs of two functions.
 pub const ENTER_STUB_SIZE: usize = 16;
 
+/// Where the stub of a function continues.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Continue {
+    /// The function's entry, or the instruction after it.
+    pub address: usize,
+    /// Whether the stub is to do what the instruction at the entry would have done, PUSH of `rbp`.
+    pub after_entry: usize,
+}
+
 /// Stubs for functions with these indices, which follow each other, then their common part. They
-/// call `routine`, an `extern "sysv64" fn(image, function) -> entry`.
+/// call `routine`, an `extern "sysv64" fn(image, function) -> Continue`.
 #[must_use]
 pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize) -> Vec<u8> {
     let mut code = Vec::new();
@@ -61,6 +77,7 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     asm.mov_imm(Reg::RAX, routine as u64);
     asm.call_reg(Reg::RAX);
     asm.mov(true, SCRATCH, Reg::RAX);
+    asm.mov(true, Reg::R10, Reg::RDX);
     for (reg, number) in saved() {
         if reg.is_float() {
             asm.float_load(true, reg, place(number));
@@ -70,6 +87,12 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     }
     asm.mov(true, Reg::RSP, Reg::RBP);
     asm.pop(Reg::RBP);
+    let after = asm.new_label();
+    asm.test(true, Reg::R10, Reg::R10);
+    asm.jcc(Cond::NotEqual, after);
+    asm.jmp_reg(SCRATCH);
+    asm.bind(after);
+    asm.push(Reg::RBP);
     asm.jmp_reg(SCRATCH);
     code
 }

@@ -71,7 +71,7 @@ mod values;
 
 pub use abi::Ty;
 pub use access::{Access, access};
-pub use enter_stub::{ENTER_STUB_SIZE, enter_stubs};
+pub use enter_stub::{Continue, ENTER_STUB_SIZE, enter_stubs};
 pub use function::MAX_GROWTH;
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,

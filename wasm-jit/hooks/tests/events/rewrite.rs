@@ -354,9 +354,11 @@ fn access(operator: &Operator<'_>) -> Option<(bool, u64)> {
         | Operator::F32Load { memarg }
         | Operator::I32Load8S { memarg }
         | Operator::I64Load16U { memarg } => Some((false, memarg.offset)),
-        Operator::I32Store { memarg } | Operator::I64Store { memarg } | Operator::F64Store { memarg } => {
-            Some((true, memarg.offset))
-        }
+        // Of values that fit.
+        Operator::I32Store8 { memarg }
+        | Operator::I32Store { memarg }
+        | Operator::I64Store { memarg }
+        | Operator::F64Store { memarg } => Some((true, memarg.offset)),
         _ => None,
     }
 }

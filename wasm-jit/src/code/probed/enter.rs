@@ -7,10 +7,14 @@
 //!
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
 //! it comes here, and the stub leaves nothing behind: the state is that of the call.
+//!
+//! If the entry cannot be patched any more, in a forked child, the stub does what the instruction at
+//! the entry would have done, and continues after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use wasm_jit_codegen::{ENTER_STUB_SIZE, ENTRY_LENGTH, enter_stubs};
+use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_LENGTH, ENTRY_PREFIX, enter_stubs};
+use wordpatch::Bytes;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
@@ -102,17 +106,12 @@ impl CodeImage {
     }
 
     /// A function is about to be entered, or to be probed otherwise: those who wait for it make
-    /// their probes.
-    pub(crate) fn enter(self: &Arc<Self>, index: u32) {
-        let Some(probed) = self.probed.get() else { return };
-        let Some(stubs) = probed.entered.stubs.get() else { return };
+    /// their probes. Returns its first bytes if its entry leads to its stub and cannot be changed.
+    pub(crate) fn enter(self: &Arc<Self>, index: u32) -> Option<Bytes> {
+        let probed = self.probed.get()?;
+        let stubs = probed.entered.stubs.get()?;
         let number = (index - self.indices().start) as usize;
-        let is_waiting = || lock(&probed.entered.waiting).iter().any(|waiting| waiting.functions[number]);
-        if !is_waiting() {
-            // Another thread may be changing it.
-            drop(lock(&probed.entered.changing));
-            return;
-        }
+        // Another thread may be changing it.
         let _changing = lock(&probed.entered.changing);
         let of_function = |waiting: &mut Waiting| {
             std::mem::take(&mut waiting.functions[number]).then(|| waiting.who.upgrade()).flatten()
@@ -122,7 +121,9 @@ impl CodeImage {
         all.iter().for_each(|who| who.entered(self, index));
         let changes = &mut *self.changes();
         let waiting = lock(&probed.entered.waiting);
-        let _ = changes.restore_entry(self, index, *stubs, &waiting);
+        let is_stuck = changes.restore_entry(self, index, *stubs, &waiting).is_err();
+        let [_, first] = changes.functions.get(index)?.entry?;
+        is_stuck.then_some(first)
     }
 
     /// The address of the stubs of all functions, in the order of their indices.
@@ -181,12 +182,23 @@ impl Changes {
 ///
 /// # Safety
 /// Called by the stubs of this image only.
-unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> usize {
+unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> Continue {
     // SAFETY: the image is in an `Arc`, and alive, since the thread is about to execute its code.
     let image = unsafe {
         Arc::increment_strong_count(image);
         Arc::from_raw(image)
     };
-    image.enter(function);
-    image.at(image.function(function).entry) as usize
+    let entry = image.at(image.function(function).entry);
+    match image.enter(function) {
+        None => Continue { address: entry as usize, after_entry: 0 },
+        Some(first) => {
+            let first = first.as_slice();
+            // SAFETY: in the function's code, which is longer.
+            let byte = |offset: usize| unsafe { entry.add(offset).read_volatile() };
+            let bytes = first.iter().copied().chain((first.len()..).map(byte));
+            // PUSH follows its prefixes.
+            let length = bytes.take_while(|byte| *byte == ENTRY_PREFIX).count() + 1;
+            Continue { address: entry as usize + length, after_entry: 1 }
+        }
+    }
 }
