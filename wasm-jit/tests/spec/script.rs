@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
+use wasm_jit::probes::{Kind, Location, Place, ProbeError, ProbeSpec};
 use wasm_jit::{
     BoundsChecks, Config, Engine, Error, Instance, Linker, Module, ProbeSites, SharedMemory, Store, Trap, Val,
 };
@@ -23,7 +24,6 @@ use crate::values;
 
 /// All scripts share one engine.
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
     let mut config = Config::new();
     config.harden_speculation(has("--harden-speculation"));
     if has("--bounds-checks") {
@@ -32,8 +32,40 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::All);
     }
+    if has("--count") {
+        config.counter_stubs(0);
+    }
     Engine::new(&config).expect("the configuration is possible")
 });
+
+/// Whether the command line has a flag.
+fn has(flag: &str) -> bool {
+    std::env::args().any(|argument| argument == flag)
+}
+
+/// Counts all instructions of a module as long as it exists, and how all of them choose.
+fn count(module: &Module) {
+    let mut specs = Vec::new();
+    for function in module.functions() {
+        let Some(body) = function.body() else { continue };
+        let offset = |at: usize| (at - body.range().start) as u32;
+        let places = body.instructions().map(|at| Place::Instruction { offset: offset(at.offset()) });
+        for place in places.chain([Place::Entry]) {
+            let location = Location { function: function.index(), place };
+            specs.extend([Kind::Count, Kind::CountBranch].map(|kind| ProbeSpec { location, kind }));
+        }
+    }
+    for probe in module.probes(&specs) {
+        match probe {
+            Ok(probe) => {
+                probe.activate().expect("a probe can be switched on");
+                std::mem::forget(probe);
+            }
+            Err(ProbeError::Unreachable { .. } | ProbeError::NoBranch { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
 
 /// Runs all of a script.
 pub(crate) fn run(file: &File, skipped: &Skipped) -> Tally {
@@ -375,7 +407,11 @@ fn load(mut module: QuoteWat<'_>) -> Result<Module, Refusal> {
         QuoteWatTest::Binary(bytes) => bytes,
         QuoteWatTest::Text(text) => assemble(&text).map_err(Refusal::Text)?,
     };
-    Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)
+    let module = Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)?;
+    if has("--count") {
+        count(&module);
+    }
+    Ok(module)
 }
 
 fn assemble(text: &[u8]) -> Result<Vec<u8>, wast::Error> {
