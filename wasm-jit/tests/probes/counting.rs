@@ -1,0 +1,448 @@
+//! Versions that count by themselves: what they count if they are left in the middle of a run, how
+//! instructions choose, and how functions come to have such versions.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wasm_encoder::{Encode, ValType};
+use wasm_jit::probes::{Branches, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all};
+use wasm_jit::{Engine, Error, Instance, Module, Store, Val};
+
+use super::behaviour::{TRAPPING, trapping};
+use super::rewrite::{Counted, rewrite_by};
+use super::threads::Ends;
+use super::{call_main, engine, location, outcome, probes_everywhere, programs, reference, seeds, values};
+
+/// Bodies of a function of an i32, which leave it when that is 7, not by a return or by a trap.
+const LEAVING: [&str; 4] = [
+    "(local.set 0 (i32.add (local.get 0) (i32.const 1))) (throw $tag (local.get 0))",
+    "(i32.add (i32.mul (local.get 0) (i32.const 3)) (call $throws (local.get 0)))",
+    "(block (result i32) (try_table (result i32) (catch $other 0)
+        (i32.add (i32.const 1) (call $throws (local.get 0)))))",
+    "(block (result i32) (try_table (result i32) (catch $tag 0)
+        (drop (call $throws (local.get 0))) (i32.const 1))
+        (i32.add (i32.const 2))) (i32.div_u (i32.const 0)) (i32.add (i32.const 1))",
+];
+
+fn leaving(body: &str) -> Vec<u8> {
+    let text = format!(
+        "(module (memory (export \"memory\") 1) (tag $tag (param i32)) (tag $other (param i32))
+            (func $throws (param i32) (result i32)
+                (if (i32.eq (local.get 0) (i32.const 7)) (then (throw $tag (i32.const 9))))
+                (local.get 0))
+            (func $inner (param i32) (result i32) {body})
+            (func (export \"main\") (result i64) (local i32)
+                (loop (drop (call $inner (local.get 0)))
+                    (br_if 0 (i32.lt_u (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 9))))
+                (i64.const 1)))"
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Frames are left in the middle of a run, again and again: what was not executed is not counted.
+#[test]
+fn frames_that_are_left_count_what_they_have_executed() {
+    let all = TRAPPING.map(trapping).into_iter().chain(LEAVING.map(leaving));
+    for (number, bytes) in all.enumerate() {
+        if TRAPPING.get(number).is_some_and(|body| body.contains("call $inner")) {
+            // How deep the recursion gets depends on the size of the frames.
+            continue;
+        }
+        let engine = engine();
+        let (expected, counts, places) = reference(&engine, &bytes, 3);
+        assert!(expected.0.is_err());
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let probes = probes_everywhere(&module, &places, Kind::Count);
+        activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+        let (first, mut store, instance) = outcome(&module);
+        assert_eq!(first.0, expected.0);
+        for _ in 0..2 {
+            assert_eq!(call_main(&mut store, &instance).0, expected.0);
+        }
+        let check = || {
+            for (at, probe) in &probes {
+                assert_eq!(probe.count(), counts[*at], "program {number}: {:x?}", places[*at]);
+            }
+        };
+        check();
+        drop((store, instance));
+        check();
+    }
+}
+
+/// A program is interrupted anywhere in a run: the instructions up to the one that the backtrace
+/// names have been counted once more than those after it.
+#[test]
+fn interrupted_runs_are_counted_up_to_the_interrupt() {
+    let text = "(module (memory 1)
+        (func (export \"run\") (local i32 i32)
+            (loop
+                (local.set 0 (i32.add (local.get 0) (i32.load (i32.and (local.get 1) (i32.const 1020)))))
+                (i32.store (i32.and (local.get 0) (i32.const 1020)) (i32.mul (local.get 1) (i32.const 7)))
+                (local.set 1 (i32.div_u (i32.xor (local.get 1) (local.get 0)) (i32.const 3)))
+                (br 0))))";
+    let bytes = wat::parse_str(text).unwrap();
+    let engine = engine();
+    let module = Module::from_binary(&engine, &bytes).unwrap();
+    let (_, places) = super::rewrite::rewrite(&bytes);
+    let probes = probes_everywhere(&module, &places, Kind::Count);
+    activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+    // Those of the loop, which are one run.
+    let inside: Vec<(u32, &Probe)> = probes[1..]
+        .iter()
+        .map(|(number, probe)| (places[*number].1.expect("an instruction"), probe))
+        .collect();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    let (mut in_the_middle, mut before) = (0, vec![0; inside.len()]);
+    for _ in 0..200 {
+        let handle = store.interrupt_handle();
+        let last = inside.last().unwrap().1;
+        let start = last.count();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while last.count() < start + 20 {
+                    std::hint::spin_loop();
+                }
+                handle.interrupt();
+            });
+            run.call(&mut store, ()).unwrap_err()
+        });
+        let Error::Trap { backtrace, .. } = &error else { panic!("{error}") };
+        let at = backtrace.frames()[0].module_offset();
+        let now: Vec<u64> = inside.iter().map(|(_, probe)| probe.count()).collect();
+        let counts: Vec<u64> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
+        before = now;
+        let Some(at) = at.map(|at| at as u32) else { continue };
+        let up_to = inside.partition_point(|(place, _)| *place < at);
+        let after = counts.get(up_to + 1).copied();
+        let is_executed = |count: &u64| after.is_none_or(|after| *count == after + 1);
+        assert!(counts[..up_to].iter().all(is_executed), "{at:#x}: {counts:?}");
+        assert!(counts[..up_to].iter().all(|count| *count == counts[0]), "{at:#x}: {counts:?}");
+        let rest = counts.get(up_to + 1..).unwrap_or_default();
+        assert!(rest.iter().all(|count| Some(*count) == after), "{at:#x}: {counts:?}");
+        if let (Some(own), Some(after)) = (counts.get(up_to), after) {
+            assert!((after..=after + 1).contains(own), "{at:#x}: {counts:?}");
+            in_the_middle += 1;
+        }
+    }
+    assert!(in_the_middle > 0);
+}
+
+/// Threads whose runs end in the middle, while their probes are switched: nothing is counted that
+/// was not executed, and when it is quiet, counts are exact.
+#[test]
+fn counts_of_threads_that_trap_are_exact_once_it_is_quiet() {
+    const EXECUTORS: u64 = 3;
+    const TRAPS: &str = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))
+        (loop (result i32) (i32.add (i32.const 2) (i32.div_u (i32.const 5) (i32.sub (local.get 0) (i32.const 8)))))";
+    let bytes = trapping(TRAPS);
+    let engine = engine();
+    let (expected, counts, places) = reference(&engine, &bytes, 1);
+    assert!(expected.0.is_err());
+    let module = Module::from_binary(&engine, &bytes).unwrap();
+    let probes = probes_everywhere(&module, &places, Kind::Count);
+    let mut random = SmallRng::seed_from_u64(7);
+    for _ in 0..10 {
+        let (is_quiet, failed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let runs = AtomicU32::new(0);
+        let barrier = std::sync::Barrier::new(EXECUTORS as usize + 1);
+        std::thread::scope(|scope| {
+            for _ in 0..EXECUTORS {
+                scope.spawn(|| {
+                    let mut ends = Some(Ends(&failed));
+                    let (_, mut store, instance) = outcome(&module);
+                    while !is_quiet.load(Ordering::Acquire) {
+                        assert_eq!(call_main(&mut store, &instance), expected);
+                        runs.fetch_add(1, Ordering::Relaxed);
+                    }
+                    barrier.wait();
+                    barrier.wait();
+                    assert_eq!(call_main(&mut store, &instance), expected);
+                    barrier.wait();
+                    std::mem::forget(ends.take());
+                });
+            }
+            for change in 0..1000 {
+                let (number, probe) = &probes[random.random_range(0..probes.len())];
+                if random.random() { probe.activate() } else { probe.deactivate() }.unwrap();
+                let most = EXECUTORS * counts[*number].max(1) * 1_000_000;
+                assert!(probe.count() < most, "{}", probe.count());
+                if change % 64 == 0 {
+                    let before = runs.load(Ordering::Relaxed);
+                    while runs.load(Ordering::Relaxed) == before && !failed.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            is_quiet.store(true, Ordering::Release);
+            assert!(!failed.load(Ordering::Acquire), "an executor has failed");
+            barrier.wait();
+            activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+            let before: Vec<u64> = probes.iter().map(|(_, probe)| probe.count()).collect();
+            barrier.wait();
+            barrier.wait();
+            for ((number, probe), before) in probes.iter().zip(before) {
+                assert_eq!(probe.count() - before, EXECUTORS * counts[*number], "{:x?}", places[*number]);
+            }
+        });
+    }
+}
+
+/// A function gets more counters than remain stubs, while those before are on: in all instances, or
+/// in one that ends before or after.
+#[test]
+fn counters_in_stubs_go_on_when_the_function_counts_by_itself() {
+    let text = "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (local i32)
+        (loop (br_if 0 (i32.lt_u (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 5))))
+        (i64.extend_i32_u (i32.div_u (local.get 0) (i32.const 2)))))";
+    let bytes = wat::parse_str(text).unwrap();
+    let engine = engine();
+    let (_, counts, places) = reference(&engine, &bytes, 1);
+    let module = Module::from_binary(&engine, &bytes).unwrap();
+    let mut stores: Vec<_> =
+        (0..3).map(|_| outcome(&module)).map(|(_, store, instance)| (store, instance)).collect();
+    let scopes: Vec<Scope> = stores
+        .iter()
+        .map(|(store, instance)| Scope::Instance(instance.id(store)))
+        .chain([Scope::Module])
+        .collect();
+    let few: Vec<usize> = (0..places.len()).step_by(3).take(4).collect();
+    let make = |scope: Scope, numbers: &[usize]| -> Vec<(usize, Probe)> {
+        let spec =
+            |number: &usize| ProbeSpec { location: location(&module, places[*number]), kind: Kind::Count };
+        let specs: Vec<ProbeSpec> = numbers.iter().map(spec).collect();
+        let made = module.scoped_probes(scope, &specs).into_iter().map(|made| made.unwrap());
+        let made: Vec<(usize, Probe)> = numbers.iter().copied().zip(made).collect();
+        activate_all(made.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
+        made
+    };
+    let first: Vec<_> = scopes.iter().map(|scope| make(*scope, &few)).collect();
+    let check = |probes: &[Vec<(usize, Probe)>], runs: [u64; 4]| {
+        for (probes, runs) in probes.iter().zip(runs) {
+            for (number, probe) in probes {
+                assert_eq!(
+                    probe.count(),
+                    runs * counts[*number],
+                    "{:x?} {:?}",
+                    places[*number],
+                    probe.scope()
+                );
+            }
+        }
+    };
+    let run = |stores: &mut [(Store<()>, Instance)]| {
+        stores.iter_mut().for_each(|(store, instance)| drop(call_main(store, instance)));
+    };
+    run(&mut stores);
+    check(&first, [1, 1, 1, 3]);
+    stores.pop();
+    let all: Vec<usize> = (0..places.len()).collect();
+    let more: Vec<_> = scopes.iter().map(|scope| make(*scope, &all)).collect();
+    run(&mut stores);
+    check(&first, [2, 2, 1, 5]);
+    check(&more, [1, 1, 0, 2]);
+    stores.pop();
+    run(&mut stores);
+    check(&first, [3, 2, 1, 6]);
+    check(&more, [2, 1, 0, 3]);
+    stores.pop();
+    check(&first, [3, 2, 1, 6]);
+    check(&more, [2, 1, 0, 3]);
+}
+
+/// How many bits a target has in the global that counts the targets of a `br_table`.
+const BITS: u32 = 16;
+
+/// The number of targets of a `br_table`.
+fn targets(bytes: &[u8], at: u32) -> u32 {
+    let mut reader = wasmparser::BinaryReader::new(&bytes[at as usize + 1..], 0);
+    reader.read_var_u32().unwrap()
+}
+
+/// The module, which counts how its instructions choose. A condition that is not 0 counts in the
+/// upper half of the place's global.
+fn choosing(bytes: &[u8], places: &HashMap<Counted, values::Place>) -> (Vec<u8>, Vec<Counted>) {
+    rewrite_by(bytes, &[ValType::I32], |out, place, global| {
+        let (Some(types), (_, Some(at))) = (places.get(&place), place) else { return };
+        let local = types.locals();
+        let get = |out: &mut Vec<u8>| {
+            out.push(0x20);
+            local.encode(out);
+        };
+        match bytes[at as usize] {
+            // br_if, if, select
+            0x0d | 0x04 | 0x1b | 0x1c => {
+                out.push(0x22);
+                local.encode(out);
+                out.push(0x42);
+                (1_i64 << 32).encode(out);
+                out.extend([0x42, 1]);
+                get(out);
+                out.push(0x1b);
+            }
+            0x0e => {
+                let targets = targets(bytes, at) as i32;
+                out.push(0x22);
+                local.encode(out);
+                out.extend([0x42, 1]);
+                // The smaller one of index and number.
+                get(out);
+                out.push(0x41);
+                targets.encode(out);
+                get(out);
+                out.push(0x41);
+                targets.encode(out);
+                out.extend([0x49, 0x1b, 0x41]);
+                (BITS as i32).encode(out);
+                // i32.mul, i64.extend_i32_u, i64.shl
+                out.extend([0x6c, 0xad, 0x86]);
+            }
+            _ => return,
+        }
+        out.push(0x23);
+        global.encode(out);
+        out.extend([0x7c, 0x24]);
+        global.encode(out);
+    })
+}
+
+/// What a global has counted.
+fn chosen(bytes: &[u8], at: u32, global: u64) -> (u64, Vec<u64>) {
+    match bytes[at as usize] {
+        0x0e => {
+            let all = (0..=targets(bytes, at)).map(|target| global >> (target * BITS) & 0xffff);
+            let all: Vec<u64> = all.collect();
+            (all.iter().sum(), all)
+        }
+        _ => {
+            let (taken, not_taken) = (global >> 32, global & u64::from(u32::MAX));
+            (taken + not_taken, vec![taken, not_taken])
+        }
+    }
+}
+
+fn counted(branches: &Branches) -> Vec<u64> {
+    match branches {
+        Branches::Condition { taken, not_taken } => vec![*taken, *not_taken],
+        Branches::Table { targets, default } => targets.iter().copied().chain([*default]).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Compares all choices of a program with those of the rewritten one; how many there were.
+fn check_choices(engine: &Engine, bytes: &[u8], one_by_one: bool) -> u64 {
+    let types = values::places(bytes);
+    let (rewritten, places) = choosing(bytes, &types);
+    let reference = Module::from_binary(engine, &rewritten).unwrap();
+    let (expected, mut store, instance) = outcome(&reference);
+    let module = Module::from_binary(engine, bytes).unwrap();
+    let is_choice = |place: &Counted| {
+        place.1.is_some_and(|at| matches!(bytes[at as usize], 0x0d | 0x04 | 0x1b | 0x1c | 0x0e))
+    };
+    let at_choices: Vec<(usize, Counted)> =
+        places.iter().copied().enumerate().filter(|(_, place)| is_choice(place)).collect();
+    let specs: Vec<ProbeSpec> = at_choices
+        .iter()
+        .map(|(_, place)| ProbeSpec { location: location(&module, *place), kind: Kind::CountBranch })
+        .collect();
+    let made: Vec<Result<Probe, ProbeError>> = match one_by_one {
+        true => specs.iter().map(|spec| module.probe(*spec)).collect(),
+        false => module.probes(&specs),
+    };
+    let probes: Vec<(usize, Counted, Probe)> = at_choices
+        .iter()
+        .zip(made)
+        .filter_map(|((number, place), made)| match made {
+            Ok(probe) => Some((*number, *place, probe)),
+            Err(ProbeError::Unreachable { .. }) => None,
+            Err(error) => panic!("{error}"),
+        })
+        .collect();
+    activate_all(probes.iter().map(|(.., probe)| probe)).into_iter().for_each(|on| on.unwrap());
+    assert_eq!(outcome(&module).0, expected);
+    let mut all = 0;
+    for (number, place, probe) in &probes {
+        let Val::I64(global) =
+            instance.get_global(&mut store, &format!("count {number}")).unwrap().get(&mut store)
+        else {
+            panic!("a counter of another type")
+        };
+        let (total, chosen) = chosen(bytes, place.1.expect("an instruction"), global as u64);
+        assert_eq!(counted(&probe.branches().unwrap()), chosen, "{place:x?}");
+        assert_eq!(probe.count(), total);
+        all += total;
+    }
+    all
+}
+
+#[test]
+fn choices_are_those_of_the_program() {
+    let mut all = 0;
+    for seed in seeds() {
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        all += check_choices(&engine(), &bytes, seed % 10 == 0);
+    }
+    let shapes = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes/shapes.wat");
+    all += check_choices(&engine(), &wat::parse_file(shapes).unwrap(), false);
+    let constants = "(module (memory (export \"memory\") 1)
+        (func (export \"main\") (result i64) (local i32)
+            (block (br_if 0 (i32.const 0)) (br_if 0 (i32.const 1)))
+            (block (block (block (br_table 0 1 2 (i32.const 1)))))
+            (block (block (block (br_table 0 1 (i32.const 77)))))
+            (local.set 0 (select (local.get 0) (i32.const 5) (i32.const 0)))
+            (if (i32.const 0) (then (local.set 0 (i32.const 6))))
+            (if (i32.const 3) (then (loop (br_if 0 (i32.gt_u
+                (local.tee 0 (i32.sub (local.get 0) (i32.const 1))) (i32.const 2))))))
+            (block (br_if 0 (i32.gt_u (local.get 0) (i32.const 100)))
+                (loop (br_if 0 (i32.lt_u
+                    (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 9)))))
+            (i64.extend_i32_u (local.get 0))))";
+    assert!(check_choices(&engine(), &wat::parse_str(constants).unwrap(), false) > 10);
+    assert!(all > 5_000, "{all}");
+}
+
+#[test]
+fn only_instructions_that_choose_have_branches() {
+    let text = "(module (func (export \"main\") (block (br_if 0 (i32.const 1)))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let start = body.range().start;
+    let make = |place| {
+        let location = wasm_jit::probes::Location { function: 0, place };
+        module.probe(ProbeSpec { location, kind: Kind::CountBranch })
+    };
+    assert!(matches!(make(Place::Entry), Err(ProbeError::NoBranch { function: 0, offset: 0 })));
+    for instruction in body.instructions() {
+        let offset = (instruction.offset() - start) as u32;
+        let made = make(Place::Instruction { offset });
+        match instruction.operator() {
+            wasm_jit::wasmparser::Operator::BrIf { .. } => {
+                let probe = made.unwrap();
+                assert_eq!(counted(&probe.branches().unwrap()), [0, 0]);
+                assert_eq!(probe.count(), 0);
+            }
+            _ => match made.unwrap_err() {
+                ProbeError::NoBranch { function: 0, offset: at } => assert_eq!(at, offset),
+                error => assert!(matches!(error, ProbeError::Unreachable { .. }), "{error}"),
+            },
+        }
+    }
+    let count = module.probe(ProbeSpec {
+        location: wasm_jit::probes::Location { function: 0, place: Place::Entry },
+        kind: Kind::Count,
+    });
+    assert_eq!(count.unwrap().branches(), None);
+}
+
+/// All of these tests, for an engine with other settings.
+pub(crate) fn test_all() {
+    frames_that_are_left_count_what_they_have_executed();
+    interrupted_runs_are_counted_up_to_the_interrupt();
+    counts_of_threads_that_trap_are_exact_once_it_is_quiet();
+    counters_in_stubs_go_on_when_the_function_counts_by_itself();
+    choices_are_those_of_the_program();
+}
