@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use wasm_jit::probes::{Kind, Location, Place, ProbeError, ProbeSpec};
-use wasm_jit::{Engine, FunctionInfo, Instruction};
+use wasm_jit::{Config, Engine, FunctionInfo, Instruction};
 
 use super::Failure;
 
@@ -76,7 +76,8 @@ impl Sites {
 }
 
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
-    let engine = Engine::new(&wasm_jit::Config::new()).map_err(Failure::new)?;
+    // Counters have sites, however many they are.
+    let engine = Engine::new(Config::new().counter_stubs(u32::MAX)).map_err(Failure::new)?;
     let module = super::load(&engine, &arguments.file)?;
     let is_wanted = |function: &FunctionInfo<'_>| match &arguments.function {
         None => true,

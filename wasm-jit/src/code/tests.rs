@@ -145,8 +145,15 @@ fn many_functions(functions: u32, body: impl Fn(u32) -> String) -> Vec<u8> {
 }
 
 pub(crate) fn compile(bytes: Vec<u8>, threads: usize) -> Result<Arc<CodeImage>, CompileError> {
-    // Counters have sites, however many they are.
-    let engine = Engine::new(Config::new().counter_stubs(u32::MAX)).unwrap();
+    compile_with(&Config::new(), bytes, threads)
+}
+
+pub(crate) fn compile_with(
+    config: &Config,
+    bytes: Vec<u8>,
+    threads: usize,
+) -> Result<Arc<CodeImage>, CompileError> {
+    let engine = Engine::new(config).unwrap();
     let bytes = Arc::new(bytes);
     let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
     let info = Arc::new(std::mem::take(&mut parsed.info));

@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_encoder::{Encode, ValType};
 use wasm_jit::probes::{Branches, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all};
-use wasm_jit::{Engine, Error, Instance, Module, Store, Val};
+use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::{Counted, rewrite_by};
@@ -44,16 +44,21 @@ fn leaving(body: &str) -> Vec<u8> {
 /// Frames are left in the middle of a run, again and again: what was not executed is not counted.
 #[test]
 fn frames_that_are_left_count_what_they_have_executed() {
+    check_frames_that_are_left(&engine());
+    let mut config = Config::new();
+    check_frames_that_are_left(&Engine::new(config.counter_stubs(0)).unwrap());
+}
+
+fn check_frames_that_are_left(engine: &Engine) {
     let all = TRAPPING.map(trapping).into_iter().chain(LEAVING.map(leaving));
     for (number, bytes) in all.enumerate() {
         if TRAPPING.get(number).is_some_and(|body| body.contains("call $inner")) {
             // How deep the recursion gets depends on the size of the frames.
             continue;
         }
-        let engine = engine();
-        let (expected, counts, places) = reference(&engine, &bytes, 3);
+        let (expected, counts, places) = reference(engine, &bytes, 3);
         assert!(expected.0.is_err());
-        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let module = Module::from_binary(engine, &bytes).unwrap();
         let probes = probes_everywhere(&module, &places, Kind::Count);
         activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
         let (first, mut store, instance) = outcome(&module);
@@ -76,12 +81,13 @@ fn frames_that_are_left_count_what_they_have_executed() {
 /// names have been counted once more than those after it.
 #[test]
 fn interrupted_runs_are_counted_up_to_the_interrupt() {
-    let text = "(module (memory 1)
+    let text = "(module (memory 1) (global $rounds (export \"rounds\") (mut i64) (i64.const 0))
         (func (export \"run\") (local i32 i32)
             (loop
                 (local.set 0 (i32.add (local.get 0) (i32.load (i32.and (local.get 1) (i32.const 1020)))))
                 (i32.store (i32.and (local.get 0) (i32.const 1020)) (i32.mul (local.get 1) (i32.const 7)))
                 (local.set 1 (i32.div_u (i32.xor (local.get 1) (local.get 0)) (i32.const 3)))
+                (global.set $rounds (i64.add (global.get $rounds) (i64.const 1)))
                 (br 0))))";
     let bytes = wat::parse_str(text).unwrap();
     let engine = engine();
@@ -116,6 +122,14 @@ fn interrupted_runs_are_counted_up_to_the_interrupt() {
         let now: Vec<u64> = inside.iter().map(|(_, probe)| probe.count()).collect();
         let counts: Vec<u64> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
         before = now;
+        let rounds = match instance.get_global(&mut store, "rounds").unwrap().get(&mut store) {
+            Val::I64(rounds) => rounds as u64,
+            other => panic!("{other:?}"),
+        };
+        let (of_set, set) = inside[inside.len() - 2];
+        assert!(bytes[of_set as usize] == 0x24, "global.set");
+        let is_here = at == Some(of_set as usize);
+        assert!(set.count() == rounds || (is_here && set.count() == rounds + 1), "{at:x?}: {rounds} rounds");
         let Some(at) = at.map(|at| at as u32) else { continue };
         let up_to = inside.partition_point(|(place, _)| *place < at);
         let after = counts.get(up_to + 1).copied();
@@ -252,6 +266,42 @@ fn counters_in_stubs_go_on_when_the_function_counts_by_itself() {
     stores.pop();
     check(&first, [3, 2, 1, 6]);
     check(&more, [2, 1, 0, 3]);
+}
+
+/// A frame of the original waits for a call while its function gets a version that counts, and comes
+/// back into that version: to the start of the run after the call.
+#[test]
+fn frames_come_back_to_the_start_of_a_run() {
+    let text = r#"(module (import "host" "act" (func $act)) (global $g (mut i32) (i32.const 0))
+        (func (export "run") (param i32) (result i32)
+            (call $act)
+            (global.set $g (i32.add (local.get 0) (global.get $g)))
+            (i32.const 5)))"#;
+    for limit in [0, 8] {
+        let mut config = Config::new();
+        let engine = Engine::new(config.counter_stubs(limit)).unwrap();
+        let module = Module::new(&engine, text).unwrap();
+        let body = module.function(1).unwrap().body().unwrap();
+        // All after the call.
+        let places = body.instructions().skip(1).map(|at| (1, Some(at.offset() as u32)));
+        let spec = |place: Counted| ProbeSpec { location: location(&module, place), kind: Kind::Count };
+        let specs: Vec<ProbeSpec> = places.map(spec).collect();
+        assert!(specs.len() > 4);
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(|made| made.unwrap()).collect();
+        let probes = std::sync::Arc::new(probes);
+        let of_host = probes.clone();
+        let mut linker = wasm_jit::Linker::new(&engine);
+        let act = move || activate_all(of_host.iter()).into_iter().for_each(|on| on.unwrap());
+        linker.func_wrap("host", "act", act).unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+        for times in 1..3 {
+            assert_eq!(run.call(&mut store, 1).unwrap(), 5);
+            let counts: Vec<u64> = probes.iter().map(Probe::count).collect();
+            assert!(counts.iter().all(|count| *count == times), "limit {limit}: {counts:?}");
+        }
+    }
 }
 
 /// How many bits a target has in the global that counts the targets of a `br_table`.

@@ -21,7 +21,7 @@ const MODULES: usize = 32;
 /// What the modules' probes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// All count, all the time.
+    /// All count, and how instructions choose is counted, all the time.
     Count,
     /// All call a function, all the time, with the top operand and the first local where they
     /// exist.
@@ -89,8 +89,11 @@ pub(crate) fn attach(module: &Module) {
                 Mode::Native => true,
                 Mode::Toggle => specs.len() % 2 == 0,
             };
-            let kind = if calls { native(2) } else { Kind::Count };
-            specs.push(ProbeSpec { location: Location { function: function.index(), place }, kind });
+            let location = Location { function: function.index(), place };
+            specs.push(ProbeSpec { location, kind: if calls { native(2) } else { Kind::Count } });
+            if mode == Mode::Count {
+                specs.push(ProbeSpec { location, kind: Kind::CountBranch });
+            }
         };
         add(Place::Entry);
         for instruction in body.instructions() {
@@ -103,7 +106,7 @@ pub(crate) fn attach(module: &Module) {
         for (probe, spec) in module.probes(&specs).into_iter().zip(specs) {
             match probe {
                 Ok(probe) => probes.push(probe),
-                Err(ProbeError::Unreachable { .. }) => {}
+                Err(ProbeError::Unreachable { .. } | ProbeError::NoBranch { .. }) => {}
                 Err(ProbeError::Value { .. }) => fewer.push(ProbeSpec { kind: native(values), ..spec }),
                 Err(error) => panic!("{:?}: {error}", spec.location),
             }

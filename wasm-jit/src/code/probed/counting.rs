@@ -69,6 +69,8 @@ impl Choice {
 #[derive(Debug)]
 pub(super) struct RunCells {
     first: u32,
+    /// The exit, which is in no run: its site counts.
+    exit: u32,
     /// Where each run begins in the module; see [`Run::wasm`].
     starts: Box<[u32]>,
 }
@@ -101,10 +103,12 @@ pub(super) struct Runs {
     places: Box<[(u32, AtomicU32)]>,
     /// In front of these instructions, a load is pending that belongs to the previous one.
     pending: Box<[u32]>,
+    /// Likewise the exit.
+    exit: u32,
 }
 
 impl Runs {
-    pub(super) fn new(counting: Counting, seen: &mut Seen, sites: &BTreeMap<u32, Site>) -> Self {
+    pub(super) fn new(counting: Counting, seen: &mut Seen, sites: &BTreeMap<u32, Site>, exit: u32) -> Self {
         let runs: Box<[Run]> = std::mem::take(&mut seen.runs).into();
         let entry = Position { code: runs[0].code, wasm: runs[0].wasm };
         let instructions = seen.instructions.iter();
@@ -124,7 +128,13 @@ impl Runs {
             positions: positions.into(),
             counting,
             runs,
+            exit,
         }
+    }
+
+    /// Whether the code counts how often control comes to a place.
+    pub(super) fn counts(&self, position: u32) -> bool {
+        position != self.exit
     }
 
     /// Makes the cell of a site known.
@@ -172,7 +182,8 @@ impl Runs {
 
     /// The cells of the runs, which were allocated for the first version that counts.
     pub(super) fn cells(&self) -> RunCells {
-        RunCells { first: self.counting.first_cell, starts: self.runs.iter().map(|run| run.wasm).collect() }
+        let starts = self.runs.iter().map(|run| run.wasm).collect();
+        RunCells { first: self.counting.first_cell, exit: self.exit, starts }
     }
 
     /// Whether a choice is counted.
@@ -264,7 +275,8 @@ pub(super) type Cells = [Option<u32>; 2];
 impl FunctionState {
     /// The cells of what an instruction has counted.
     pub(super) fn cells(&self, position: u32) -> Cells {
-        let run = self.runs.as_ref().map(|runs| runs.first + runs.number(position) as u32);
+        let runs = self.runs.as_ref().filter(|runs| position != runs.exit);
+        let run = runs.map(|runs| runs.first + runs.number(position) as u32);
         [self.sites.get(&position).map(|site| site.cell), run]
     }
 

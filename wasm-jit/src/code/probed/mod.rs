@@ -516,7 +516,7 @@ impl CodeImage {
             requests.iter().map(|request| Ok((request, what(request)?))).collect();
         let mut places: BTreeMap<u32, Needs> = BTreeMap::new();
         for (request, what) in made.iter().flatten() {
-            places.entry(request.position).or_default().add(what);
+            places.entry(request.position).or_default().add(what, request.position == exit);
         }
         if !places.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
@@ -595,15 +595,15 @@ impl CodeImage {
         let made = function.versions.iter().skip(1).filter_map(OnceLock::get);
         let is_last =
             made.filter(|made| made.runs.is_some() == is_counting).count() == VERSIONS_OF_A_KIND - 1;
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
         let mut used = places.clone();
         if state.probes > 0 {
             for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
-                used.entry(probe.position).or_default().add(&probe.what);
+                used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
             }
         }
         if is_last {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
-            let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
             let all = reachable.map(|(_, position, _)| *position).chain([entry, exit]);
             for position in all {
                 let choice = if is_counting { self.choice(index, position) } else { None };
@@ -698,10 +698,14 @@ struct Needs {
 }
 
 impl Needs {
-    fn add(&mut self, what: &What) {
+    fn add(&mut self, what: &What, is_exit: bool) {
         match what {
             What::Nothing => self.site = true,
-            What::Count => self.counter = true,
+            What::Count => {
+                self.counter = true;
+                // The exit is in no run.
+                self.site |= is_exit;
+            }
             What::CountChoice(choice) => self.choice = Some(*choice),
             What::Call(_) | What::CallBack(_) => (self.site, self.settled) = (true, true),
         }

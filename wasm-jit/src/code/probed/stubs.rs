@@ -200,7 +200,7 @@ pub(super) fn make_stub(
     let cell = 8 * site.cell as i32;
     let actions = items.iter().filter_map(|item| match item {
         What::Nothing | What::CountChoice(_) => None,
-        What::Count => version.runs.is_none().then_some(Action::Count { cell }),
+        What::Count => (!version.counts(place.position)).then_some(Action::Count { cell }),
         What::Call(call) => {
             let Call { callee, arguments, instance } = &**call;
             Some(Action::Call { callee, arguments, instance: *instance })

@@ -169,11 +169,16 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
 
 impl Version {
     /// The bytes of a site of this version in one of its forms.
+    /// Whether its code counts how often control comes to a place.
+    pub(super) fn counts(&self, position: u32) -> bool {
+        self.runs.as_ref().is_some_and(|runs| runs.counts(position))
+    }
+
     pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site) -> Bytes {
         let at = self.at(place.code);
         match form {
             Form::Off => SitePlace::off(),
-            Form::Count if self.runs.is_some() => SitePlace::off(),
+            Form::Count if self.counts(place.position) => SitePlace::off(),
             Form::Empty => jump(at, self.stub_address(place.back)),
             Form::Count => jump(at, self.stub_address(place.stub)),
             Form::List(list) => match site.lists[list as usize].stubs[self.number] {
@@ -281,7 +286,9 @@ impl Version {
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
-        let runs = counting.map(|counting| Box::new(Runs::new(counting, &mut seen, site)));
+        let runs = counting.map(|counting| {
+            Box::new(Runs::new(counting, &mut seen, site, image.function(function).wasm_end))
+        });
         Ok(Self {
             number,
             base,
