@@ -2,9 +2,10 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), calls a [closure](Kind::Callback), a [native function](Kind::Native) or a
-//! [function of WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A
-//! place can also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), calls a
+//! [closure](Kind::Callback), a [native function](Kind::Native) or a [function of
+//! WebAssembly](Kind::Wasm) with values of the frame, or does [nothing](Kind::Empty). A place can
+//! also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
@@ -16,7 +17,8 @@
 //! exception or an interrupt leaves do not come there: [`Module::watch_unwound`] reports them.
 //!
 //! [Global probes](GlobalProbe) are on every instruction of a module or an engine. The crate
-//! `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with typed values.
+//! `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with typed
+//! values.
 //!
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
@@ -47,10 +49,10 @@
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
 //! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
-//! addresses for as many as the module can have (24 bytes for each byte of its functions) from
-//! the module's first probe on. A version that counts by itself has 20 bytes for each instruction
-//! in tables, and no stubs for counters. All of it is freed with the module's code. Addresses for
-//! all of it are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
+//! addresses for as many as the module can have (24 bytes for each byte of its functions) from the
+//! module's first probe on. A version that counts by itself has 20 bytes for each instruction in
+//! tables, and no stubs for counters. All of it is freed with the module's code. Addresses for all
+//! of it are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
 //! whatever else the process maps.
 //!
 //! # Consistency
@@ -498,9 +500,9 @@ impl Module {
     ///
     /// The metadata have the provider `wasm`, the names of the module and the function, and the
     /// function's index, the offset, and the opcode of the instruction, with its prefix, if it has
-    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`, those
-    /// at instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the last version of the function so
-    /// far.
+    /// one, in the upper half. Probes at entries have the kind `ENTRY`, those at exits `EXIT`,
+    /// those at instructions `FIRST_OF_PROVIDERS`. The address of the site is that in the last
+    /// version of the function so far.
     ///
     /// Ids end with the module's code: fastinst then returns
     /// [`Retired`](fastinst::Error::Retired). Until then, their functions do not return to their

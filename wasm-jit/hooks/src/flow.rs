@@ -13,9 +13,9 @@ use wasm_jit::wasmparser::Operator;
 pub(crate) struct Flow<'m> {
     /// Each with its offset from the start of the body.
     pub instructions: Vec<(u32, Operator<'m>)>,
-    /// By instruction: where control may continue, of an `if` first the true branch, of a `br_table`
-    /// in the order of its targets, the default one last. Indices; that of the exit is the number of
-    /// instructions.
+    /// By instruction: where control may continue, of an `if` first the true branch, of a
+    /// `br_table` in the order of its targets, the default one last. Indices; that of the exit is
+    /// the number of instructions.
     pub successors: Vec<Vec<usize>>,
 }
 

@@ -85,8 +85,8 @@ impl Entered {
 ///
 /// Each frame that is entered while the hook is active is left by exactly one event, if the hook
 /// stays active. Frames that were entered before are reported when they return, but not when they
-/// are unwound. If the closure panics at an [unwound](FunctionEventKind::Unwound) frame, the process
-/// aborts.
+/// are unwound. If the closure panics at an [unwound](FunctionEventKind::Unwound) frame, the
+/// process aborts.
 ///
 /// # Errors
 /// Those of making and activating probes.

@@ -45,8 +45,8 @@ pub struct Access {
     /// For a store, the bytes that are stored, zero-extended; of `memory.fill`, the byte. For the
     /// others, the result of the instruction: what a load has loaded, extended as the instruction
     /// does and then zero-extended from its type; what was there before a
-    /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations, which
-    /// copy bytes.
+    /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations,
+    /// which copy bytes.
     pub value: Option<u64>,
 }
 
@@ -72,8 +72,8 @@ struct Known {
 
 /// Calls a closure for each access of the chosen instructions.
 ///
-/// Stores and bulk operations are reported before they are done, so also those that trap. The others
-/// are reported when they have been done, with their result, before the next instruction.
+/// Stores and bulk operations are reported before they are done, so also those that trap. The
+/// others are reported when they have been done, with their result, before the next instruction.
 ///
 /// # Errors
 /// Those of making and activating probes.

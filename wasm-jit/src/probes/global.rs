@@ -24,13 +24,13 @@ use crate::module::Module;
 /// the next call of their function on. The probes of functions that were probed before are made at
 /// once, and take effect as those of [`Module::probes`] do.
 ///
-/// Switched off, functions return to their original code. Their probes are kept, and used again when
-/// the probe is switched on.
+/// Switched off, functions return to their original code. Their probes are kept, and used again
+/// when the probe is switched on.
 ///
 /// # Memory
-/// For each function of the module some 200 bytes; for each instruction of those functions that were
-/// entered some 200 bytes for [`Kind::Empty`] and [`Kind::Count`], and some 600 for the others, whose
-/// stubs are [limited](ProbeError::StubMemory). Functions beyond that limit are
+/// For each function of the module some 200 bytes; for each instruction of those functions that
+/// were entered some 200 bytes for [`Kind::Empty`] and [`Kind::Count`], and some 600 for the
+/// others, whose stubs are [limited](ProbeError::StubMemory). Functions beyond that limit are
 /// [refused](GlobalProbe::refused). All of it is kept until the module's code is freed.
 ///
 /// # Example

@@ -11,8 +11,8 @@ use crate::vmctx::{VmContext, VmFuncRef, VmTable};
 /// The [callee](crate::probes::Bound::Callee) of a call for which the table has no function: it
 /// traps.
 pub const NO_FUNCTION: u64 = u64::MAX;
-/// The [callee](crate::probes::Bound::Callee) of a call, if the running instance does not know it by
-/// an index.
+/// The [callee](crate::probes::Bound::Callee) of a call, if the running instance does not know it
+/// by an index.
 pub const OTHER_FUNCTION: u64 = u64::MAX - 1;
 
 /// Calls the closure of a probe with the values that its stub has stored. Returns 1 if it has

@@ -94,8 +94,8 @@ fn a_panic_ends_the_program() {
     assert_eq!(fired.load(Ordering::Relaxed), 2);
 }
 
-/// Callees are known by their index, whether they are functions of the instance or imports; those of
-/// other instances and null elements are told apart from them.
+/// Callees are known by their index, whether they are functions of the instance or imports; those
+/// of other instances and null elements are told apart from them.
 #[test]
 fn callees_of_indirect_calls_are_resolved() {
     let text = "(module (type $t (func (result i32)))

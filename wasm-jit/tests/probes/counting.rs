@@ -268,8 +268,8 @@ fn counters_in_stubs_go_on_when_the_function_counts_by_itself() {
     check(&more, [2, 1, 0, 3]);
 }
 
-/// A frame of the original waits for a call while its function gets a version that counts, and comes
-/// back into that version: to the start of the run after the call.
+/// A frame of the original waits for a call while its function gets a version that counts, and
+/// comes back into that version: to the start of the run after the call.
 #[test]
 fn frames_come_back_to_the_start_of_a_run() {
     let text = r#"(module (import "host" "act" (func $act)) (global $g (mut i32) (i32.const 0))

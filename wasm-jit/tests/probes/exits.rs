@@ -142,7 +142,8 @@ fn frames_that_are_left_otherwise_are_reported() {
     let watch = module.watch_unwound(move |left| {
         of_watch.lock().unwrap().push(vec![2, left.function.into(), left.frame]);
     });
-    // Events, and the frames that are left in the order of their entries, of which each is left once.
+    // Events, and the frames that are left in the order of their entries, of which each is left
+    // once.
     let events = || {
         let mut open: Vec<(u64, u64)> = Vec::new();
         let mut events = Vec::new();

@@ -190,8 +190,8 @@ fn engines_have_probes_in_all_modules() {
     run(&first);
 }
 
-/// Probes of both kinds at one place fire in the order of their activation; making an own probe in a
-/// function that waits for its first call makes the global ones before.
+/// Probes of both kinds at one place fire in the order of their activation; making an own probe in
+/// a function that waits for its first call makes the global ones before.
 #[test]
 fn global_probes_and_others_share_places() {
     let module = Module::new(&engine(), "(module (func (export \"run\") nop))").unwrap();
@@ -240,8 +240,8 @@ fn values_have_to_be_everywhere() {
     }
 }
 
-/// Threads run a program while a global probe is switched; when it is quiet, it counts exactly. They
-/// enter functions for the first time together.
+/// Threads run a program while a global probe is switched; when it is quiet, it counts exactly.
+/// They enter functions for the first time together.
 #[test]
 fn threads_are_not_disturbed() {
     let mut switches = 0;

@@ -191,7 +191,6 @@ pub(super) fn keep(function: usize, calls: u64) {
 /// * entries before the beginning of discovery;
 /// * entries of a site that crosses a fetch window, while it is being retargeted to its stub (two
 ///   calls of `membarrier`);
-/// * for a site that is executed to determine its function, the entries after the first one;
 /// * in code whose calls never become probes, all entries but the first 100.
 ///
 /// Takes a lock and may free memory. Callbacks may call it.

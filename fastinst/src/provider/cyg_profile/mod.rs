@@ -17,7 +17,8 @@
 //! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, switched
 //!    off.
 //! 6. `resolve`: a site whose function cannot be determined from the code is left on until it is
-//!    first executed; then its argument is the function.
+//!    first executed; then its argument is the function. Entries are counted until the probe is
+//!    announced.
 //!
 //! With [`Extent::All`], all code is marked, so every probe is known after the first discovery.
 //! With [`Extent::Executed`], only code that has been executed is scanned, a part at a time. Calls
@@ -243,11 +244,14 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         return None;
     }
     with_provider(|provider| {
+        let mut resolved = Vec::new();
         resolve::take_resolved(|probe| {
             if provider.name(probe) {
                 discovery.announce(probe);
             }
+            resolved.push(probe);
         });
+        stubs::settle(resolved.into_iter());
         provider.settle();
         let now = Instant::now();
         if let Some(until) = provider.rests_until.filter(|until| *until > now) {

@@ -2,12 +2,13 @@
 //!
 //! If the function cannot be determined from the code, the site is left on with [`resolve`] as its
 //! probe function. The first execution passes the function's address as an argument; the probe is
-//! added to a list, the site is switched off, and the service thread completes the discovery. This
-//! is the paper's discovery on first invocation (section 7), for the few sites that need it.
+//! added to a list, and the service thread completes the discovery. Until then, a site at an entry
+//! stays on and counts, and one at an exit is off. This is the paper's discovery on first
+//! invocation (section 7), for the few sites that need it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::arrivals;
+use super::{arrivals, stubs};
 use crate::probe::{ProbeId, ProbeKind};
 use crate::registry::{PROBES, Probe};
 use crate::service;
@@ -19,13 +20,16 @@ static RESOLVED: AtomicU32 = AtomicU32::new(0);
 /// any context: it uses atomics only, and makes one system call.
 pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn: usize) {
     let Some(probe) = PROBES.get(id.0 as usize) else { return };
+    let is_entry = probe.kind == ProbeKind::ENTRY;
+    if is_entry {
+        arrivals::add(this_fn);
+    }
     if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    if probe.kind == ProbeKind::ENTRY {
-        arrivals::add(this_fn);
-    }
-    if let Ok(site) = probe.site() {
+    if is_entry {
+        stubs::count_from_now_on(probe);
+    } else if let Ok(site) = probe.site() {
         // After an error the site stays on, which costs time but is correct.
         let _ = site.deactivate();
     }

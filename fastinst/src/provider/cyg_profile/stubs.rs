@@ -351,8 +351,14 @@ fn new_probe(
 const COUNT: ProbeFn = arrivals::count;
 const RESOLVE: ProbeFn = resolve::resolve;
 
-/// Ends the counting of entries that [`Stubs::make`] has started, for probes that were announced to
-/// the callbacks and not switched by them.
+/// Lets a site at an entry, which is on to determine its function, count its entries instead.
+pub(super) fn count_from_now_on(probe: &Probe) {
+    let cell = &probe.cell.function;
+    let _ = cell.compare_exchange(RESOLVE as usize, COUNT as usize, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Ends the counting of entries that [`Stubs::make`] or [`count_from_now_on`] has started, for
+/// probes that were announced to the callbacks and not switched by them.
 pub(super) fn settle(probes: impl Iterator<Item = &'static Probe>) {
     let (count, resolve) = (COUNT as usize, RESOLVE as usize);
     let stop = |probe: &&Probe| {

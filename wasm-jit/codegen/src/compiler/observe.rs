@@ -39,8 +39,8 @@ pub trait Observer {
     /// the instruction; for a loop, that at its label.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
 
-    /// A site of an instruction, of the entry or of the exit would be here: called for all of them, with the
-    /// state that a site has, whether there is one or not.
+    /// A site of an instruction, of the entry or of the exit would be here: called for all of them,
+    /// with the state that a site has, whether there is one or not.
     fn place(&mut self, _wasm: u32, _state: &State<'_>) {}
 
     /// A frame can go on in another version of the function from here: from the label of a loop, or

@@ -21,8 +21,8 @@
 //! with sites, a NOP of one byte is there, so that a transfer point does not share its address.
 //!
 //! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
-//! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled, since
-//! the code would run whether or not there are probes.
+//! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled,
+//! since the code would run whether or not there are probes.
 //!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.

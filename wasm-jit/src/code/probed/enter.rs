@@ -8,8 +8,8 @@
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
 //! it comes here, and the stub leaves nothing behind: the state is that of the call.
 //!
-//! If the entry cannot be patched any more, in a forked child, the stub does what the instruction at
-//! the entry would have done, and continues after it.
+//! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
+//! at the entry would have done, and continues after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 

@@ -36,8 +36,8 @@
 //!
 //! # Memory
 //! Versions and stubs are freed with the image. Their memory is bounded: for each function six
-//! times its code with sites and counters' stubs, or increments, and for each image a limit for the stubs of
-//! lists.
+//! times its code with sites and counters' stubs, or increments, and for each image a limit for the
+//! stubs of lists.
 
 mod blocks;
 mod callback;
@@ -485,8 +485,8 @@ impl CodeImage {
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
-        // Site, run and choices: less than three counters for each byte, and one for the exit of the
-        // last function.
+        // Site, run and choices: less than three counters for each byte, and one for the exit of
+        // the last function.
         self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
         let probed = self.probed();
         let changes = &mut *self.changes();

@@ -1,7 +1,7 @@
 //! Switching probes on and off, and reading their counts.
 //!
-//! Probes of one place share its counters, which count while one of them is on, or always. The count
-//! of a probe is their difference while the probe was on ([`counting`](super::counting)).
+//! Probes of one place share its counters, which count while one of them is on, or always. The
+//! count of a probe is their difference while the probe was on ([`counting`](super::counting)).
 
 use std::sync::Arc;
 
