@@ -57,7 +57,10 @@ impl Way {
         (Self::Original, "original"),
         (Self::AllCounted, "all counted"),
         (Self::BranchesCounted, "branches counted"),
-        (Self::Few(4), "4"), (Self::Few(8), "8"), (Self::Few(16), "16"), (Self::Few(32), "32"),
+        (Self::Few(4), "4"),
+        (Self::Few(8), "8"),
+        (Self::Few(16), "16"),
+        (Self::Few(32), "32"),
         (Self::AllOff, "all off"),
     ];
 
@@ -95,7 +98,9 @@ impl Loaded {
         if let Way::With(sites) = way {
             config.probe_sites(sites);
         }
-        if matches!(way, Way::Few(_)) { config.counter_stubs(u32::MAX); }
+        if matches!(way, Way::Few(_)) {
+            config.counter_stubs(u32::MAX);
+        }
         let engine = Engine::new(&config).expect("an engine");
         let bytes = if way == Way::Rewritten { rewrite::rewrite(bytes).0 } else { bytes.to_vec() };
         let module = Module::from_binary(&engine, &bytes).expect("a valid module");

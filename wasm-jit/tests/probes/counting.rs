@@ -273,17 +273,18 @@ fn counters_in_stubs_go_on_when_the_function_counts_by_itself() {
 #[test]
 fn frames_come_back_to_the_start_of_a_run() {
     let text = r#"(module (import "host" "act" (func $act)) (global $g (mut i32) (i32.const 0))
+        (func $middle (call $act))
         (func (export "run") (param i32) (result i32)
-            (call $act)
+            (call $middle)
             (global.set $g (i32.add (local.get 0) (global.get $g)))
             (i32.const 5)))"#;
     for limit in [0, 8] {
         let mut config = Config::new();
         let engine = Engine::new(config.counter_stubs(limit)).unwrap();
         let module = Module::new(&engine, text).unwrap();
-        let body = module.function(1).unwrap().body().unwrap();
+        let body = module.function(2).unwrap().body().unwrap();
         // All after the call.
-        let places = body.instructions().skip(1).map(|at| (1, Some(at.offset() as u32)));
+        let places = body.instructions().skip(1).map(|at| (2, Some(at.offset() as u32)));
         let spec = |place: Counted| ProbeSpec { location: location(&module, place), kind: Kind::Count };
         let specs: Vec<ProbeSpec> = places.map(spec).collect();
         assert!(specs.len() > 4);
