@@ -2,8 +2,9 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or does
-//! [nothing](Kind::Empty). A place can also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), calls a [native function](Kind::Native) with values of the frame, or a
+//! [closure](Kind::Generic) that sees the whole frame, or does [nothing](Kind::Empty). A place can
+//! also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
@@ -23,7 +24,8 @@
 //! one that calls a function saves and restores the registers that are in use. Switching is one
 //! store for each version (at most three), and for probes that call functions, a stub is generated
 //! when a list of active probes is used for the first time. Functions return to their original code
-//! when the last of their probes is dropped, or is switched off by [`deactivate_all`].
+//! when the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there
+//! was an [accessor](FrameAccessor) of one of their frames.
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start.
 //! Counters there, and all probes at entries, need no version, and take effect at once for calls
@@ -32,7 +34,8 @@
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 90 for each further
-//! one. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
+//! one; with closures, 200 to 450 and about 90. A generic probe takes 24 bytes for each local and
+//! operand at its place. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
 //! addresses for as many as the module can have (eight bytes for each byte of its functions) from
 //! the module's first probe on. All of it is freed with the module's code. Addresses for versions
@@ -93,9 +96,16 @@ use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
 use crate::module::Module;
 
+mod accessor;
+mod frame;
+mod generic;
 mod native;
 
 pub use crate::code::probed::counters::InstanceId;
+pub use accessor::{AccessError, FrameAccessor};
+pub use frame::Frame;
+pub use generic::GenericFn;
+pub(crate) use generic::{Generic, fire};
 pub use native::{Bound, NativeFn, NativeFunction, Values};
 
 /// A place in a module.
@@ -156,6 +166,8 @@ pub enum Kind {
         /// Its arguments, one for each of its parameters.
         values: Values,
     },
+    /// Calls a closure, which sees the frame.
+    Generic(GenericFn),
 }
 
 /// In which instances of a module a probe fires.
@@ -263,9 +275,6 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
-    /// No later instruction accesses the local, so the compiled code does not keep its value.
-    #[error("no later instruction accesses the local, and its value is not kept")]
-    Dead,
     /// The instruction is no load, store or atomic operation.
     #[error("the instruction does not access a memory at an address")]
     NoAccess,
@@ -295,7 +304,6 @@ impl ProbeError {
                 };
                 let reason = match reason {
                     NoValue::NotThere => ValueError::NoOperand,
-                    NoValue::Dead => ValueError::Dead,
                 };
                 Self::Value { value, function, offset, reason }
             }
@@ -410,6 +418,9 @@ impl Module {
                     Kind::Count => RequestedKind::Count,
                     Kind::Native { function, values } => {
                         body.call(*function, values, spec.location, position)?
+                    }
+                    Kind::Generic(function) => {
+                        RequestedKind::Generic { function: function.clone(), location: spec.location }
                     }
                 };
                 let instance = match scope {

@@ -12,6 +12,7 @@
 //!
 //! Each of the other files is one type of the public API.
 
+pub(crate) mod accessors;
 mod activation;
 mod caller;
 mod collect;
@@ -20,7 +21,7 @@ mod externs;
 mod func;
 mod global;
 mod host;
-mod instance;
+pub(crate) mod instance;
 mod instantiate;
 mod libcalls;
 mod limits;
@@ -29,7 +30,7 @@ mod linker;
 mod memory;
 mod references;
 mod stack;
-mod store;
+pub(crate) mod store;
 mod table;
 mod tag;
 mod typed;

@@ -10,11 +10,13 @@
 //! through which libcalls and host functions access the store while they run. [`StoreContextMut`]
 //! is not `Send`, so that all nested activations are on one thread's stack.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::accessors::Accessors;
 use super::collect::{self, Threshold};
 use super::exception::Exceptions;
 use super::global::GlobalData;
@@ -94,6 +96,8 @@ pub(crate) struct StoreArea {
 #[derive(Debug)]
 pub(crate) struct StoreOpaque {
     pub id: StoreId,
+    /// The type of the embedder's data.
+    pub data_type: TypeId,
     pub engine: Engine,
     pub area: NonNull<StoreArea>,
     pub instances: Vec<NonNull<InstanceData>>,
@@ -107,13 +111,15 @@ pub(crate) struct StoreOpaque {
     pub limits: StoreLimits,
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
+    pub accessors: Accessors,
 }
 
 impl StoreOpaque {
-    fn new(engine: &Engine) -> Self {
+    fn new(engine: &Engine, data_type: TypeId) -> Self {
         let area = StoreArea { execution: ExecutionState::new(), store: std::ptr::null_mut(), stack_top: 0 };
         Self {
             id: StoreId::next(),
+            data_type,
             engine: engine.clone(),
             area: NonNull::from(Box::leak(Box::new(area))),
             instances: Vec::new(),
@@ -127,6 +133,7 @@ impl StoreOpaque {
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
             failure: None,
+            accessors: Accessors::default(),
         }
     }
 
@@ -209,7 +216,7 @@ unsafe impl<T: Sync> Sync for Store<T> {}
 impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
-        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine), data });
+        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine, TypeId::of::<T>()), data });
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 

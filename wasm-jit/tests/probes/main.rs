@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod calls;
+mod frames;
 mod native;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
@@ -36,6 +37,7 @@ fn test_all_with(sites: ProbeSites) {
     every_shape_of_block_is_counted_as_the_specification_executes_it();
     behaviour::test_all();
     calls::test_all();
+    frames::test_all();
     native::test_all();
     threads::test_all();
 }

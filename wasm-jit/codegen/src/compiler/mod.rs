@@ -52,6 +52,7 @@ mod frame;
 mod function;
 mod int;
 mod locals;
+mod located;
 mod memory;
 mod observe;
 mod operators;
@@ -60,6 +61,7 @@ mod register_file;
 mod registers;
 mod scan;
 mod settle;
+mod site_frame;
 mod sites;
 mod state;
 mod stub;
@@ -70,10 +72,12 @@ mod values;
 pub use abi::Ty;
 pub use access::{Access, access};
 pub use function::MAX_GROWTH;
+pub use located::{At, Located, ValueAt};
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
+pub use site_frame::{SiteFrame, callee_saved_slot};
 pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
 pub use stub_list::{Action, ListStub, MAX_ARGUMENTS, SiteState, list_stub};

@@ -17,17 +17,29 @@
 //!     mov rax, function
 //!     call rax
 //!
+//!     mov r11, [r14 + STORE]       a generic probe: the stack pointer, and the end of the
+//!     mov [r11 + EXIT_SP], rsp     `SiteFrame` there, make the stub a trampoline
+//!     ...                          to the runtime
+//!     mov rdi, description
+//!     mov rsi, rsp
+//!     mov rax, function
+//!     call rax
+//!     test eax, eax
+//!     jne fails
+//!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
 //! flags from [rsp + n]
-//! mov register, [rsp + n]
+//! mov register, [rsp + n]          and rbx, r12, r13, if a generic probe may have changed them
 //! lea rsp, [rsp + SAVED + 128]
 //! jmp back
 //! interrupt:
 //! ud2                              the handler raises, or continues
 //! jmp to the flags
+//! fails:
+//! call Raise                       the activation ends
 //! ```
 //!
 //! Arguments are read from the saved registers, not from the registers, so every function of the
@@ -42,10 +54,14 @@
 use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
 use super::settle::SETTLED;
+use super::site_frame::SiteFrame;
 use super::state::Flag;
 use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Shift, Size};
-use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size};
+use crate::vmctx::{
+    COUNTERS, EXIT_FP, EXIT_SP, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS, LIBCALLS, Libcall,
+    STORE, TrapCode,
+};
 
 /// Arguments of the C convention that are in registers.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
@@ -83,6 +99,17 @@ pub enum Action<'a> {
         /// The number of the instance in which it is called, if not in all.
         instance: Option<u64>,
     },
+    /// Calls a function of the runtime, which may use the store, and read and change what is in the
+    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it does not
+    /// return 0, the stub calls [`Libcall::Raise`].
+    Generic {
+        /// Its address.
+        function: usize,
+        /// Its first argument.
+        description: usize,
+        /// The number of the instance in which it is called, if not in all.
+        instance: Option<u64>,
+    },
 }
 
 /// A stub: its code, and the offset of the rel32 of the jump back, which is relative to its end.
@@ -100,22 +127,32 @@ struct Saved {
     flags: i32,
     condition: i32,
     size: i32,
+    /// Whether all this is a [`SiteFrame`].
+    is_frame: bool,
 }
 
 impl Saved {
-    fn of(state: &SiteState) -> Self {
+    fn of(state: &SiteState, is_frame: bool) -> Self {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
+        if is_frame {
+            let (flags, condition) = (SiteFrame::FLAGS, SiteFrame::CONDITION);
+            return Self { registers, flags, condition, size: SiteFrame::SIZE, is_frame };
+        }
         let flags = 8 * registers.count_ones() as i32;
         let condition = flags + 8;
-        Self { registers, flags, condition, size: (condition + 8 + 15) & !15 }
+        Self { registers, flags, condition, size: (condition + 8 + 15) & !15, is_frame }
     }
 
     /// Where a register was saved, if it was.
     fn place(&self, reg: Reg) -> Option<Mem> {
         let before = self.registers & (reg.bit() - 1);
         let is_saved = self.registers & reg.bit() != 0;
+        if self.is_frame {
+            let is_kept = reg.bit() & CALLER_SAVED == 0;
+            return (is_saved || is_kept).then(|| SiteFrame::place(reg));
+        }
         is_saved.then(|| Mem::base(Reg::RSP, 8 * before.count_ones() as i32))
     }
 }
@@ -123,12 +160,14 @@ impl Saved {
 /// A stub for the site at address `site`, which executes probes in order.
 pub fn list_stub<'a>(
     state: &SiteState,
-    actions: impl IntoIterator<Item = Action<'a>>,
+    actions: impl IntoIterator<Item = Action<'a>, IntoIter: Clone>,
     site: usize,
 ) -> ListStub {
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
-    let saved = Saved::of(state);
+    let actions = actions.into_iter();
+    let saved = Saved::of(state, actions.clone().any(|action| matches!(action, Action::Generic { .. })));
+    let fails = asm.new_label();
     let moved = saved.size + RED_ZONE;
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
@@ -147,6 +186,9 @@ pub fn list_stub<'a>(
         condition_to_scratch(flag, asm);
         asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.condition), SCRATCH);
     }
+    if saved.is_frame {
+        SiteFrame::save(asm);
+    }
     for action in actions {
         match action {
             Action::Count { cell } => {
@@ -155,16 +197,30 @@ pub fn list_stub<'a>(
             }
             Action::Call { function, arguments, instance } => {
                 let next = asm.new_label();
-                if let Some(instance) = instance {
-                    asm.mov_imm(SCRATCH, instance);
-                    asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
-                    asm.jcc(Cond::NotEqual, next);
-                }
+                unless_in(instance, next, asm);
                 for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
                     argument(register, *value, &saved, site, asm);
                 }
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
+                asm.bind(next);
+            }
+            Action::Generic { function, description, instance } => {
+                let (here, next) = (asm.new_label(), asm.new_label());
+                unless_in(instance, next, asm);
+                asm.lea_label(SCRATCH, here);
+                asm.bind(here);
+                asm.mov_store(Size::B8, Mem::base(Reg::RSP, SiteFrame::FRAME + 8), SCRATCH);
+                asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, SiteFrame::FRAME));
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RAX);
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_SP), Reg::RSP);
+                asm.mov_imm(Reg::RDI, description as u64);
+                asm.mov(true, Reg::RSI, Reg::RSP);
+                asm.mov_imm(Reg::RAX, function as u64);
+                asm.call_reg(Reg::RAX);
+                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.jcc(Cond::NotEqual, fails);
                 asm.bind(next);
             }
         }
@@ -188,12 +244,30 @@ pub fn list_stub<'a>(
             asm.mov(true, reg, place);
         }
     }
+    if saved.is_frame {
+        SiteFrame::restore(asm);
+    }
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
     asm.bind(interrupt);
     asm.ud2(INTERRUPT_CHECK);
     asm.jmp(go_on);
+    if saved.is_frame {
+        asm.bind(fails);
+        asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+        asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
+        asm.ud2(TrapCode::Unreachable as u8);
+    }
     ListStub { code, back }
+}
+
+/// Goes to `next` if the running instance is another one than that with this number.
+fn unless_in(instance: Option<u64>, next: Label, asm: &mut Assembler<'_>) {
+    if let Some(instance) = instance {
+        asm.mov_imm(SCRATCH, instance);
+        asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+        asm.jcc(Cond::NotEqual, next);
+    }
 }
 
 /// A condition as 0 or 1. Changes `rax` and the flags.
@@ -310,6 +384,39 @@ mod tests {
             let calls = all.iter().filter(|it| it.flow_control() == FlowControl::IndirectCall).count();
             assert_eq!(calls, 2);
         }
+    }
+
+    /// With a generic probe, whatever it changes in the `SiteFrame` is taken over: live registers and
+    /// callee-saved ones are saved and restored once, at the places where it finds them.
+    #[test]
+    fn generic_probes_find_registers_where_they_are_restored_from() {
+        let state = SiteState { live: LIVE, needs_flags: true, flag: None };
+        let generic = Action::Generic { function: 0x1234, description: 0x5678, instance: Some(7) };
+        let all = stub(state, &[generic, generic]);
+        let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        let at = |own: Register, operand: u32| -> Vec<u64> {
+            let of_own = |it: &&Instruction| {
+                it.memory_base() == Register::RSP
+                    && it.mnemonic() != Mnemonic::Lea
+                    && [own, own.full_register()].contains(&it.op_register(operand).full_register())
+            };
+            all[..end].iter().filter(of_own).map(|it| it.memory_displacement64()).collect()
+        };
+        for (reg, register) in [
+            (Reg::RAX, Register::RAX),
+            (Reg::RDI, Register::RDI),
+            (Reg::xmm(3), Register::XMM3),
+            (Reg::RBX, Register::RBX),
+            (Reg::R12, Register::R12),
+            (Reg::R13, Register::R13),
+        ] {
+            let place = SiteFrame::place(reg).disp() as u64;
+            assert_eq!(at(register, 1)[0], place, "{register:?} is saved");
+            assert_eq!(at(register, 0).last(), Some(&place), "{register:?} is restored");
+        }
+        let is_move = |it: &&Instruction| it.mnemonic() == Mnemonic::Lea && it.op0_register() == Register::RSP;
+        let moves: i64 = all[..end].iter().filter(is_move).map(|it| it.memory_displacement64() as i64).sum();
+        assert_eq!(moves, 0);
     }
 
     /// The last instruction that changes the flags is the one that restores them.

@@ -38,6 +38,7 @@
 
 mod blocks;
 pub(crate) mod counters;
+mod frames;
 pub(crate) mod ids;
 mod listed;
 mod original;
@@ -48,7 +49,7 @@ mod version;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{
@@ -89,6 +90,8 @@ struct Function {
     /// The original first.
     versions: [OnceLock<Version>; VERSIONS],
     current: AtomicUsize,
+    /// Whether its frames can have accessors: then it keeps its version.
+    has_accessors: AtomicBool,
 }
 
 impl Function {
@@ -104,10 +107,19 @@ struct FunctionState {
     sites: BTreeMap<u32, Site>,
     probes: usize,
     active: usize,
+    /// Whether it does not return to its original.
+    keeps_version: bool,
     /// Versions with traps at their transfer points.
     trapped: [bool; VERSIONS],
     /// What stands at the original's entry, and what stood there at first.
     entry: Option<[Bytes; 2]>,
+}
+
+impl FunctionState {
+    /// Whether the function may return to its original.
+    fn may_return(&self) -> bool {
+        self.active == 0 && !self.keeps_version
+    }
 }
 
 /// Probed functions, by their index: a toggle looks one up several times.
@@ -174,6 +186,7 @@ pub(crate) struct Probed {
     functions: Box<[OnceLock<Box<Function>>]>,
     /// Dropped before the memory.
     blocks: Blocks,
+    found: frames::Found,
     changes: Mutex<Changes>,
 }
 
@@ -182,6 +195,7 @@ impl Probed {
         Self {
             functions: image.indices().map(|_| OnceLock::new()).collect(),
             blocks: Blocks::default(),
+            found: frames::Found::default(),
             changes: Mutex::default(),
         }
     }
@@ -444,6 +458,17 @@ impl CodeImage {
         index: u32,
         requests: &[Request],
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
+        let sees_frame = requests.iter().any(|request| request.what.is_generic());
+        self.make_probes_where(index, requests, sees_frame)
+    }
+
+    /// As [`CodeImage::make_probes`]; `end_accessors` says whether frames must end their accessors.
+    fn make_probes_where(
+        self: &Arc<Self>,
+        index: u32,
+        requests: &[Request],
+        end_accessors: bool,
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
         self.counters.enable(8 * code as usize).map_err(MakeError::Counters)?;
@@ -457,6 +482,8 @@ impl CodeImage {
         for request in requests.iter().filter(|request| request.what.calls()) {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
         }
+        let generic = requests.iter().filter(|request| request.what.is_generic());
+        seen.located.extend(generic.map(|request| (request.position, None)));
         let compiled = self.observe(index, &mut seen)?;
         let entry = self.function(index).wasm_start;
         let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true)]);
@@ -479,13 +506,14 @@ impl CodeImage {
                 .into_iter()
                 .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
                 .collect();
-            Ok(request.what.with_values(values?, request.instance))
+            let located = seen.located.get(&request.position).and_then(Option::as_ref);
+            Ok(request.what.with_values(values?, located, (request.position, request.instance)))
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
             requests.iter().map(|request| Ok((request, what(request)?))).collect();
         let mut positions: BTreeMap<u32, bool> = BTreeMap::new();
         for (request, what) in made.iter().flatten() {
-            *positions.entry(request.position).or_default() |= matches!(what, What::Call(_));
+            *positions.entry(request.position).or_default() |= what.calls();
         }
         if !positions.is_empty() {
             let slot = &probed.functions[(index - self.module.imported_functions) as usize];
@@ -493,12 +521,15 @@ impl CodeImage {
             if function.versions[0].get().is_none() {
                 self.prepare_original(index, function, (&compiled, &seen), changes)?;
             }
-            self.lay_out(index, function, &positions, (&compiled, &seen), changes)?;
+            self.lay_out(index, function, (&positions, end_accessors), (&compiled, &seen), changes)?;
         }
         let mut add = |made: Result<(&Request, What), NoProbe>| {
             let (&Request { position, instance, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
                 changes.site(index, position).state = Some(*state);
+            }
+            if let Some(Some(located)) = seen.located.get(&position) {
+                changes.site(index, position).located = Some(located.clone());
             }
             changes.state(index).probes += 1;
             let (active, base, counted) = (false, 0, 0);
@@ -524,7 +555,7 @@ impl CodeImage {
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        positions: &BTreeMap<u32, bool>,
+        (positions, end_accessors): (&BTreeMap<u32, bool>, bool),
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
@@ -533,7 +564,7 @@ impl CodeImage {
         let has = |(position, settled): (&u32, &bool)| {
             last.place(*position).is_some_and(|place| !settled || place.settled)
         };
-        if positions.iter().all(has) {
+        if positions.iter().all(has) && (!end_accessors || last.sites.end_accessors()) {
             return Ok(());
         }
         let state = changes.functions.or_default(index);
@@ -552,7 +583,11 @@ impl CodeImage {
         } else {
             let mut used = positions.clone();
             for probe in changes.probes.iter().flatten().filter(|probe| probe.function == index) {
-                *used.entry(probe.position).or_default() |= matches!(probe.what, What::Call(_));
+                *used.entry(probe.position).or_default() |= probe.what.calls();
+            }
+            if (end_accessors || state.keeps_version) && !used.values().any(|settled| *settled) {
+                // Versions with a settled site end accessors.
+                used.insert(self.function(index).wasm_start, true);
             }
             self.add_counters(state, used.keys().copied());
             let settled = used.iter().filter(|(_, settled)| **settled);

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use wasm_jit_codegen::{NoValue, Value, Wanted};
+use wasm_jit_codegen::{Located, NoValue, Value, Wanted};
 
 use super::stubs::{Call, What};
+use crate::probes::{Generic, GenericFn, Location};
 
 /// A probe that is asked for.
 #[derive(Clone, Debug)]
@@ -21,6 +22,7 @@ pub(crate) enum RequestedKind {
     Nothing,
     Count,
     Call { function: usize, arguments: Vec<Argument> },
+    Generic { function: GenericFn, location: Location },
 }
 
 /// An argument of a function that a probe calls.
@@ -42,11 +44,21 @@ impl RequestedKind {
     }
 
     pub(super) fn calls(&self) -> bool {
-        matches!(self, Self::Call { .. })
+        matches!(self, Self::Call { .. } | Self::Generic { .. })
+    }
+
+    /// Whether it sees the frame.
+    pub(super) fn is_generic(&self) -> bool {
+        matches!(self, Self::Generic { .. })
     }
 
     /// What a probe does whose values are in these places, in order.
-    pub(super) fn with_values(&self, values: impl IntoIterator<Item = Value>, instance: Option<u64>) -> What {
+    pub(super) fn with_values(
+        &self,
+        values: impl IntoIterator<Item = Value>,
+        located: Option<&Arc<Located>>,
+        (position, instance): (u32, Option<u64>),
+    ) -> What {
         let mut values = values.into_iter();
         match self {
             Self::Nothing => What::Nothing,
@@ -58,6 +70,11 @@ impl RequestedKind {
                 };
                 let arguments = arguments.iter().map(argument).collect();
                 What::Call(Arc::new(Call { function: *function, arguments, instance }))
+            }
+            Self::Generic { function, location } => {
+                let located = located.expect("the place was shown").clone();
+                let (function, location) = (function.clone(), *location);
+                What::Generic(Arc::new(Generic { function, location, position, instance, located }))
             }
         }
     }

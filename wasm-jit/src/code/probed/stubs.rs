@@ -12,13 +12,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{Action, Located, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
+use crate::probes::{Generic, fire};
 
 /// The first lists of a site are found by comparison.
 const FEW_LISTS: usize = 4;
@@ -38,6 +39,14 @@ pub(crate) enum What {
     Nothing,
     Count,
     Call(Arc<Call>),
+    Generic(Arc<Generic>),
+}
+
+impl What {
+    /// Whether it calls a function.
+    pub(super) fn calls(&self) -> bool {
+        matches!(self, Self::Call(_) | Self::Generic(_))
+    }
 }
 
 /// What a site does.
@@ -78,6 +87,8 @@ pub(super) struct Site {
     pub active: Vec<usize>,
     /// The state at the site; known once there is a probe that calls a function.
     pub state: Option<SiteState>,
+    /// The values at the site; known once there is a generic probe.
+    pub located: Option<Arc<Located>>,
     pub lists: Vec<List>,
     pub numbers: HashMap<Arc<[What]>, u32>,
 }
@@ -91,7 +102,7 @@ impl Site {
             match what {
                 What::Nothing => {}
                 What::Count => counts = true,
-                What::Call(_) => calls = true,
+                What::Call(_) | What::Generic(_) => calls = true,
             }
         }
         match (is_empty, calls, counts) {
@@ -103,7 +114,7 @@ impl Site {
                 let is_item = |what: &&What| match what {
                     What::Nothing => false,
                     What::Count => !std::mem::replace(&mut has_counter, true),
-                    What::Call(_) => true,
+                    What::Call(_) | What::Generic(_) => true,
                 };
                 let items: Vec<&What> = active.filter(is_item).collect();
                 Form::List(self.number(&items))
@@ -173,7 +184,9 @@ pub(super) fn make_stub(
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs } = &mut site.lists[list as usize];
-    if stubs[version.number] != 0 || !place.settled {
+    let is_generic = |item: &What| matches!(item, What::Generic(_));
+    let has_no_values = !place.settled || !version.sites.end_accessors() && items.iter().any(is_generic);
+    if stubs[version.number] != 0 || has_no_values {
         return Ok(());
     }
     let at = version.at(place.code);
@@ -185,6 +198,12 @@ pub(super) fn make_stub(
             let Call { function, arguments, instance } = &**call;
             Some(Action::Call { function: *function, arguments, instance: *instance })
         }
+        What::Generic(generic) => Some(Action::Generic {
+            function: fire as *const () as usize,
+            // The site keeps the list.
+            description: Arc::as_ptr(generic).expose_provenance(),
+            instance: generic.instance,
+        }),
     });
     let state = site.state.expect("known since a probe was made that calls a function");
     let mut stub = list_stub(&state, actions, at);

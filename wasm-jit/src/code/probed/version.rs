@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, CounterStub, Limit, NoValue, Observer, Position, SITE_LENGTH, SITE_OFF,
-    SiteState, Sites, State, Value, Wanted, counter_stub, site_jump,
+    AtSite, Catch, CompiledFunction, CounterStub, Limit, Located, NoValue, Observer, Position, SITE_LENGTH,
+    SITE_OFF, SiteState, Sites, State, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -35,6 +35,8 @@ pub(super) struct Seen {
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
     pub found: BTreeMap<u32, (SiteState, Vec<Result<Value, NoValue>>)>,
+    /// The values at these positions, which generic probes ask for.
+    pub located: BTreeMap<u32, Option<Arc<Located>>>,
 }
 
 impl Observer for Seen {
@@ -52,6 +54,9 @@ impl Observer for Seen {
         if let Some(wanted) = self.wanted.get(&wasm) {
             let values = wanted.iter().map(|wanted| state.value(*wanted)).collect();
             self.found.insert(wasm, (state.site_state(), values));
+        }
+        if let Some(located) = self.located.get_mut(&wasm) {
+            *located = Some(Arc::new(state.located()));
         }
     }
 
