@@ -198,7 +198,7 @@ impl FrameAccessor {
 
     fn values(&self, frame: &Frame<'_>) -> Result<Values, AccessError> {
         let fp = self.fp(frame)?;
-        let waiting = frame.walk().find(|waiting| waiting.fp == fp);
+        let waiting = frame.walk().with_registers().find(|waiting| waiting.fp == fp);
         let waiting = waiting.expect("what is alive is found");
         let (image, function) = code_of(&waiting);
         let (position, located) = match waiting.site {

@@ -23,8 +23,8 @@ use crate::vmctx::SETTLED;
 /// Values are read when they are asked for. Writes take effect at once: for the program when it
 /// continues, and for everything that reads the value from then on.
 ///
-/// Places are kept by the engine as the program's own code uses them, so some values cannot be
-/// changed: see [`AccessError::Fixed`].
+/// Compiled code does not have every value in a place of its own. What it has not cannot be changed
+/// ([`AccessError::Fixed`]).
 pub struct Frame<'a> {
     store: *mut StoreOpaque,
     instance: NonNull<InstanceData>,

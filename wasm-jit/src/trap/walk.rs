@@ -28,7 +28,7 @@ pub(crate) struct Waiting {
     pub activation_fp: usize,
     /// What the stub saved in which it waits for a probe.
     pub site: Option<*mut SiteFrame>,
-    /// Where the callee-saved registers are.
+    /// Where the callee-saved registers are; only of a walk that follows them.
     kept: [usize; 3],
 }
 
@@ -44,8 +44,11 @@ impl Waiting {
 /// The frames of functions of a store's activations, from the one in which a probe fires outwards.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    next: Option<Waiting>,
+    /// The first frame, until it is taken; then the last one that was.
+    at: Option<Waiting>,
+    is_first: bool,
     outer: *const Activation,
+    follows_registers: bool,
 }
 
 impl Walk {
@@ -58,7 +61,12 @@ impl Walk {
             unsafe { ((&raw const (*site).fp).addr(), (*store).vm.activation_fp, (*store).outer) };
         // SAFETY: as above.
         let first = unsafe { left_at(exit_fp, activation_fp) };
-        Self { next: Some(first), outer }
+        Self { at: Some(first), is_first: true, outer, follows_registers: false }
+    }
+
+    /// Finds the registers of frames too, which takes longer.
+    pub(crate) fn with_registers(self) -> Self {
+        Self { follows_registers: true, ..self }
     }
 
     /// The frame after one.
@@ -76,7 +84,8 @@ impl Walk {
         }
         let mut kept = frame.kept;
         // SAFETY: the frame waits there.
-        if let Some(image) = unsafe { image_at(frame.return_address - 1) }
+        if self.follows_registers
+            && let Some(image) = unsafe { image_at(frame.return_address - 1) }
             && let Some(function) = image.function_at(frame.return_address - 1)
         {
             // SAFETY: as above.
@@ -141,9 +150,12 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Waiting> {
         loop {
-            let frame = self.next?;
-            // SAFETY: the obligation of `new`.
-            self.next = unsafe { self.after(frame) };
+            let mut frame = self.at?;
+            if !std::mem::take(&mut self.is_first) {
+                // SAFETY: the obligation of `new`.
+                self.at = unsafe { self.after(frame) };
+                frame = self.at?;
+            }
             let pc = frame.return_address - 1;
             // SAFETY: the frame waits there.
             if unsafe { image_at(pc) }.is_some_and(|image| image.has_function_at(pc)) {

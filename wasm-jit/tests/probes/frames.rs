@@ -51,7 +51,8 @@ fn make<T>(module: &Module, wanted: Vec<(Counted, T, Kind)>) -> Vec<(Counted, T,
 #[test]
 fn closures_read_the_values_of_the_program() {
     let (mut fired, mut read) = (0, 0);
-    for seed in seeds() {
+    // A closure for each event takes its time.
+    for seed in seeds().take(20) {
         let bytes = wat::parse_str(programs::program(seed)).unwrap();
         let module = Module::from_binary(&engine(), &bytes).unwrap();
         let places = values::places(&bytes);
@@ -95,7 +96,7 @@ fn closures_read_the_values_of_the_program() {
         }
     }
     println!("{read} values, at {fired} places");
-    assert!(read > 2000 * seeds().end, "{read}");
+    assert!(read > 40_000, "{read}");
 }
 
 /// The first events of a place whose writes take place.
