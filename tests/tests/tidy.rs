@@ -51,7 +51,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
-            ("probes", &["code", "module"]),
+            ("probes", &["types", "code", "trap", "error", "module", "runtime", "vmctx"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),

@@ -105,7 +105,6 @@ pub use crate::code::probed::counters::InstanceId;
 pub use accessor::{AccessError, FrameAccessor};
 pub use frame::Frame;
 pub use generic::GenericFn;
-pub(crate) use generic::{Generic, fire};
 pub use native::{Bound, NativeFn, NativeFunction, Values};
 
 /// A place in a module.
@@ -118,6 +117,13 @@ pub struct Location {
 }
 
 impl Location {
+    /// The place at a position in the module.
+    fn at(image: &CodeImage, function: u32, position: u32) -> Self {
+        let offset = position - image.function(function).wasm_start;
+        let place = if offset == 0 { Place::Entry } else { Place::Instruction { offset } };
+        Self { function, place }
+    }
+
     /// The offset from the start of the function's body; 0 for the entry.
     fn offset(self) -> u32 {
         match self.place {
@@ -419,9 +425,7 @@ impl Module {
                     Kind::Native { function, values } => {
                         body.call(*function, values, spec.location, position)?
                     }
-                    Kind::Generic(function) => {
-                        RequestedKind::Generic { function: function.clone(), location: spec.location }
-                    }
+                    Kind::Generic(function) => function.request(),
                 };
                 let instance = match scope {
                     Scope::Module => None,

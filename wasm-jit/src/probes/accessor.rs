@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::Ty;
 
 use super::frame::{Frame, Values};
-use super::{Location, Place, ProbeError};
+use super::{Location, ProbeError};
 use crate::code::CodeImage;
 use crate::code::registry::share_image_at;
 use crate::error::Error;
@@ -123,9 +123,7 @@ impl FrameAccessor {
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
     pub fn location(&self, frame: &Frame<'_>) -> Result<Location, AccessError> {
         let Values { function, position, image, .. } = self.values(frame)?;
-        let offset = position - image.function(function).wasm_start;
-        let place = if offset == 0 { Place::Entry } else { Place::Instruction { offset } };
-        Ok(Location { function, place })
+        Ok(Location::at(&image, function, position))
     }
 
     /// How many frames of WebAssembly functions there are around it in its store.
@@ -235,7 +233,7 @@ pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
         Ty::F64 => ValType::F64,
         Ty::Ref => {
             let found = values.image.operand_type(values.function, values.position, height);
-            ValType::Ref(found.unwrap_or(RefType::Func))
+            ValType::Ref(found.and_then(RefType::from_wasm).unwrap_or(RefType::Func))
         }
     }
 }

@@ -9,8 +9,8 @@ use wasm_jit_codegen::{At, Condition, Located, SiteFrame, ValueAt};
 
 use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
-use super::generic::Generic;
 use crate::code::CodeImage;
+use crate::code::probed::Generic;
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::{Handle, StoreContextMut, StoreInner, StoreOpaque};
 use crate::runtime::{Instance, Val};
@@ -56,7 +56,8 @@ impl<'a> Frame<'a> {
 
     /// The probe's place.
     pub fn location(&self) -> Location {
-        self.generic.location
+        let Generic { function, position, .. } = *self.generic;
+        Location::at(self.image(), function, position)
     }
 
     /// How many frames of WebAssembly functions there are around this one in its store. Frames of
@@ -145,10 +146,14 @@ impl<'a> Frame<'a> {
     /// The frame's own values.
     fn own(&self) -> Values {
         let waiting = self.walk().next().expect("the probe's own");
-        let Generic { location, position, ref located, .. } = *self.generic;
+        let Generic { function, position, ref located, .. } = *self.generic;
+        Values { waiting, image: self.image().clone(), function, position, located: located.clone() }
+    }
+
+    /// The code of the running instance.
+    fn image(&self) -> &Arc<CodeImage> {
         // SAFETY: the instance belongs to the store.
-        let image = unsafe { self.instance.as_ref() }.module.code().clone();
-        Values { waiting, image, function: location.function, position, located: located.clone() }
+        unsafe { self.instance.as_ref() }.module.code()
     }
 
     pub(super) fn walk(&self) -> Walk {

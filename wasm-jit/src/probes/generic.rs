@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Located, SiteFrame};
+use wasm_jit_codegen::SiteFrame;
 
-use super::Location;
 use super::frame::Frame;
+use crate::code::probed::{Generic, RequestedKind};
 use crate::error::Error;
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::{Failure, StoreArea};
@@ -89,30 +89,11 @@ impl fmt::Debug for GenericFn {
     }
 }
 
-/// What a stub calls: a closure, and what there is to know about the place.
-#[derive(Debug)]
-pub(crate) struct Generic {
-    pub function: GenericFn,
-    pub location: Location,
-    /// The position in the module.
-    pub position: u32,
-    /// The number of the instance for which it is, if not for all.
-    pub instance: Option<u64>,
-    pub located: Arc<Located>,
-}
-
-/// At the same place, for the same closure and instance.
-impl PartialEq for Generic {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.function, self.location, self.instance) == (&other.function, other.location, other.instance)
-    }
-}
-
-impl Eq for Generic {}
-
-impl Hash for Generic {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.function, self.location, self.instance).hash(state);
+impl GenericFn {
+    /// The request for a probe that calls it.
+    pub(super) fn request(&self) -> RequestedKind {
+        let fire: unsafe extern "sysv64" fn(*const Generic, *mut SiteFrame) -> u64 = fire;
+        RequestedKind::Generic { fire: fire as *const () as usize, closure: Arc::new(self.clone()) }
     }
 }
 
@@ -121,7 +102,7 @@ impl Hash for Generic {
 /// # Safety
 /// The description outlives the call. The thread is in the stub of its place, which has saved the
 /// state there, and left the activation.
-pub(crate) unsafe extern "sysv64" fn fire(description: *const Generic, site: *mut SiteFrame) -> u64 {
+unsafe extern "sysv64" fn fire(description: *const Generic, site: *mut SiteFrame) -> u64 {
     // SAFETY: the caller's obligation.
     let (generic, context) = unsafe {
         let context = std::ptr::with_exposed_provenance_mut::<VmContext>((*site).context);
@@ -132,10 +113,11 @@ pub(crate) unsafe extern "sysv64" fn fire(description: *const Generic, site: *mu
         let area: *mut StoreArea = (*context).store.cast();
         ((*area).store, NonNull::new_unchecked((*context).owner.cast::<InstanceData>()))
     };
+    let GenericFn(closure) = generic.closure.downcast_ref().expect("`request` made it");
     // SAFETY: the caller's obligation.
     let mut frame = unsafe { Frame::new(store, instance, generic, site) };
     // As for host functions: a panic is resumed where the activation was entered.
-    let outcome = catch_unwind(AssertUnwindSafe(|| (generic.function.0)(&mut frame)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| closure(&mut frame)));
     frame.finish();
     // SAFETY: the closure has returned its borrow of the store.
     let store = unsafe { &mut *store };

@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use wasm_jit_codegen::{Located, Observer, Position, Positions, State};
-use wasmparser::{Parser, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{Parser, RefType, ValType, ValidPayload, Validator, WasmFeatures};
 
 use super::request::{Request, RequestedKind};
 use super::{MakeError, VERSIONS};
 use crate::code::{CodeImage, ObserveError};
-use crate::types::RefType;
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -127,7 +126,7 @@ impl CodeImage {
                 }
             }
             let reference = |ty| match ty {
-                Some(Some(wasmparser::ValType::Ref(ty))) => RefType::from_wasm(ty),
+                Some(Some(ValType::Ref(ty))) => Some(ty),
                 _ => None,
             };
             let height = validator.operand_stack_height() as usize;

@@ -61,6 +61,7 @@ use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
 pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
+pub(crate) use stubs::Generic;
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
 use version::{Seen, SitePlace};
@@ -507,7 +508,7 @@ impl CodeImage {
                 .map(|(wanted, value)| value.map_err(|reason| NoProbe::NoValue(wanted, reason)))
                 .collect();
             let located = seen.located.get(&request.position).and_then(Option::as_ref);
-            Ok(request.what.with_values(values?, located, (request.position, request.instance)))
+            Ok(request.what.with_values(values?, located, (index, request.position, request.instance)))
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
             requests.iter().map(|request| Ok((request, what(request)?))).collect();

@@ -1,11 +1,11 @@
 //! Probes that are asked for.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{Located, NoValue, Value, Wanted};
 
-use super::stubs::{Call, What};
-use crate::probes::{Generic, GenericFn, Location};
+use super::stubs::{Call, Generic, What};
 
 /// A probe that is asked for.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) enum RequestedKind {
     Nothing,
     Count,
     Call { function: usize, arguments: Vec<Argument> },
-    Generic { function: GenericFn, location: Location },
+    Generic { fire: usize, closure: Arc<dyn Any + Send + Sync> },
 }
 
 /// An argument of a function that a probe calls.
@@ -57,7 +57,7 @@ impl RequestedKind {
         &self,
         values: impl IntoIterator<Item = Value>,
         located: Option<&Arc<Located>>,
-        (position, instance): (u32, Option<u64>),
+        (index, position, instance): (u32, u32, Option<u64>),
     ) -> What {
         let mut values = values.into_iter();
         match self {
@@ -71,10 +71,10 @@ impl RequestedKind {
                 let arguments = arguments.iter().map(argument).collect();
                 What::Call(Arc::new(Call { function: *function, arguments, instance }))
             }
-            Self::Generic { function, location } => {
+            Self::Generic { fire, closure } => {
                 let located = located.expect("the place was shown").clone();
-                let (function, location) = (function.clone(), *location);
-                What::Generic(Arc::new(Generic { function, location, position, instance, located }))
+                let (fire, closure, function) = (*fire, closure.clone(), index);
+                What::Generic(Arc::new(Generic { fire, closure, function, position, instance, located }))
             }
         }
     }

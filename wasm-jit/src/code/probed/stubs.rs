@@ -9,7 +9,9 @@
 //! are freed with the image, and kept by their list: toggling the same probes again generates
 //! nothing. Their memory is limited ([`StubMemory`]).
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use wasm_jit_codegen::{Action, Located, SITE_LENGTH, SiteState, Value, list_stub};
@@ -19,7 +21,6 @@ use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
-use crate::probes::{Generic, fire};
 
 /// The first lists of a site are found by comparison.
 const FEW_LISTS: usize = 4;
@@ -31,6 +32,34 @@ pub(crate) struct Call {
     pub arguments: Box<[Value]>,
     /// The instance in which it is called, if not in all.
     pub instance: Option<u64>,
+}
+
+/// A generic probe: what its stub calls, with the address of this, and what that needs to know.
+#[derive(Debug)]
+pub(crate) struct Generic {
+    pub fire: usize,
+    pub closure: Arc<dyn Any + Send + Sync>,
+    pub function: u32,
+    /// The position in the module.
+    pub position: u32,
+    /// The number of the instance for which it is, if not for all.
+    pub instance: Option<u64>,
+    pub located: Arc<Located>,
+}
+
+/// Each probe has its own.
+impl PartialEq for Generic {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Generic {}
+
+impl Hash for Generic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::from_ref(self).hash(state);
+    }
 }
 
 /// What a probe does.
@@ -199,7 +228,7 @@ pub(super) fn make_stub(
             Some(Action::Call { function: *function, arguments, instance: *instance })
         }
         What::Generic(generic) => Some(Action::Generic {
-            function: fire as *const () as usize,
+            function: generic.fire,
             // The site keeps the list.
             description: Arc::as_ptr(generic).expose_provenance(),
             instance: generic.instance,
