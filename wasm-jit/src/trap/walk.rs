@@ -83,8 +83,8 @@ impl Walk {
                 .then(|| unsafe { left_at(outer.exit_fp, outer.activation_fp) });
         }
         let mut kept = frame.kept;
-        // SAFETY: the frame waits there.
         if self.follows_registers
+            // SAFETY: the frame waits there.
             && let Some(image) = unsafe { image_at(frame.return_address - 1) }
             && let Some(function) = image.function_at(frame.return_address - 1)
         {

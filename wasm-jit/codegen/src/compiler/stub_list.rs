@@ -414,7 +414,8 @@ mod tests {
             assert_eq!(at(register, 1)[0], place, "{register:?} is saved");
             assert_eq!(at(register, 0).last(), Some(&place), "{register:?} is restored");
         }
-        let is_move = |it: &&Instruction| it.mnemonic() == Mnemonic::Lea && it.op0_register() == Register::RSP;
+        let is_move =
+            |it: &&Instruction| it.mnemonic() == Mnemonic::Lea && it.op0_register() == Register::RSP;
         let moves: i64 = all[..end].iter().filter(is_move).map(|it| it.memory_displacement64() as i64).sum();
         assert_eq!(moves, 0);
     }
